@@ -1,0 +1,4 @@
+"""Packing: from other people's formats to fastdata's shards.
+
+Installed as ``fastdata.converters``.  See ``README.md`` here for a map.
+"""

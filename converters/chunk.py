@@ -1,0 +1,214 @@
+"""The work of a pack: a list of samples in, a list of encoded records out.
+
+`encode_chunk` is a pure function of its arguments (and of the files they
+name), and everything it takes and returns can be pickled, so it can run on
+any ``concurrent.futures.Executor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from fastdata.codecs.encode import encode_jpeg, encode_png
+from fastdata.codecs.image import (
+    Decoded,
+    dct_scale,
+    decode_image,
+    decode_jpeg,
+    check_pixels,
+    is_jpeg,
+    orient,
+    to_pixels,
+)
+from fastdata.codecs.jpeg import read_jpeg_header
+from fastdata.codecs.resize import centre_crop, resize_pixels, target_size
+from fastdata.converters.base import Reject, Sample
+from fastdata.converters.fields import to_numpy
+from fastdata.converters.options import EncodeOptions
+from fastdata.errors import ImageError
+from fastdata.formats.layout import CODECS, checksum
+from fastdata.formats.writer import EncodedImage, Record
+from fastdata.schema import ImageField, Schema
+
+__all__ = ["ChunkResult", "encode_chunk"]
+
+Pixels: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+
+_RAW_SIDE = 64
+"""Codec ``auto`` stores images up to this many pixels a side raw."""
+
+
+class ChunkResult(NamedTuple):
+    """What became of a chunk, in the samples' order."""
+
+    records: list[Record | Reject]
+    source_bytes: int
+
+
+def encode_chunk(
+    samples: Sequence[Sample | Reject], schema: Schema, options: EncodeOptions
+) -> ChunkResult:
+    """Read, decode, resize and encode some samples.
+
+    Returns
+    -------
+    ChunkResult
+        One entry a sample; a sample that cannot be encoded is a `Reject`.
+        Never raises for a bad sample.
+    """
+    results: list[Record | Reject] = []
+    total = 0
+    for sample in samples:
+        if isinstance(sample, Reject):
+            results.append(sample)
+            continue
+        try:
+            record, count = _encode_sample(sample, schema, options)
+            total += count
+            results.append(record)
+        except MemoryError:
+            results.append(Reject(sample.key, "not enough memory to decode it"))
+        except OSError as error:
+            results.append(Reject(sample.key, error.strerror or str(error)))
+        except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
+            kind = "" if isinstance(error, (ImageError, ValueError)) else type(error).__name__ + ": "
+            results.append(Reject(sample.key, f"{kind}{error}"))
+    return ChunkResult(results, total)
+
+
+def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tuple[Record, int]:
+    deferred = sample.values[0]
+    if hasattr(deferred, "load") and hasattr(deferred, "token"):
+        sample = deferred.load()
+    total = 0
+    values: list[Any] = []
+    shape: tuple[int, int] | None = None
+    for value, (name, field) in zip(sample.values, schema.items(), strict=True):
+        if not isinstance(field, ImageField):
+            values.append(value)
+            continue
+        if isinstance(value, Path):
+            value = value.read_bytes()
+        total += len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
+        image = encode_image(value, field, options)
+        if field.mask and shape is not None and (image.height, image.width) != shape:
+            raise ImageError(
+                f"{name!r} would be {image.width} x {image.height} and its image "
+                f"{shape[1]} x {shape[0]}: image and mask must have the same size"
+            )
+        shape = shape or (image.height, image.width)
+        values.append(image)
+    return Record(sample.key, tuple(values)), total
+
+
+def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> EncodedImage:
+    """Bring one image into the form in which it is stored.
+
+    Parameters
+    ----------
+    value : bytes, numpy.ndarray, torch.Tensor or PIL.Image.Image
+        An image file, or pixels: uint8, H x W, H x W x C or C x H x W.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        data = bytes(value)
+        kept = _keep(data, field, options)
+        if kept is not None:
+            return kept
+
+        def scale(height: int, width: int) -> int:
+            return dct_scale(height, width, _target(height, width, options), options.dct_margin)
+
+        decoded = decode_image(
+            data, field.channels, mask=field.mask, max_pixels=options.max_pixels, scale=scale
+        )
+    else:
+        pixels = _as_pixels(value, field)
+        check_pixels(*pixels.shape[:2], options.max_pixels)
+        decoded = Decoded(pixels, pixels.shape[:2])
+    return _encode(_resized(decoded, field, options), field, options)
+
+
+def _target(height: int, width: int, options: EncodeOptions) -> tuple[int, int]:
+    return target_size(height, width, options.size, options.resize, options.enlarge)
+
+
+def _resized(decoded: Decoded, field: ImageField, options: EncodeOptions) -> Pixels:
+    """Resize, then turn upright: the other way round would turn more pixels."""
+    turned = decoded.orientation >= 5
+    size = decoded.size[::-1] if turned else decoded.size
+    target = _target(*size, options)
+    wanted = target[::-1] if turned else target
+    filter = "nearest" if field.mask else options.filter
+    pixels = resize_pixels(decoded.pixels, wanted, filter, decoded.extent)
+    if decoded.orientation != 1:
+        pixels = orient(pixels, decoded.orientation)
+    return centre_crop(pixels, options.size) if options.resize == "crop" else pixels
+
+
+def _as_pixels(value: Any, field: ImageField) -> Pixels:
+    if isinstance(value, Image.Image):
+        return to_pixels(value, field.channels, mask=field.mask)
+    array = to_numpy(value)
+    if array.dtype != np.uint8:
+        raise ImageError(f"pixels are {array.dtype}, not uint8")
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or 0 in array.shape:
+        raise ImageError(f"an array of shape {array.shape} is no image")
+    if array.shape[2] not in (1, 3) and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.shape[2] == field.channels:
+        return np.ascontiguousarray(array)
+    if array.shape[2] in (1, 3) and not field.mask:
+        return to_pixels(Image.fromarray(array if array.shape[2] == 3 else array[:, :, 0]), field.channels)
+    raise ImageError(f"an array of shape {array.shape} has not {field.channels} channels")
+
+
+def _keep(data: bytes, field: ImageField, options: EncodeOptions) -> EncodedImage | None:
+    """Return a file as it is, if that is wanted, or if it is already what is wanted.
+
+    It is decoded all the same, so that a broken file is rejected.
+    """
+    keep = options.codec == "keep"
+    plain = False
+    if is_jpeg(data) and not field.mask:
+        header = read_jpeg_header(data)
+        check_pixels(header.height, header.width, options.max_pixels)
+        plain = header.is_plain and header.components <= field.channels
+        size = header.height, header.width
+        jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
+        if plain and (keep or (jpeg and _final(size, options) == size)):
+            decode_jpeg(data, header, field.channels)
+            return EncodedImage(data, CODECS.index("jpeg"), *size, checksum(data))
+    if not keep:
+        return None
+    decoded = decode_image(data, field.channels, mask=field.mask, max_pixels=options.max_pixels)
+    height, width = orient(decoded.pixels, decoded.orientation).shape[:2]
+    return EncodedImage(data, CODECS.index("file"), height, width, checksum(data))
+
+
+def _final(size: tuple[int, int], options: EncodeOptions) -> tuple[int, int]:
+    return options.size if options.resize == "crop" else _target(*size, options)
+
+
+def _encode(pixels: Pixels, field: ImageField, options: EncodeOptions) -> EncodedImage:
+    height, width = pixels.shape[:2]
+    codec = options.codec
+    if field.mask and codec != "raw":
+        codec = "png"  # a mask is never stored with loss
+    elif codec == "keep":
+        codec = "png"  # pixels, not a file: nothing to keep but them
+    elif codec == "auto":
+        codec = "raw" if max(height, width) <= _RAW_SIDE else "jpeg"
+    if codec == "jpeg":
+        data = encode_jpeg(pixels, options.quality)
+    elif codec == "png":
+        data = encode_png(pixels)
+    else:
+        data = pixels.tobytes()
+    return EncodedImage(data, CODECS.index(codec), height, width, checksum(data))

@@ -1,0 +1,505 @@
+"""`pack`: from a source to a sealed dataset.
+
+Samples are cut into chunks, encoded on workers, and appended in the source's
+order by the one writer, here.  The order of events on the disk, which is
+what makes it safe to kill this at any moment, is in ``job.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from tqdm import tqdm
+
+from fastdata.codecs.image import MAX_PIXELS
+from fastdata.codecs.resize import Filter, Resize
+from fastdata.converters.base import (
+    FieldSpec,
+    IndexedSource,
+    Reject,
+    Sample,
+    Source,
+    find_source,
+)
+from fastdata.converters.chunk import ChunkResult, encode_chunk
+from fastdata.converters.job import Job, rejects_path
+from fastdata.converters.options import Container, EncodeOptions, PackOptions, parse_shard_size
+from fastdata.converters.pool import ProcessPool, run_in_order
+from fastdata.converters.report import PackReport
+from fastdata.engine.cores import available_cores
+from fastdata.errors import (
+    DestinationExistsError,
+    DiskFullError,
+    OptionError,
+    RejectedError,
+    SourceError,
+)
+from fastdata.formats.digest import content_digest
+from fastdata.formats.hdf5 import Hdf5ShardWriter
+from fastdata.formats.lmdb import LmdbShardWriter
+from fastdata.formats.manifest import Manifest, ShardEntry
+from fastdata.formats.reader import ShardReader
+from fastdata.formats.writer import ShardWriter
+from fastdata.schema import Codec, Schema
+
+__all__ = ["pack"]
+
+CHUNK_SAMPLES = 32
+_COMMIT_BYTES = 64 << 20
+_COMMIT_SECONDS = 10.0
+
+Encode: TypeAlias = "Callable[[Iterable[Any]], Iterator[ChunkResult]]"
+
+_WRITERS: dict[str, type[ShardWriter]] = {"lmdb": LmdbShardWriter, "hdf5": Hdf5ShardWriter}
+_SUFFIXES: dict[str, Container] = {".lmdb": "lmdb", ".h5": "hdf5", ".hdf5": "hdf5"}
+
+
+def pack(
+    source: Any,
+    destination: str | os.PathLike[str],
+    *,
+    size: int | tuple[int, int] = 256,
+    resize: Resize | None = None,
+    enlarge: bool = False,
+    filter: Filter = "bilinear",
+    codec: Codec = "auto",
+    quality: int = 90,
+    channels: int = 3,
+    container: Container | None = None,
+    shards: int = 1,
+    shard_size: int | str | None = None,
+    num_workers: int | None = None,
+    on_error: Literal["report", "stop"] = "report",
+    overwrite: bool = False,
+    limit: int | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    format: str | None = None,
+    fields: FieldSpec | None = None,
+    max_pixels: int = MAX_PIXELS,
+    dct_margin: float = 3.0,
+    executor: Executor | None = None,
+    progress: bool | None = None,
+) -> PackReport:
+    """Pack images into a dataset that trains fast.
+
+    Parameters
+    ----------
+    source : path, iterable or torch Dataset
+        A folder of class folders, a CSV or TSV manifest, or samples from Python.
+    destination : path-like
+        A file, ``.lmdb`` or ``.h5``; with several shards, a directory.
+    size, resize, enlarge, filter, codec, quality, channels, max_pixels, dct_margin
+        See `EncodeOptions`.  `resize` is ``"short"`` unless `codec` is ``"keep"``.
+    container : {"lmdb", "hdf5"}, optional
+        By the destination's suffix, else ``"lmdb"``.
+    shards : int
+        Cut the dataset into so many files.
+    shard_size : int or str, optional
+        Or into files of so many samples, or of about so many bytes (``"2GB"``).
+    num_workers : int, optional
+        Worker processes; 0 works in the calling thread.  By default one a core.
+    on_error : {"report", "stop"}
+        Whether a bad image is left out and listed, or ends the pack.
+    overwrite : bool
+        Replace what is at the destination, once the new dataset is complete,
+        and throw away an unfinished pack of something else.
+    limit : int, optional
+        Take only the first so many samples (of the shuffled order, if shuffled).
+    shuffle, seed : bool, int
+        Pack in a random order: class-sorted files read badly in order.
+    format : str, optional
+        Name of the source's format; recognised if not given.
+    fields : mapping of str to Field or str, optional
+        Kinds of fields, where a manifest or Python object leaves them open.
+    executor : concurrent.futures.Executor, optional
+        Where chunks are encoded, instead of own processes; not shut down.
+    progress : bool, optional
+        A progress bar on standard error; by default where that is a terminal.
+
+    Returns
+    -------
+    PackReport
+
+    Raises
+    ------
+    OptionError, SourceError
+        If the arguments or the source cannot be used.
+    DestinationExistsError, DestinationLockedError, JobChangedError
+        If the destination is there already, is being packed to, or was
+        begun otherwise.
+    RejectedError
+        At the first bad image, with ``on_error="stop"``.
+    DiskFullError
+        If there is no room; run the same call again to go on.
+
+    Notes
+    -----
+    Interrupted in any way, the same call continues where it was.  What the
+    result contains does not depend on interruptions or on `num_workers`.
+    Memory is bounded by the chunks of 32 samples in flight.  In a script,
+    call this under ``if __name__ == "__main__":``.
+
+    Examples
+    --------
+    >>> report = fastdata.pack("./images", "train.lmdb", size=256)   # doctest: +SKIP
+    """
+    path = Path(destination)
+    container = container or _SUFFIXES.get(path.suffix.lower(), "lmdb")
+    encode = EncodeOptions(
+        size=size,  # type: ignore[arg-type]  # made a pair there
+        resize=resize or ("none" if codec == "keep" else "short"),
+        enlarge=enlarge,
+        filter=filter,
+        codec=codec,
+        quality=quality,
+        channels=channels,
+        max_pixels=max_pixels,
+        dct_margin=dct_margin,
+    )
+    options = PackOptions(
+        encode=encode,
+        container=container,
+        shards=shards,
+        limit=limit,
+        shuffle=shuffle,
+        seed=seed,
+        **parse_shard_size(shard_size),
+    )
+    if on_error not in ("report", "stop"):
+        raise OptionError(f"on_error={on_error!r} is neither 'report' nor 'stop'")
+    if num_workers is not None and num_workers < 0:
+        raise OptionError(f"num_workers={num_workers} is negative")
+    job = Job(path)
+    try:
+        with _disk_errors(path):
+            found = find_source(source, format=format, channels=channels, fields=fields)
+            packer = _Packer(job, found, options, on_error == "stop", progress)
+            packer.begin(overwrite)
+            with _workers(found, encode, num_workers, executor) as run:
+                return packer.run(run)
+    finally:
+        job.close()
+        with contextlib.suppress(OSError):
+            # A pack that never began leaves nothing behind.
+            if {entry.name for entry in os.scandir(job.directory)} == {"lock"}:
+                shutil.rmtree(job.directory)
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFullError(
+                error.errno,
+                f"{path}: {error.strerror}. Make room and run the same command again: "
+                "it goes on where it stopped.",
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def _workers(
+    source: Source, options: EncodeOptions, num_workers: int | None, executor: Executor | None
+) -> Iterator[Encode]:
+    """Start the workers; give the function that turns chunks into results."""
+    work = partial(encode_chunk, schema=source.schema, options=options)
+    workers = available_cores() if num_workers is None else num_workers
+    setup = source.worker_setup
+    if setup is not None and (executor is not None or workers == 0):
+        setup()
+    if executor is not None:
+        here = setup is not None and not isinstance(executor, ThreadPoolExecutor)
+        ahead = 2 * getattr(executor, "_max_workers", workers) + 2
+        yield lambda chunks: run_in_order(
+            ([_load(sample) for sample in chunk] for chunk in chunks) if here else chunks,
+            work,
+            executor.submit,
+            ahead,
+        )
+    elif workers == 0:
+        yield lambda chunks: map(work, chunks)
+    else:
+        pool = ProcessPool(workers, setup)
+        try:
+            yield lambda chunks: pool.run(chunks, work, ahead=2 * workers + 2)
+        finally:
+            pool.close()
+
+
+def _load(sample: Any) -> Any:
+    """Ask a dataset for a sample here, for an executor whose workers cannot."""
+    try:
+        return sample.values[0].load()
+    except Exception as error:
+        return Reject(sample.key, f"{type(error).__name__}: {error}")
+
+
+class _Packer:
+    """One run of a job: where the source, the writer and the job's state meet."""
+
+    def __init__(
+        self,
+        job: Job,
+        source: Source,
+        options: PackOptions,
+        stop_on_error: bool,
+        progress: bool | None,
+    ) -> None:
+        self.job = job
+        self.source = source
+        self.options = options
+        self.stop_on_error = stop_on_error
+        self.progress = progress
+        self.total = source.num_samples
+        if self.total is not None and options.limit is not None:
+            self.total = min(self.total, options.limit)
+        self.order: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self.writer: ShardWriter | None = None
+        self.bounds = self._shard_bounds()
+        self.last_commit = time.monotonic()
+        self.whole = False
+        """Whether writer and state agree, so that they may be committed."""
+
+    def _shard_bounds(self) -> Callable[[int], int | None]:
+        """Return a function from a shard's number to where in the source it ends."""
+        size, shards, total = self.options.shard_size, self.options.shards, self.total
+        if size is not None:
+            return lambda number: (number + 1) * size
+        if shards == 1 or self.options.shard_bytes is not None:
+            return lambda number: None
+        if total is None:
+            raise OptionError(
+                f"shards={shards} needs a source of known length; give shard_size instead"
+            )
+        if total < shards:
+            raise OptionError(f"shards={shards} are more than the source's {total} samples")
+        return lambda number: (number + 1) * total // shards
+
+    # -- starting ---------------------------------------------------------------------
+
+    def begin(self, overwrite: bool) -> None:
+        """Check the destination, and find where an earlier run stopped."""
+        unfinished = (self.job.directory / "job.json").exists()
+        exists = self.job.destination.exists()
+        if exists and not overwrite and not unfinished:
+            raise DestinationExistsError(
+                f"{self.job.destination} already exists. Choose another destination, or pass "
+                "overwrite=True (--overwrite) to replace it once the new dataset is complete."
+            )
+        identity = {
+            "source": type(self.source).name,
+            "schema": self.source.schema.to_json(),
+            **self.options.to_json(),
+        }
+        fingerprints = self.source.fingerprints(None if self.options.shuffle else self.options.limit)
+        self.job.begin(identity, fingerprints, self.source.key_at, restart=overwrite)
+        published = self.job.state.digest and not self._data().exists()
+        if exists and not overwrite and not published:
+            raise DestinationExistsError(
+                f"{self.job.destination} already exists, beside the unfinished pack "
+                f"{self.job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
+            )
+        if self.options.shuffle:
+            if not isinstance(self.source, IndexedSource):
+                raise OptionError(
+                    f"shuffle needs a source that can be indexed; {self.source.name!r} can only "
+                    "be read in order. The loader shuffles too: fastdata.loader(shuffle=True)."
+                )
+            generator = np.random.Generator(np.random.PCG64(self.options.seed))
+            self.order = generator.permutation(self.source.num_samples)
+
+    # -- the work ---------------------------------------------------------------------
+
+    def run(self, encode: Encode) -> PackReport:
+        """Pack what is left, seal, and publish."""
+        started = time.monotonic()
+        state = self.job.state
+        resumed_at = state.position
+        bar = tqdm(
+            total=self.total,
+            initial=resumed_at,
+            unit="img",
+            desc=f"packing {self.job.destination.name}",
+            disable=None if self.progress is None else not self.progress,
+            dynamic_ncols=True,
+        )
+        results = encode(self._chunks()) if not state.digest else iter(())
+        try:
+            if state.sealing:
+                self._seal()
+            self.whole = True
+            for result in results:
+                self.whole = False
+                self._take(result)
+                self.whole = True
+                bar.update(len(result.records))
+                if state.num_rejected:
+                    bar.set_postfix(rejected=state.num_rejected, refresh=False)
+            self.whole = False
+            if not state.digest:
+                self._finish()
+        except BaseException:
+            # Stopped from outside or by an error: keep what is complete, unless
+            # it struck halfway through writing, when only the last commit is.
+            if self.whole:
+                with contextlib.suppress(Exception):
+                    self._commit()
+            raise
+        finally:
+            bar.close()
+            if hasattr(results, "close"):
+                results.close()
+            if self.writer is not None:
+                self.writer.close()
+        return self._publish(started, resumed_at)
+
+    def _samples(self, start: int) -> Iterator[Sample | Reject]:
+        """Yield the source's samples from `start` on, bad ones as rejects."""
+        if not isinstance(self.source, IndexedSource):
+            yield from itertools.islice(self.source, start, self.options.limit)
+            return
+        assert self.total is not None
+        for place in range(start, self.total):
+            index = place if self.order is None else int(self.order[place])
+            try:
+                yield self.source[index]
+            except Exception as error:  # e.g. a row of a manifest that does not fit its column
+                yield Reject(self.source.key_at(index), str(error))
+
+    def _chunks(self) -> Iterator[list[Sample | Reject]]:
+        """Cut what is left into chunks, none of which spans two shards."""
+        position, number = self.job.state.position, self.job.state.shard
+        samples = self._samples(position)
+        while True:
+            end = self.bounds(number)
+            count = CHUNK_SAMPLES if end is None else min(CHUNK_SAMPLES, end - position)
+            if count == 0:
+                number += 1
+                continue
+            chunk = list(itertools.islice(samples, count))
+            if not chunk:
+                return
+            position += len(chunk)
+            yield chunk
+
+    def _open_writer(self) -> ShardWriter:
+        if self.writer is None:
+            kind = _WRITERS[self.options.container]
+            directory = self.job.shard_directory()
+            if self.job.state.writer is None and directory.exists():
+                shutil.rmtree(directory)  # begun, but never committed
+            self.writer = kind(directory, self.source.schema, self.job.state.writer)
+        return self.writer
+
+    def _take(self, result: ChunkResult) -> None:
+        """Append a chunk's records; commit or close the shard where it is time to."""
+        state, writer = self.job.state, self._open_writer()
+        records = []
+        for index, record in enumerate(result.records, state.position):
+            if isinstance(record, Reject):
+                if self.stop_on_error:
+                    raise RejectedError(
+                        f"{record.key}: {record.reason}. Mend or remove it, or pack with "
+                        "on_error='report' to leave such images out and list them."
+                    )
+                self.job.reject(index, record)
+            else:
+                records.append(record)
+        writer.append(records)
+        state.position += len(result.records)
+        state.source_bytes += result.source_bytes
+        limit = self.options.shard_bytes
+        if state.position == self.bounds(state.shard) or (
+            limit is not None and writer.blob_bytes >= limit
+        ):
+            self._seal()
+        elif (
+            writer.blob_bytes - (state.writer or {}).get("blob_bytes", 0) >= _COMMIT_BYTES
+            or time.monotonic() - self.last_commit >= _COMMIT_SECONDS
+        ):
+            self._commit()
+
+    def _commit(self) -> None:
+        """Make everything so far durable: first the data, then the word that it is."""
+        if self.writer is not None:
+            self.job.state.writer = self.writer.commit()
+        self.job.commit()
+        self.last_commit = time.monotonic()
+
+    def _seal(self) -> None:
+        """Finish the shard being written; one without samples leaves no file."""
+        state, writer = self.job.state, self._open_writer()
+        directory = self.job.shard_directory()
+        target = self.job.shards / f"{directory.name}{writer.suffix}"
+        if writer.num_samples and not (state.sealing and target.exists()):
+            state.sealing = True
+            self._commit()
+            writer.seal(target, self.options.to_json())
+        writer.close()
+        if writer.num_samples:
+            reader = ShardReader(target)
+            state.sealed.append(
+                ShardEntry(
+                    target.name, len(reader), target.stat().st_size, reader.header.digest
+                )
+            )
+        state.sealing, state.writer, self.writer = False, None, None
+        state.shard += 1
+        self.job.commit()
+        shutil.rmtree(directory)
+
+    def _finish(self) -> None:
+        """Seal the last shard and settle the digest of the whole."""
+        state = self.job.state
+        if self.writer is not None or state.writer is not None:
+            self._seal()
+        if not state.sealed:
+            rejects = self.job.rejects()
+            first = f"; the first: {rejects[0].key}: {rejects[0].reason}" if rejects else ""
+            raise SourceError(f"nothing to pack: {state.num_rejected} samples were rejected{first}")
+        state.digest = state.sealed[0].digest
+        if self.options.many:
+            readers = [ShardReader(self.job.shards / shard.file) for shard in state.sealed]
+            schema: Schema = self.source.schema
+            state.digest = content_digest(schema, [reader.column for reader in readers])
+            manifest = Manifest(schema, state.digest, tuple(state.sealed), self.options.to_json())
+            manifest.write(self.job.shards)
+        self.job.commit()
+
+    def _data(self) -> Path:
+        """Return what, once finished, gets the destination's name."""
+        shards = self.job.shards
+        return shards if self.options.many else shards / self.job.state.sealed[0].file
+
+    def _publish(self, started: float, resumed_at: int) -> PackReport:
+        state, destination = self.job.state, self.job.destination
+        self.job.publish(self._data())
+        seconds = time.monotonic() - started
+        return PackReport(
+            path=destination,
+            digest=state.digest,
+            num_samples=sum(shard.num_samples for shard in state.sealed),
+            num_rejected=state.num_rejected,
+            num_shards=len(state.sealed),
+            source_bytes=state.source_bytes,
+            file_bytes=sum(shard.file_bytes for shard in state.sealed),
+            seconds=seconds,
+            images_per_second=(state.position - resumed_at) / max(seconds, 1e-9),
+            resumed_at=resumed_at,
+            rejects_path=rejects_path(destination) if state.num_rejected else None,
+            notes=tuple(self.source.notes),
+        )

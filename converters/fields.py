@@ -1,0 +1,169 @@
+"""What kind of field a value is, and the kinds users can name.
+
+Sources that do not say what their fields are (a CSV, a Python iterable) are
+read by these rules; ``fields={"name": "kind"}`` overrules them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fastdata.codecs.image import is_jpeg
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import (
+    SCALAR_DTYPES,
+    ArrayField,
+    BytesField,
+    Field,
+    ImageField,
+    ScalarField,
+    StringField,
+)
+
+__all__ = ["KINDS", "field_of", "named_field", "to_numpy"]
+
+KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array")
+"""What ``fields=`` and ``--field`` take for a field's kind."""
+
+_IMAGE_STARTS = (b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+
+
+def named_field(kind: Field | str, channels: int) -> Field:
+    """Return the field that a user's word for it means."""
+    if not isinstance(kind, str):
+        return kind
+    fields: dict[str, Field] = {
+        "image": ImageField(channels=channels),
+        "mask": ImageField(channels=1, mask=True),
+        "label": ScalarField("int64"),
+        "int": ScalarField("int64"),
+        "float": ScalarField("float64"),
+        "bool": ScalarField("bool"),
+        "string": StringField(),
+        "bytes": BytesField(),
+        "array": ArrayField("float32", (None,)),
+    }
+    if kind not in fields:
+        raise OptionError(f"field kind {kind!r} is not one of {', '.join(KINDS)}")
+    return fields[kind]
+
+
+def to_numpy(value: Any) -> np.ndarray[Any, Any]:
+    """Return an array, a tensor or a nested list of numbers as a NumPy array."""
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+
+
+def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
+    """Infer a field from some samples' values of it.
+
+    Dimensions in which the values differ are variable; so where all happen
+    to agree but later ones will not, name the field in ``fields=``.
+    """
+    first = values[0]
+    if isinstance(first, (Image.Image, Path)) or _is_image_bytes(first):
+        return _image(name, channels)
+    if isinstance(first, (bool, np.bool_)):
+        return ScalarField("bool")
+    if isinstance(first, (int, float)) and not isinstance(first, np.generic):
+        return ScalarField("float64" if any(isinstance(v, float) for v in values) else "int64")
+    if isinstance(first, str):
+        return StringField()
+    if isinstance(first, (bytes, bytearray, memoryview)):
+        return BytesField()
+    try:
+        arrays = [to_numpy(value) for value in values]
+    except Exception as error:
+        raise SourceError(f"field {name!r}: a {type(first).__name__} cannot be stored") from error
+    dtype = arrays[0].dtype.name
+    if dtype not in SCALAR_DTYPES:
+        raise SourceError(
+            f"field {name!r}: a {type(first).__name__} of dtype {dtype} cannot be stored. "
+            f"Fields are images, text, bytes and numbers of {', '.join(SCALAR_DTYPES)}."
+        )
+    if is_pixels(arrays[0]):
+        return _image(name, channels)
+    shapes = {array.shape for array in arrays}
+    if len({len(shape) for shape in shapes}) != 1:
+        raise SourceError(f"field {name!r}: arrays have different numbers of dimensions: {shapes}")
+    if shapes == {()}:
+        return ScalarField(dtype)
+    lengths = zip(*shapes, strict=True)
+    return ArrayField(dtype, tuple(n[0] if len(set(n)) == 1 else None for n in map(list, lengths)))
+
+
+def _image(name: str, channels: int) -> ImageField:
+    if "mask" in name:
+        return ImageField(channels=1, mask=True)
+    return ImageField(channels=channels)
+
+
+def _is_image_bytes(value: Any) -> bool:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        return False
+    start = bytes(value[:12])
+    webp = start[:4] == b"RIFF" and start[8:] == b"WEBP"
+    return is_jpeg(start) or start.startswith(_IMAGE_STARTS) or webp
+
+
+def is_pixels(array: np.ndarray[Any, Any]) -> bool:
+    """Tell whether this looks like an image: uint8, H x W (x 1 or 3), or 1 or 3 x H x W."""
+    if array.dtype != np.uint8:
+        return False
+    return array.ndim == 2 or (array.ndim == 3 and (array.shape[2] in (1, 3) or array.shape[0] in (1, 3)))
+
+
+def convert(value: Any, field: Field, name: str) -> Any:
+    """Bring a value into the form that its field's column takes.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit the field; the message says how.
+    """
+    if isinstance(field, ImageField):
+        return value
+    if isinstance(field, StringField):
+        if not isinstance(value, str):
+            raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
+        return value
+    if isinstance(field, BytesField):
+        return bytes(value)
+    array = to_numpy(value)
+    if isinstance(field, ScalarField):
+        if array.size != 1:
+            raise ValueError(f"{name!r} has shape {array.shape}, not one number")
+        array = array.reshape(())
+    else:
+        fits = len(array.shape) == len(field.shape) and all(
+            want in (None, have) for have, want in zip(array.shape, field.shape, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"{name!r} has shape {array.shape}, not {field.shape}; where lengths vary, say so: "
+                f"fields={{{name!r}: ArrayField({field.dtype!r}, {(None,) * array.ndim})}}"
+            )
+    result = array.astype(field.dtype)
+    if array.dtype != result.dtype and not _same(array, result):
+        raise ValueError(f"{name!r}: {array.dtype} values do not fit {field.dtype}")
+    return result[()] if isinstance(field, ScalarField) else result
+
+
+def _same(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> bool:
+    """Tell whether a conversion kept values (floats may lose precision)."""
+    if after.dtype.kind == "f":
+        return before.dtype.kind in "iufb"
+    return before.dtype.kind in "iubf" and bool(np.array_equal(before, after))
+
+
+def check_names(fields: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse names in ``fields=`` that the source does not have."""
+    unknown = [name for name in fields if name not in known]
+    if unknown:
+        raise OptionError(f"fields {unknown} are not in the source, which has {list(known)}")
+
+

@@ -1,0 +1,349 @@
+"""An unfinished pack on the disk: its lock, its state, and what it must match.
+
+Beside the destination ``train.lmdb`` a pack in progress owns the directory
+``train.lmdb.partial``:
+
+=================  ==========================================================
+``lock``           held while a packer lives; the kernel drops it with the process
+``job.json``       what is being packed and how; another job is refused
+``source.u64``     a hash a sample, to say which sample changed
+``state.json``     how far it is: replaced, never rewritten, at every commit
+``rejects.csv``    samples left out so far
+``shard-00000/``   the shard being written
+``shards/``        finished shards
+=================  ==========================================================
+
+State is committed after the data it speaks of, so killing the process at any
+moment loses at most what came after the last commit.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fastdata.converters.base import Reject
+from fastdata.errors import DestinationLockedError, JobChangedError
+from fastdata.formats.layout import checksum
+from fastdata.formats.manifest import ShardEntry
+from fastdata.formats.spool import Spool
+
+__all__ = ["Job", "State", "rejects_path"]
+
+Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
+
+_held: set[Path] = set()
+_held_guard = threading.Lock()
+
+
+@dataclass(slots=True)
+class State:
+    """How far a pack is.
+
+    Attributes
+    ----------
+    position : int
+        Samples of the source consumed.
+    shard : int
+        Number of the shard being written, counting ones that stayed empty.
+    sealed : list of ShardEntry
+        Finished shards.
+    writer : dict, optional
+        State of the shard being written.
+    sealing : bool
+        Whether that shard is complete and only to be sealed.
+    rejects_bytes, num_rejected, source_bytes : int
+        Of everything consumed.
+    digest : str
+        Of the whole, once all shards are finished.
+    """
+
+    position: int = 0
+    shard: int = 0
+    sealed: list[ShardEntry] = field(default_factory=list)
+    writer: dict[str, int] | None = None
+    sealing: bool = False
+    rejects_bytes: int = 0
+    num_rejected: int = 0
+    source_bytes: int = 0
+    digest: str = ""
+
+
+def rejects_path(destination: Path) -> Path:
+    """Return where the list of rejected samples of a dataset is."""
+    return destination.with_name(destination.name + ".rejects.csv")
+
+
+class Job:
+    """One pack to one destination, locked against others.
+
+    Parameters
+    ----------
+    destination : Path
+
+    Raises
+    ------
+    DestinationLockedError
+        If another process, or another thread of this one, is packing to it.
+    """
+
+    def __init__(self, destination: Path) -> None:
+        self.destination = destination
+        self.directory = destination.with_name(destination.name + ".partial")
+        self.shards = self.directory / "shards"
+        self._descriptor = _lock(self.directory)
+        self._rejects: Spool | None = None
+        self.state = State()
+
+    # -- starting -------------------------------------------------------------------
+
+    def begin(
+        self,
+        identity: Mapping[str, Any],
+        fingerprints: Fingerprints,
+        key_at: Callable[[int], str],
+        *,
+        restart: bool = False,
+    ) -> bool:
+        """Go on with the pack that is here, or start one.
+
+        Parameters
+        ----------
+        identity : mapping
+            JSON of everything that decides the result, e.g. the options.
+        fingerprints : numpy.ndarray
+            A hash a sample of what it is made from.
+        key_at : callable
+            Names the sample of an index, for the message.
+        restart : bool
+            Whether a pack of something else may be thrown away.
+
+        Returns
+        -------
+        bool
+            Whether there was one to go on with.
+
+        Raises
+        ------
+        JobChangedError
+            If it is of other options or another source; says what differs.
+        """
+        found = self._read("job.json")
+        if found is not None:
+            changes = _changes(found, identity) or self._source_changes(fingerprints, key_at)
+            if changes and not restart:
+                raise JobChangedError(
+                    f"{self.directory} is an unfinished pack of something else: {changes}. "
+                    "Run it as it was started to finish it, or pass overwrite=True "
+                    "(--overwrite) to start anew."
+                )
+            if changes:
+                found = None
+        if found is None:
+            self._clear()
+            fingerprints.tofile(self.directory / "source.u64")
+            self._replace("job.json", identity)
+        saved = self._read("state.json")
+        if saved is not None:
+            saved["sealed"] = [ShardEntry(**entry) for entry in saved["sealed"]]
+            self.state = State(**saved)
+        elif found is not None:
+            self._clear(keep=("lock", "job.json", "source.u64"))
+        self.shards.mkdir(exist_ok=True)
+        self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects_bytes)
+        return saved is not None
+
+    def _source_changes(self, now: Fingerprints, key_at: Callable[[int], str]) -> str:
+        before = np.fromfile(self.directory / "source.u64", np.uint64)
+        if len(before) != len(now):
+            return f"the source had {len(before)} samples and has {len(now)}"
+        different = np.flatnonzero(before != now)
+        if len(different) == 0:
+            return ""
+        return f"in the source, {key_at(int(different[0]))} changed" + (
+            f" and {len(different) - 1} more" if len(different) > 1 else ""
+        )
+
+    def _clear(self, keep: Sequence[str] = ("lock",)) -> None:
+        for entry in os.scandir(self.directory):
+            if entry.name in keep:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+
+    # -- going on ---------------------------------------------------------------------
+
+    def reject(self, index: int, reject: Reject) -> None:
+        """Note a sample that was left out."""
+        assert self._rejects is not None
+        if self._rejects.length == 0:
+            self._rejects.append(b"index,key,reason\n")
+        self._rejects.append(_csv_line(index, reject.key, reject.reason))
+        self.state.num_rejected += 1
+
+    def commit(self) -> None:
+        """Make the state durable; what it speaks of must already be."""
+        assert self._rejects is not None
+        self._rejects.sync()
+        self.state.rejects_bytes = self._rejects.length
+        self._replace("state.json", asdict(self.state))
+
+    def shard_directory(self) -> Path:
+        """Return where the shard being written lives."""
+        return self.directory / f"shard-{self.state.shard:05}"
+
+    def rejects(self) -> list[Reject]:
+        """Return the samples left out so far."""
+        assert self._rejects is not None
+        self._rejects.sync()
+        return read_rejects(self._rejects.path)
+
+    # -- ending -----------------------------------------------------------------------
+
+    def publish(self, data: Path) -> None:
+        """Give finished data the destination's name, and remove what is left.
+
+        The list of rejects comes first and the dataset last, so that a
+        dataset that is there is complete.
+        """
+        assert self._rejects is not None
+        rejects = rejects_path(self.destination)
+        if self.state.num_rejected:
+            self._rejects.sync()
+            shutil.copyfile(self._rejects.path, rejects)
+        else:
+            rejects.unlink(missing_ok=True)
+        if data.exists():
+            if data.is_dir() or self.destination.is_dir():
+                replaced = self.directory / "replaced"
+                if self.destination.exists():
+                    os.rename(self.destination, replaced)
+                os.rename(data, self.destination)
+            else:
+                os.replace(data, self.destination)
+            _sync_directory(self.destination.parent)
+        shutil.rmtree(self.directory)
+
+    def close(self) -> None:
+        """Release the lock, keeping what was committed."""
+        if self._rejects is not None:
+            self._rejects.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            with _held_guard:
+                _held.discard(self.directory.absolute())
+
+    def _read(self, name: str) -> Any:
+        try:
+            stored = json.loads((self.directory / name).read_bytes())
+            body = stored["body"]
+            return body if stored["checksum"] == _checksum(body) else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def _replace(self, name: str, body: Mapping[str, Any]) -> None:
+        scratch = self.directory / f"{name}.new"
+        with open(scratch, "w", encoding="utf-8") as file:
+            json.dump({"checksum": _checksum(body), "body": body}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, self.directory / name)
+
+
+def read_rejects(path: Path) -> list[Reject]:
+    """Read a list of rejected samples; empty where there is no file."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            return [Reject(row["key"], row["reason"]) for row in csv.DictReader(file)]
+    except FileNotFoundError:
+        return []
+
+
+def _csv_line(*cells: object) -> bytes:
+    import io
+
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def _checksum(body: Any) -> str:
+    return f"{checksum(json.dumps(body, sort_keys=True).encode()):016x}"
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Say which entries differ, with both values."""
+    now = json.loads(json.dumps(now))
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    return "; ".join(
+        f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}" for name in names
+    )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _lock(directory: Path) -> int:
+    """Lock a directory, made if missing, for this process.
+
+    A POSIX record lock rather than ``flock``: worker processes do not inherit
+    it, so that the kernel drops it the moment the packer dies.  It does not
+    keep out threads of the same process; `_held` does.
+    """
+    with _held_guard:
+        if directory.absolute() in _held:
+            raise DestinationLockedError(f"{directory}: this process is already packing there")
+        _held.add(directory.absolute())
+    try:
+        while True:
+            directory.mkdir(parents=True, exist_ok=True)
+            path = directory / "lock"
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                continue  # a packer that just finished removed the directory
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+                os.close(descriptor)
+                raise DestinationLockedError(
+                    f"{directory}: another process ({holder or 'unknown'}) is packing there. "
+                    "Wait for it, or choose another destination."
+                ) from None
+            try:
+                current = os.stat(path).st_ino == os.fstat(descriptor).st_ino
+            except FileNotFoundError:
+                current = False
+            if current:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+                return descriptor
+            os.close(descriptor)  # the file was removed while we waited for it
+    except BaseException:
+        with _held_guard:
+            _held.discard(directory.absolute())
+        raise
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

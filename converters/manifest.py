@@ -1,0 +1,203 @@
+"""A CSV or TSV that lists images: ``path,label[,more columns]``.
+
+Paths are relative to the manifest.  A first line in which no cell looks like
+an image's file name is the header; without one the columns are ``path``,
+``label``, ``column2`` and so on.  The path column becomes the field ``image``; a column
+``mask`` holds paths of masks.  Other columns hold int, float, or text,
+whichever fits all cells that are not empty (a row with an empty cell in a
+column of numbers is rejected); text in ``label`` or ``class`` becomes class numbers in
+sorted order.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.converters.base import FieldSpec, IndexedSource, Sample, hash_fields
+from fastdata.converters.fields import check_names, convert, named_field
+from fastdata.converters.folder import is_image_name, stat_of
+from fastdata.converters.table import StringTable
+from fastdata.errors import SourceError
+from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
+
+__all__ = ["ManifestSource"]
+
+_PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "filepath")
+_LABEL_COLUMNS = ("label", "class", "target")
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+
+
+class ManifestSource(IndexedSource):
+    """Rows of a CSV or TSV file."""
+
+    name = "manifest"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_file():
+            return False
+        with open(location, "rb") as file:
+            start = file.read(4096)
+        if b"\0" in start:
+            return False
+        return Path(location).suffix.lower() in (".csv", ".tsv", ".txt")
+
+    def __init__(
+        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+    ) -> None:
+        self.path = Path(location)
+        self.notes = []
+        self._rows = StringTable()
+        rows = self._read()
+        first = next(rows, None)
+        if first is None:
+            raise SourceError(f"{self.path}: the manifest is empty")
+        header = not any(is_image_name(cell) for cell in first)
+        columns = first if header else ["path", "label", *(f"column{k}" for k in range(2, 1000))]
+        self._columns = [_identifier(name) for name in columns[: len(first)]]
+        self._image = next(
+            (k for k, name in enumerate(self._columns) if name.lower() in _PATH_COLUMNS), 0
+        )
+        self._columns[self._image] = "image"
+        if len(set(self._columns)) < len(self._columns):
+            raise SourceError(f"{self.path}: a column stands twice in the header {first}")
+        if not header:
+            self._rows.append(json.dumps(first))
+        check_names(fields or {}, self._columns)
+        self._settle(rows, channels, fields or {})
+
+    def _read(self) -> Iterator[list[str]]:
+        """Yield the non-empty rows."""
+        with open(self.path, newline="", encoding="utf-8-sig") as file:
+            delimiter = "\t" if "\t" in file.readline() else ","
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter)
+            try:
+                yield from (row for row in reader if row)
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise SourceError(f"{self.path}, line {reader.line_num}: {error}") from error
+
+    def _settle(self, rows: Iterator[list[str]], channels: int, fields: FieldSpec) -> None:
+        """Read all rows once; find out what the columns hold."""
+        width = len(self._columns)
+        guesses = [
+            _Guess(name.lower() in _LABEL_COLUMNS or fields.get(name) == "label")
+            for name in self._columns
+        ]
+        for row in ([json.loads(self._rows[0])] if len(self._rows) else []):
+            for guess, cell in zip(guesses, row, strict=True):
+                guess.see(cell)
+        for row in rows:
+            if len(row) != width:
+                raise SourceError(
+                    f"{self.path}: row {len(self._rows) + 1} has {len(row)} columns, not {width}: "
+                    f"{row[:4]}. Quote cells that contain the separator."
+                )
+            self._rows.append(json.dumps(row, ensure_ascii=False))
+            for guess, cell in zip(guesses, row, strict=True):
+                guess.see(cell)
+        self.num_samples = len(self._rows)
+        if self.num_samples == 0:
+            raise SourceError(f"{self.path}: the manifest has a header but no rows")
+        settled: dict[str, Field] = {}
+        for k, (name, guess) in enumerate(zip(self._columns, guesses, strict=True)):
+            if name in fields:
+                field = named_field(fields[name], channels)
+                if fields[name] == "label" and not guess.is_int:
+                    field = ScalarField(classes=guess.classes)
+            elif k == self._image:
+                field = ImageField(channels=channels)
+            elif name == "mask":
+                field = ImageField(channels=1, mask=True)
+            elif guess.is_int:
+                field = ScalarField("int64")
+            elif guess.is_float:
+                field = ScalarField("float64")
+            elif name.lower() in _LABEL_COLUMNS:
+                field = ScalarField(classes=guess.classes)
+            else:
+                field = StringField()
+            settled[name] = field
+        order = sorted(settled, key=lambda name: name != "image")
+        self.schema = Schema({name: settled[name] for name in order})
+        self._numbers = {
+            name: {label: k for k, label in enumerate(field.classes)}
+            for name, field in settled.items()
+            if isinstance(field, ScalarField) and field.classes is not None
+        }
+
+    def __getitem__(self, index: int) -> Sample:
+        row = dict(zip(self._columns, json.loads(self._rows[index]), strict=True))
+        values = tuple(self._value(name, field, row[name]) for name, field in self.schema.items())
+        return Sample(row["image"], values)
+
+    def _value(self, name: str, field: Field, cell: str) -> Any:
+        if isinstance(field, ImageField):
+            return self.path.parent / cell
+        if isinstance(field, StringField):
+            return cell
+        if not cell.strip():
+            raise ValueError(f"the column {name!r} is empty in this row")
+        if name in self._numbers:
+            return self._numbers[name][cell]
+        if isinstance(field, ScalarField):
+            if field.dtype == "bool":
+                if cell.strip().lower() not in _TRUTH:
+                raise ValueError(f"{name!r} is {cell!r}, not true or false")
+            return _TRUTH[cell.strip().lower()]
+            number = float(cell) if field.dtype.startswith("float") else int(cell)
+            return convert(number, field, name)
+        return convert(json.loads(cell), field, name)
+
+    def key_at(self, index: int) -> str:
+        return str(json.loads(self._rows[index])[self._image])
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        count = self.num_samples if limit is None else min(limit, self.num_samples)
+        images = [k for k, name in enumerate(self._columns) if name in self.schema.images]
+        result = np.empty(count, np.uint64)
+        for index in range(count):
+            row = json.loads(self._rows[index])
+            stats = [stat_of(self.path.parent / row[k]) for k in images]
+            result[index] = hash_fields(row, stats)
+        return result
+
+
+class _Guess:
+    """What type fits all cells of a column so far."""
+
+    def __init__(self, may_be_label: bool) -> None:
+        self.is_int = True
+        self.is_float = True
+        self._may_be_label = may_be_label
+        self._values: set[str] = set()
+
+    def see(self, cell: str) -> None:
+        if not cell.strip():
+            return
+        if self.is_int and not re.fullmatch(r"[+-]?\d{1,18}", cell.strip()):
+            self.is_int = False
+        if self.is_float and not self.is_int:
+            try:
+                float(cell)
+            except ValueError:
+                self.is_float = False
+        if self._may_be_label:
+            self._values.add(cell)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(sorted(self._values))
+
+
+def _identifier(name: str) -> str:
+    """Return a column's name as a field name."""
+    return re.sub(r"\W", "_", name.strip()).lstrip("_0123456789") or "column"

@@ -1,0 +1,166 @@
+"""The options of a pack, checked before anything is read or written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from fastdata.codecs.image import MAX_PIXELS
+from fastdata.codecs.resize import Filter, Resize
+from fastdata.errors import OptionError
+from fastdata.schema import Codec
+
+__all__ = ["Container", "EncodeOptions", "PackOptions", "parse_shard_size"]
+
+Container = Literal["lmdb", "hdf5"]
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def _check_choice(name: str, value: object, kind: Any) -> None:
+    choices = get_args(kind)
+    if value not in choices:
+        raise OptionError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+
+
+def _check_range(name: str, value: object, low: int, high: int | None = None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise OptionError(f"{name}={value!r} is not an int of at least {low}")
+    if high is not None and value > high:
+        raise OptionError(f"{name}={value!r} is more than {high}")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeOptions:
+    """How one image is resized and encoded; sent to workers with every chunk.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Pixels of the side that `resize` names, or height and width.
+    resize : {"short", "long", "exact", "crop", "none"}
+        ``short`` and ``long`` bring that side to `size`, keeping the aspect;
+        ``exact`` squeezes to `size`; ``crop`` brings the short side to `size`
+        and cuts the centre out, so that all images have one shape.
+    enlarge : bool
+        Whether ``short`` and ``long`` also enlarge smaller images.
+    filter : {"bilinear", "bicubic", "lanczos"}
+        All antialiased, as torchvision's on PIL images.
+    codec : {"auto", "jpeg", "png", "raw", "keep"}
+        ``auto`` is raw up to 64 x 64 pixels, else jpeg; masks are png.
+        ``keep`` takes files over byte for byte.
+    quality : int
+        JPEG quality, 1 to 100.
+    channels : {3, 1}
+        RGB or grey.
+    max_pixels : int
+        Images with more pixels are rejected.
+    dct_margin : float
+        A JPEG is decoded at 1/2, 1/4 or 1/8 where at least this many times the
+        target size remains.  At 3 photographs stay within 47 dB of
+        decoding them whole; 1.5 is faster for images 1.5 to 3 times too large
+        twice over, at 44 dB (``docs/design/packing.md``).
+    """
+
+    size: tuple[int, int] = (256, 256)
+    resize: Resize = "short"
+    enlarge: bool = False
+    filter: Filter = "bilinear"
+    codec: Codec = "auto"
+    quality: int = 90
+    channels: int = 3
+    max_pixels: int = MAX_PIXELS
+    dct_margin: float = 3.0
+
+    def __post_init__(self) -> None:
+        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+        if len(size) != 2:
+            raise OptionError(f"size={self.size!r} is neither an int nor (height, width)")
+        for side in size:
+            _check_range("size", side, 1, 65500)
+        object.__setattr__(self, "size", size)
+        _check_choice("resize", self.resize, Resize)
+        _check_choice("filter", self.filter, Filter)
+        _check_choice("codec", self.codec, Codec)
+        _check_range("quality", self.quality, 1, 100)
+        _check_range("max_pixels", self.max_pixels, 1)
+        if self.channels not in (1, 3):
+            raise OptionError(f"channels={self.channels!r} is neither 3 nor 1")
+        if self.resize in ("short", "long") and size[0] != size[1]:
+            raise OptionError(f"resize={self.resize!r} takes one size, not {size}")
+        if self.codec == "keep" and self.resize != "none":
+            raise OptionError("codec='keep' takes files over as they are: it needs resize='none'")
+        if not self.dct_margin >= 1.0:
+            raise OptionError(f"dct_margin={self.dct_margin!r} is less than 1")
+
+
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """Everything that decides what a packed dataset contains.
+
+    Parameters
+    ----------
+    encode : EncodeOptions
+    container : {"lmdb", "hdf5"}
+    shards : int
+        Number of shards; 1 makes the destination a file, more a directory.
+    shard_size : int, optional
+        Samples a shard, instead of `shards`.
+    shard_bytes : int, optional
+        Bytes of images after which a shard is closed, instead of both.
+    limit : int, optional
+        Take only so many samples of the source.
+    shuffle : bool
+        Pack in a random order.
+    seed : int
+        Of that order.
+    """
+
+    encode: EncodeOptions
+    container: Container = "lmdb"
+    shards: int = 1
+    shard_size: int | None = None
+    shard_bytes: int | None = None
+    limit: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_choice("container", self.container, Container)
+        _check_range("shards", self.shards, 1, 99_999)
+        for name in ("shard_size", "shard_bytes", "limit"):
+            if getattr(self, name) is not None:
+                _check_range(name, getattr(self, name), 1)
+        if self.shards > 1 and (self.shard_size or self.shard_bytes):
+            raise OptionError("give shards or shard_size, not both")
+        _check_range("seed", self.seed, 0, 2**63 - 1)
+
+    @property
+    def many(self) -> bool:
+        """Whether the destination is a directory of shards."""
+        return self.shards > 1 or self.shard_size is not None or self.shard_bytes is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the options as a flat JSON object."""
+        flat = asdict(self)
+        flat.update(flat.pop("encode"))
+        flat["size"] = list(flat["size"])
+        return flat
+
+
+def parse_shard_size(value: int | str | None) -> dict[str, int]:
+    """Return the option that a shard size stands for: samples, or bytes as ``"2GB"``."""
+    if value is None:
+        return {}
+    if isinstance(value, int):
+        return {"shard_size": value}
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B?)\s*", value, re.IGNORECASE)
+    if not match:
+        raise OptionError(
+            f"shard_size={value!r} is neither a number of samples nor bytes such as '2GB'"
+        )
+    number, unit, suffix = match.groups()
+    if not unit and not suffix:
+        return {"shard_size": int(float(number))}
+    return {"shard_bytes": int(float(number) * _UNITS[unit.upper()])}

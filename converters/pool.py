@@ -1,0 +1,161 @@
+"""Run chunks on worker processes, in order, a few at a time, come what may.
+
+`run_in_order` works with any ``concurrent.futures.Executor``.  With its own
+process pool it also survives what kills a worker: a decoder that crashes on
+one image costs that image, not the pack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeAlias
+
+from fastdata.converters.base import Reject, Sample
+from fastdata.converters.chunk import ChunkResult
+from fastdata.errors import WorkerError
+
+__all__ = ["ProcessPool", "run_in_order"]
+
+Chunk: TypeAlias = "Sequence[Sample | Reject]"
+Work: TypeAlias = "Callable[[Chunk], ChunkResult]"
+
+
+def run_in_order(
+    chunks: Iterable[Chunk], work: Work, submit: Callable[..., Future[Any]], ahead: int
+) -> Iterator[ChunkResult]:
+    """Yield the results of `chunks` in their order, with `ahead` of them in flight."""
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for chunk in chunks:
+            waiting.append(submit(work, chunk))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+class ProcessPool:
+    """A process pool that is made anew when a worker dies.
+
+    Parameters
+    ----------
+    workers : int
+    setup : callable, optional
+        Picklable; called once in each worker.
+
+    Notes
+    -----
+    Workers come from ``multiprocessing``'s default start method.  They ignore
+    Ctrl-C, which is the packer's to handle, and end by themselves within
+    moments of the packer's death.
+    """
+
+    def __init__(self, workers: int, setup: Callable[[], None] | None = None) -> None:
+        self._workers = workers
+        self._setup = setup
+        self._executor = self._start()
+
+    def _start(self) -> ProcessPoolExecutor:
+        executor = ProcessPoolExecutor(
+            self._workers, initializer=_start_worker, initargs=(self._setup,)
+        )
+        try:
+            # All workers are started by the first task: before anything else
+            # here opens files or starts threads.
+            executor.submit(os.getpid).result()
+        except BrokenProcessPool as error:
+            executor.shutdown(wait=False)
+            raise WorkerError(
+                "the worker processes died as they started. In a script, call fastdata.pack under "
+                "`if __name__ == '__main__':`; num_workers=0 packs without worker processes."
+            ) from error
+        return executor
+
+    def run(self, chunks: Iterable[Chunk], work: Work, ahead: int) -> Iterator[ChunkResult]:
+        """Yield results in order; a sample that kills its worker becomes a `Reject`."""
+        source = iter(chunks)
+        pending: deque[Chunk] = deque()  # submitted, result not yet yielded
+
+        def noted() -> Iterator[Chunk]:
+            for chunk in source:
+                pending.append(chunk)
+                yield chunk
+
+        while True:
+            try:
+                for result in run_in_order(noted(), work, self._submit, ahead):
+                    pending.popleft()
+                    yield result
+                return
+            except BrokenProcessPool:
+                self._restart()
+            # One of these killed a worker: find out which, one sample at a time.
+            while pending:
+                yield self._one_by_one(pending.popleft(), work)
+
+    def _submit(self, work: Work, chunk: Chunk) -> Future[Any]:
+        return self._executor.submit(work, chunk)
+
+    def _one_by_one(self, chunk: Chunk, work: Work) -> ChunkResult:
+        records: list[Any] = []
+        total = 0
+        for sample in chunk:
+            try:
+                result: ChunkResult = self._submit(work, [sample]).result()
+            except BrokenProcessPool:
+                self._restart()
+                reason = "the worker process died on it (a crash of the decoder, or out of memory)"
+                result = ChunkResult([Reject(sample.key, reason)], 0)
+            records += result.records
+            total += result.source_bytes
+        return ChunkResult(records, total)
+
+    def _restart(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor = self._start()
+
+    def close(self) -> None:
+        """Stop the workers; what they are at is finished and thrown away."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(setup: Callable[[], None] | None) -> None:
+    """Make a fresh process a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+    import cv2
+    import torch
+
+    # One process a core: no threads of theirs besides.
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None  # fastdata's own limit applies
+    if setup is not None:
+        setup()
+
+
+def _end_with(sentinel: Any) -> None:
+    from multiprocessing.connection import wait
+
+    with contextlib.suppress(OSError):
+        wait([sentinel])
+    os._exit(1)
+
+

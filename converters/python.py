@@ -1,0 +1,234 @@
+"""Samples from Python: any iterable, or any torch Dataset.
+
+A sample is an image, a tuple, a dict, a named tuple or a dataclass; images
+are ``PIL.Image.Image``, uint8 arrays or tensors, a `pathlib.Path`, or the bytes of
+an image file.  Fields take their names from dict keys, tuple names, ``fields=``
+or else ``image``, ``label``, ``field2``, ...; their kinds from the first samples.
+
+A Dataset with ``__len__`` and ``__getitem__`` is called in the worker processes;
+one like ``torchvision.datasets.ImageFolder`` without transforms is not called at
+all: its files are packed as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.converters.base import (
+    FieldSpec,
+    IndexedSource,
+    Reject,
+    Sample,
+    Source,
+    hash_fields,
+)
+from fastdata.converters.fields import check_names, convert, field_of, named_field
+from fastdata.converters.folder import printable, stat_of
+from fastdata.errors import SourceError
+from fastdata.schema import Field, ImageField, ScalarField, Schema
+
+__all__ = ["DatasetSource", "ImageFolderSource", "IterableSource"]
+
+_PEEK = 16
+_TRANSFORMS = ("transform", "target_transform", "transforms")
+
+
+class IterableSource(Source):
+    """Any iterable; to be resumed it must yield the same samples again."""
+
+    name = "iterable"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        path = isinstance(location, (str, os.PathLike))
+        return hasattr(location, "__iter__") and not (path or _is_map_style(location))
+
+    def __init__(
+        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+    ) -> None:
+        self._iterator = iter(location)
+        self.notes = []
+        self._peeked = list(itertools.islice(self._iterator, _PEEK))
+        self.schema = _schema(self._peeked, channels, fields or {})
+
+    def __iter__(self) -> Iterator[Sample | Reject]:
+        samples = itertools.chain(self._peeked, self._iterator)
+        for index, item in enumerate(samples):
+            try:
+                yield to_sample(item, f"{index:08}", self.schema)
+            except ValueError as error:
+                yield Reject(f"{index:08}", str(error))
+
+
+class DatasetSource(IndexedSource):
+    """A map-style Dataset, called in the workers."""
+
+    name = "dataset"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        return _is_map_style(location) and not _is_image_folder(location)
+
+    def __init__(
+        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+    ) -> None:
+        self._dataset = location
+        self.notes = []
+        self.num_samples = len(location)
+        first = [location[index] for index in range(min(_PEEK, self.num_samples))]
+        self.schema = _schema(first, channels, fields or {})
+        classes = getattr(location, "classes", None)
+        label = self.schema.get("label")
+        if isinstance(label, ScalarField) and label.dtype == "int64" and _are_names(classes):
+            named = {"label": ScalarField(classes=tuple(classes))}
+            self.schema = Schema({**self.schema, **named})
+        self._token = f"{os.getpid()}.{id(location)}"
+
+    def __getitem__(self, index: int) -> Sample:
+        if index >= self.num_samples:
+            raise IndexError(index)
+        return Sample(f"{index:08}", (Deferred(self._token, index, self.schema),))
+
+    @property
+    def worker_setup(self) -> Callable[[], None]:
+        return partial(_DATASETS.__setitem__, self._token, self._dataset)
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return np.array([hash_fields(type(self._dataset).__qualname__, self.num_samples)], np.uint64)
+
+
+class ImageFolderSource(IndexedSource):
+    """``torchvision.datasets.ImageFolder`` and its like: (path, class) pairs."""
+
+    name = "imagefolder"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        return _is_image_folder(location)
+
+    def __init__(
+        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+    ) -> None:
+        check_names(fields or {}, ())
+        self._samples: Sequence[tuple[str, int]] = location.samples
+        self._root = getattr(location, "root", "")
+        self.notes = []
+        self.num_samples = len(self._samples)
+        classes = tuple(map(printable, location.classes))
+        self.schema = Schema(
+            {"image": ImageField(channels=channels), "label": ScalarField(classes=classes)}
+        )
+
+    def __getitem__(self, index: int) -> Sample:
+        path, label = self._samples[index]
+        return Sample(self.key_at(index), (Path(path), int(label)))
+
+    def key_at(self, index: int) -> str:
+        path = self._samples[index][0]
+        return printable(os.path.relpath(path, self._root) if self._root else str(path))
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        hashes = [
+            hash_fields(path, label, *stat_of(Path(path)))
+            for path, label in itertools.islice(self._samples, limit)
+        ]
+        return np.array(hashes, np.uint64)
+
+
+_DATASETS: dict[str, Any] = {}
+"""Datasets this process can call; filled once in each worker, not a pickle a chunk."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deferred:
+    """A sample that the worker asks the dataset for."""
+
+    token: str
+    index: int
+    schema: Schema
+
+    def load(self) -> Sample:
+        """Call the dataset."""
+        return to_sample(_DATASETS[self.token][self.index], f"{self.index:08}", self.schema)
+
+
+def to_sample(item: Any, key: str, schema: Schema) -> Sample:
+    """Bring what a dataset yields into the schema's form.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit.
+    """
+    values = _values(item, list(schema))
+    missing = [name for name in schema if name not in values]
+    if missing:
+        raise ValueError(f"the sample has no {', '.join(missing)}")
+    return Sample(key, tuple(convert(values[n], field, n) for n, field in schema.items()))
+
+
+def _schema(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:
+    if not samples:
+        raise SourceError("the iterable is empty: there is nothing to pack")
+    rows = [_values(sample, list(fields)) for sample in samples]
+    check_names(fields, list(rows[0]))
+    settled: dict[str, Field] = {}
+    for name in rows[0]:
+        if name in fields:
+            settled[name] = named_field(fields[name], channels)
+            continue
+        column = [row[name] for row in rows if name in row]
+        settled[name] = field_of(column, channels, name)
+    return Schema(settled)
+
+
+def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return a sample's values by field name."""
+    if isinstance(item, Mapping):
+        return dict(item)
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+    if hasattr(item, "_asdict"):
+        return dict(item._asdict())
+    if not isinstance(item, (tuple, list)):
+        item = (item,)
+    if len(names) != len(item):
+        names = ["image", "label", *(f"field{k}" for k in range(2, len(item)))][: len(item)]
+    return dict(zip(names, item, strict=True))
+
+
+def _is_map_style(location: Any) -> bool:
+    return (
+        hasattr(location, "__getitem__")
+        and hasattr(location, "__len__")
+        and not isinstance(location, (str, Mapping))
+    )
+
+
+def _is_image_folder(location: Any) -> bool:
+    samples = getattr(location, "samples", None)
+    return (
+        isinstance(samples, list)
+        and len(samples) > 0
+        and isinstance(samples[0], tuple)
+        and len(samples[0]) == 2
+        and isinstance(samples[0][0], (str, os.PathLike))
+        and _are_names(getattr(location, "classes", None))
+        and all(getattr(location, name, None) is None for name in _TRANSFORMS)
+    )
+
+
+def _are_names(classes: Any) -> bool:
+    return (
+        isinstance(classes, (list, tuple))
+        and len(classes) > 0
+        and all(isinstance(name, str) for name in classes)
+    )

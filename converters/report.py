@@ -1,0 +1,91 @@
+"""What a pack did: the `PackReport`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastdata.converters.base import Reject
+from fastdata.converters.job import read_rejects
+
+__all__ = ["PackReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """The outcome of `fastdata.pack`.
+
+    Attributes
+    ----------
+    path : Path
+        The dataset.
+    digest : str
+        Fingerprint of its content.
+    num_samples, num_rejected : int
+        Packed, and left out.
+    num_shards : int
+    source_bytes, file_bytes : int
+        Bytes of images read, and bytes of the dataset's files.
+    seconds : float
+        Of this run.
+    images_per_second : float
+        Samples this run consumed over its time.
+    resumed_at : int
+        Samples that earlier, interrupted runs had already consumed.
+    rejects_path : Path or None
+        A CSV (index, key, reason) of the samples left out, if there are any.
+    notes : tuple of str
+        What the source wants known, e.g. files it did not take.
+    """
+
+    path: Path
+    digest: str
+    num_samples: int
+    num_rejected: int
+    num_shards: int
+    source_bytes: int
+    file_bytes: int
+    seconds: float
+    images_per_second: float
+    resumed_at: int = 0
+    rejects_path: Path | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def rejects(self) -> list[Reject]:
+        """The samples left out, as (key, reason), read from `rejects_path`."""
+        return read_rejects(self.rejects_path) if self.rejects_path else []
+
+    @property
+    def load_line(self) -> str:
+        """A line of Python that loads the dataset."""
+        return f'loader = fastdata.loader("{self.path}", batch_size=256, shuffle=True)'
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return {
+            "path": str(self.path),
+            "digest": self.digest,
+            "num_samples": self.num_samples,
+            "num_rejected": self.num_rejected,
+            "num_shards": self.num_shards,
+            "source_bytes": self.source_bytes,
+            "file_bytes": self.file_bytes,
+            "seconds": round(self.seconds, 3),
+            "images_per_second": round(self.images_per_second, 1),
+            "resumed_at": self.resumed_at,
+            "rejects_path": str(self.rejects_path) if self.rejects_path else None,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.path}: {self.num_samples:,} images, "
+            f"{self.source_bytes / 1e6:,.1f} MB in, {self.file_bytes / 1e6:,.1f} MB out, "
+            f"{self.images_per_second:,.0f} images/s, {self.num_rejected:,} rejected"
+        ]
+        lines += [f"note: {note}" for note in self.notes]
+        if self.rejects_path:
+            lines.append(f"rejected images and reasons: {self.rejects_path}")
+        return "\n".join([*lines, f"load it: {self.load_line}"])

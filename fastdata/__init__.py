@@ -1,0 +1,49 @@
+"""fastdata: pack image datasets once, feed PyTorch at the speed of the machine.
+
+>>> report = fastdata.pack("./images", "train.lmdb")             # doctest: +SKIP
+>>> loader = fastdata.loader("train.lmdb", batch_size=256)       # doctest: +SKIP
+
+Names are imported when first used, so ``import fastdata`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Dataset": "fastdata.dataset",
+    "FastdataError": "fastdata.errors",
+    "Loader": "fastdata.loader",
+    "PackReport": "fastdata.converters.report",
+    "Schema": "fastdata.schema",
+    "loader": "fastdata.loader",
+    "open": "fastdata.dataset",
+    "pack": "fastdata.converters.driver",
+}
+
+__all__ = ["Dataset", "FastdataError", "Loader", "PackReport", "Schema", "loader", "open", "pack"]
+
+if TYPE_CHECKING:
+    from fastdata.converters.driver import pack
+    from fastdata.converters.report import PackReport
+    from fastdata.dataset import Dataset, open
+    from fastdata.errors import FastdataError
+    from fastdata.loader import Loader, loader
+    from fastdata.schema import Schema
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        # Also replaces the submodule of that name (fastdata.loader), which
+        # importing it has put here.
+        value = getattr(import_module(_PUBLIC[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'fastdata' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

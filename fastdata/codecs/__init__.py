@@ -1,0 +1,1 @@
+"""Images to bytes and back: headers, decoding, resizing, encoding."""

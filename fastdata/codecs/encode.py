@@ -1,0 +1,125 @@
+"""Encode pixels as they will lie in a shard, and decode them again."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import cv2
+import numpy as np
+import simplejpeg
+
+from fastdata.codecs.image import decode_image, orient
+from fastdata.codecs.jpeg_index import add_segment_index, restart_interval
+from fastdata.errors import ImageError
+
+__all__ = ["decode_stored", "encode_jpeg", "encode_png"]
+
+Pixels: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+
+
+def encode_jpeg(pixels: Pixels, quality: int = 90) -> bytes:
+    """Encode as baseline JPEG, 4:2:0, with restart intervals and their index.
+
+    Parameters
+    ----------
+    pixels : numpy.ndarray
+        uint8, H x W x 3 (RGB) or H x W x 1.
+    quality : int
+        libjpeg's scale, 1 to 100.
+    """
+    height, width, channels = pixels.shape
+    if max(height, width) > 65500:
+        raise ImageError(f"{width} x {height} pixels are more than a JPEG can have (65,500 a side)")
+    mcu = 16 if channels == 3 else 8
+    options = [
+        cv2.IMWRITE_JPEG_QUALITY,
+        quality,
+        cv2.IMWRITE_JPEG_RST_INTERVAL,
+        restart_interval(-(-width // mcu)),
+        cv2.IMWRITE_JPEG_SAMPLING_FACTOR,
+        cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+    ]
+    return add_segment_index(_encode(".jpg", pixels, options))
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """Encode as PNG: uint8, H x W x 3 (RGB) or H x W x 1."""
+    return _encode(".png", pixels, [])
+
+
+def _encode(suffix: str, pixels: Pixels, options: list[int]) -> bytes:
+    if pixels.shape[2] == 3:
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    done, data = cv2.imencode(suffix, pixels, options)
+    if not done:
+        raise ImageError(f"OpenCV could not encode {pixels.shape} as {suffix}")
+    return data.tobytes()
+
+
+def decode_stored(
+    data: memoryview,
+    codec: str,
+    shape: tuple[int, int, int],
+    *,
+    mask: bool = False,
+    out: Pixels | None = None,
+) -> Pixels:
+    """Decode an image out of a shard.
+
+    Parameters
+    ----------
+    data : memoryview
+        The stored bytes.
+    codec : {"raw", "jpeg", "png", "file"}
+    shape : tuple of int
+        Height, width and channels that the image must have.
+    mask : bool
+        Whether it is a mask.
+    out : numpy.ndarray, optional
+        uint8, of `shape`, C-contiguous, to decode into.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8, of `shape`; read-only and a view of `data` for ``raw`` without `out`.
+
+    Raises
+    ------
+    ImageError
+        If the bytes are not such an image of that shape.
+
+    Notes
+    -----
+    Holds the interpreter's lock only briefly; for any number of threads.
+    """
+    if codec == "raw":
+        if len(data) != shape[0] * shape[1] * shape[2]:
+            raise ImageError(f"{len(data)} bytes are not a raw image of shape {shape}")
+        pixels = np.frombuffer(data, np.uint8).reshape(shape)
+    elif codec == "jpeg":
+        try:
+            colours = "RGB" if shape[2] == 3 else "GRAY"
+            pixels = simplejpeg.decode_jpeg(data, colours, strict=False, buffer=out)
+        except ValueError as error:
+            raise ImageError(f"the JPEG cannot be decoded: {error}") from error
+    elif codec == "png":
+        pixels = _decode_png(data, shape)
+    else:
+        whole = decode_image(bytes(data), shape[2], mask=mask, max_pixels=shape[0] * shape[1])
+        pixels = orient(whole.pixels, whole.orientation)
+    if pixels.shape != shape:
+        raise ImageError(f"the image has shape {pixels.shape}, the column says {shape}")
+    if out is not None and codec != "jpeg":
+        np.copyto(out, pixels)
+    return pixels if out is None else out
+
+
+def _decode_png(data: memoryview, shape: tuple[int, int, int]) -> Pixels:
+    flag = cv2.IMREAD_COLOR_RGB if shape[2] == 3 else cv2.IMREAD_GRAYSCALE
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    except cv2.error as error:
+        raise ImageError(f"the PNG cannot be decoded: {error}") from error
+    if pixels is None:
+        raise ImageError("the PNG cannot be decoded")
+    return pixels.reshape(*pixels.shape[:2], shape[2])

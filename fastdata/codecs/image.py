@@ -1,0 +1,212 @@
+"""Decode any image file to 8-bit pixels, or say why it cannot be.
+
+One defined result for every input, whatever its name says it is:
+
+=====================  ========================================================
+JPEG                   libjpeg-turbo (simplejpeg), damage is an error
+CMYK, YCCK, odd JPEG   PIL's conversion to RGB
+all else               PIL, first frame or page
+alpha                  dropped, as ``Image.convert("RGB")`` does
+palette                looked up; in a mask the indices are the classes
+1 bit                  0 and 255; in a mask 0 and 1
+16 bits a sample       the high byte
+32 bits a sample       refused
+Exif orientation       applied
+=====================  ========================================================
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import simplejpeg
+from PIL import Image, ImageOps
+
+from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
+from fastdata.errors import ImageError
+
+__all__ = ["MAX_PIXELS", "Decoded", "decode_image", "decode_jpeg", "is_jpeg", "orient", "to_pixels"]
+
+Pixels: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+
+MAX_PIXELS = 178_956_970
+"""Default limit against decompression bombs: the one at which PIL refuses."""
+
+_HARMLESS = ("extraneous bytes before marker", "Invalid SOS parameters")
+"""libjpeg warnings after which the picture is whole.  Other software writes
+such files; several of ImageNet's are among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Pixels, not yet oriented.
+
+    Attributes
+    ----------
+    pixels : numpy.ndarray
+        uint8, H x W x C.
+    size : tuple of int
+        Height and width of the picture as its file has it.
+    factor : {1, 2, 4, 8}
+        By how much it was reduced while it was decoded.
+    orientation : int
+        Exif orientation still to be applied by `orient`.
+    """
+
+    pixels: Pixels
+    size: tuple[int, int]
+    factor: int = 1
+    orientation: int = 1
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """Height and width of the picture in these pixels; see `resize_pixels`."""
+        return self.size[0] / self.factor, self.size[1] / self.factor
+
+
+def is_jpeg(data: bytes | memoryview) -> bool:
+    """Tell by its first bytes whether this is a JPEG."""
+    return bytes(data[:3]) == b"\xff\xd8\xff"
+
+
+def check_pixels(height: int, width: int, max_pixels: int) -> None:
+    """Refuse an image of more than `max_pixels` pixels."""
+    if height * width > max_pixels:
+        raise ImageError(
+            f"{width} x {height} pixels are more than the limit of {max_pixels} (max_pixels)"
+        )
+
+
+def decode_image(
+    data: bytes,
+    channels: int = 3,
+    *,
+    mask: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    scale: Callable[[int, int], int] | None = None,
+) -> Decoded:
+    """Decode an image file.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole file.
+    channels : {3, 1}
+        RGB or grey.
+    mask : bool
+        Whether pixels are class numbers, to be taken over as they are.
+    max_pixels : int
+        More pixels than these are refused before they are decoded.
+    scale : callable, optional
+        Given oriented height and width, returns 1, 2, 4 or 8: by how much a JPEG
+        may be reduced while it is decoded.
+
+    Raises
+    ------
+    ImageError
+        With the reason, if there is no defined result.
+    """
+    if len(data) == 0:
+        raise ImageError("the file is empty")
+    if is_jpeg(data):
+        header = read_jpeg_header(data)
+        check_pixels(header.height, header.width, max_pixels)
+        if _turbo_decodes(header):
+            size = header.height, header.width
+            factor = scale(*(size if header.orientation < 5 else size[::-1])) if scale else 1
+            pixels = decode_jpeg(data, header, channels, factor)
+            return Decoded(pixels, size, factor, header.orientation)
+    pixels = _decode_with_pil(data, channels, mask, max_pixels)
+    return Decoded(pixels, pixels.shape[:2])
+
+
+def _turbo_decodes(header: JpegHeader) -> bool:
+    return header.frame in (0xC0, 0xC1, 0xC2) and header.precision == 8 and header.components in (1, 3)
+
+
+def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1) -> Pixels:
+    """Decode a grey, YCbCr or RGB JPEG strictly, at full, 1/2, 1/4 or 1/8 size."""
+    options: dict[str, Any] = {"colorspace": "RGB" if channels == 3 else "GRAY"}
+    if factor > 1:
+        options["min_height"] = -(-header.height // factor)
+        options["min_width"] = -(-header.width // factor)
+        options["min_factor"] = factor
+    if data.find(b"\xff\xd9", max(header.scan_offset, len(data) - 65536)) < 0:
+        raise ImageError("the JPEG is truncated: it has no end-of-image marker")
+    try:
+        return simplejpeg.decode_jpeg(data, **options)
+    except ValueError as error:
+        if not any(text in str(error) for text in _HARMLESS):
+            raise ImageError(f"broken JPEG: {error}") from error
+    try:
+        return simplejpeg.decode_jpeg(data, strict=False, **options)
+    except ValueError as error:
+        raise ImageError(f"broken JPEG: {error}") from error
+
+
+def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) -> Pixels:
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
+            warnings.simplefilter("ignore")  # about odd metadata, or our own pixel limit
+            check_pixels(image.height, image.width, max_pixels)
+            image.load()
+            return to_pixels(ImageOps.exif_transpose(image), channels, mask=mask)
+    except ImageError:
+        raise
+    except Image.UnidentifiedImageError:
+        raise ImageError(f"not an image of a known format: it begins with {data[:8]!r}") from None
+    except Image.DecompressionBombError as error:
+        raise ImageError(str(error)) from error
+    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
+        raise ImageError(f"cannot be decoded: {type(error).__name__}: {error}") from error
+
+
+def to_pixels(image: Image.Image, channels: int, *, mask: bool = False) -> Pixels:
+    """Convert a PIL image to uint8, H x W x C, by the table above."""
+    mode = image.mode
+    if mode.startswith("I;16") or (mode == "I" and image.format == "PNG"):
+        values = np.array(image).astype(np.int64)
+        if mask:
+            if values.max(initial=0) > 255:
+                raise ImageError(f"mask values up to {values.max()} do not fit 8 bits")
+        else:
+            values >>= 8
+        grey = values.astype(np.uint8)[:, :, None]
+        return grey if channels == 1 else np.repeat(grey, 3, axis=2)
+    if mode in ("I", "F"):
+        raise ImageError(f"mode {mode!r} (32 bits a sample) has no defined range of brightness")
+    if mask:
+        if mode not in ("P", "L", "1"):
+            raise ImageError(f"a mask has one channel of class numbers; this has mode {mode!r}")
+        return np.array(image, dtype=np.uint8)[:, :, None]
+    if mode in ("P", "PA") and "transparency" in image.info:
+        image = image.convert("RGBA")
+    pixels = np.array(image.convert("RGB" if channels == 3 else "L"))
+    return pixels.reshape(pixels.shape[0], pixels.shape[1], channels)
+
+
+def orient(pixels: Pixels, orientation: int) -> Pixels:
+    """Apply an Exif orientation, as ``ImageOps.exif_transpose`` does."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def dct_scale(
+    height: int, width: int, target: tuple[int, int], margin: float
+) -> int:
+    """Return the largest of 8, 4, 2, 1 that leaves `margin` times the target.
+
+    Only these are vectorised in libjpeg-turbo.
+    """
+    left = min(height / target[0], width / target[1]) / margin
+    return next((factor for factor in (8, 4, 2) if factor <= left), 1)

@@ -1,0 +1,160 @@
+"""Read the header of a JPEG: size, kind and orientation, before decoding it.
+
+Needed before any decoder is called: to refuse absurd sizes, to choose a
+decoder and a DCT scale, and to know whether the file can be kept as it is.
+Markers and their contents: ITU-T T.81 (JPEG), annex B; Exif 2.3, 4.6.4.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from PIL import Image
+
+from fastdata.errors import ImageError
+
+__all__ = ["JpegHeader", "read_jpeg_header"]
+
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
+_ORIENTATION_TAG = 0x0112
+
+
+@dataclass(frozen=True, slots=True)
+class JpegHeader:
+    """What the markers before the first scan say.
+
+    Attributes
+    ----------
+    height, width : int
+        Pixels as coded, before orientation.
+    precision : int
+        Bits a sample.
+    sampling : tuple of (int, int)
+        Horizontal and vertical sampling factors, one pair a component.
+    frame : int
+        The SOF marker's second byte: 0xC0 baseline, 0xC1 extended, 0xC2 progressive.
+    restart_interval : int
+        MCUs between restart markers, 0 for none.
+    adobe_transform : int or None
+        From the Adobe segment: 0 RGB or CMYK, 1 YCbCr, 2 YCCK.
+    orientation : int
+        Exif orientation, 1 to 8; 1 where there is none.
+    scan_offset : int
+        Where the first scan's entropy-coded bytes begin.
+    """
+
+    height: int
+    width: int
+    precision: int
+    sampling: tuple[tuple[int, int], ...]
+    frame: int
+    restart_interval: int
+    adobe_transform: int | None
+    orientation: int
+    scan_offset: int
+
+    @property
+    def components(self) -> int:
+        """Number of colour components."""
+        return len(self.sampling)
+
+    @property
+    def mcu_size(self) -> tuple[int, int]:
+        """Height and width in pixels of an MCU of an interleaved scan."""
+        if self.components == 1:
+            return 8, 8
+        return 8 * max(v for _, v in self.sampling), 8 * max(h for h, _ in self.sampling)
+
+    @property
+    def mcu_grid(self) -> tuple[int, int]:
+        """Number of rows of MCUs, and of MCUs in a row."""
+        rows, columns = self.mcu_size
+        return -(-self.height // rows), -(-self.width // columns)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a baseline, upright, 8-bit grey or YCbCr image."""
+        return (
+            self.frame == 0xC0
+            and self.precision == 8
+            and self.orientation == 1
+            and (self.components == 1 or (self.components == 3 and self.adobe_transform != 0))
+        )
+
+
+def read_jpeg_header(data: bytes | memoryview) -> JpegHeader:
+    """Parse the markers of a JPEG up to its first scan.
+
+    Raises
+    ------
+    ImageError
+        If it is no JPEG, or ends or breaks before its first scan.
+    """
+    try:
+        return _parse(data)
+    except (IndexError, ValueError) as error:
+        raise ImageError(f"broken JPEG header ({error})") from error
+
+
+def _parse(data: bytes | memoryview) -> JpegHeader:
+    if bytes(data[:2]) != b"\xff\xd8":
+        raise ValueError("it does not begin with SOI")
+    frame: tuple[int, int, int, int, tuple[tuple[int, int], ...]] | None = None
+    restart_interval, adobe, orientation = 0, None, 1
+    position = 2
+    while True:
+        if data[position] != 0xFF:
+            raise ValueError(f"no marker at byte {position}")
+        while data[position] == 0xFF:
+            position += 1
+        marker = data[position]
+        position += 1
+        if marker in _WITHOUT_LENGTH:
+            continue
+        length = data[position] << 8 | data[position + 1]
+        body = position + 2
+        end = position + length
+        if length < 2 or end > len(data):
+            raise ValueError(f"segment 0xFF{marker:02X} at byte {position} has length {length}")
+        if marker in _FRAME_MARKERS:
+            count = data[body + 5]
+            sampling = tuple(
+                (data[k] >> 4, data[k] & 15) for k in range(body + 7, body + 7 + 3 * count, 3)
+            )
+            height = data[body + 1] << 8 | data[body + 2]
+            width = data[body + 3] << 8 | data[body + 4]
+            frame = (height, width, data[body], marker, sampling)
+        elif marker == 0xDD:
+            restart_interval = data[body] << 8 | data[body + 1]
+        elif marker == 0xEE and bytes(data[body : body + 5]) == b"Adobe" and length >= 14:
+            adobe = data[body + 11]
+        elif marker == 0xE1 and bytes(data[body : body + 6]) == b"Exif\0\0":
+            orientation = _orientation(bytes(data[body:end]))
+        elif marker == 0xDA:
+            if frame is None:
+                raise ValueError("a scan comes before the frame header")
+            height, width, precision, kind, sampling = frame
+            if not (height and width and sampling):
+                raise ValueError(f"size {width} x {height} with {len(sampling)} components")
+            if any(not (1 <= h <= 4 and 1 <= v <= 4) for h, v in sampling):
+                raise ValueError(f"sampling factors {sampling}")
+            return JpegHeader(
+                height, width, precision, sampling, kind, restart_interval, adobe, orientation, end
+            )
+        elif marker == 0xD9:
+            raise ValueError("it ends before its first scan")
+        position = end
+
+
+def _orientation(exif: bytes) -> int:
+    """Return the orientation tag of an Exif segment, 1 where it is absent or absurd."""
+    tags = Image.Exif()
+    try:
+        tags.load(exif)
+        value = tags.get(_ORIENTATION_TAG, 1)
+    except (SyntaxError, ValueError, KeyError, OSError, struct.error):
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+

@@ -1,0 +1,118 @@
+"""Target sizes, and the resizing that packing uses.
+
+Bilinear and bicubic are PyTorch's antialiased kernels on uint8: within 69 dB
+and better of PIL's on photographs, and three times as fast.  Lanczos, which PyTorch
+lacks, is PIL's.  Masks take PIL's nearest neighbour.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+
+__all__ = ["Filter", "Resize", "centre_crop", "resize_pixels", "target_size"]
+
+Pixels: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+Resize: TypeAlias = Literal["short", "long", "exact", "crop", "none"]
+Filter: TypeAlias = Literal["bilinear", "bicubic", "lanczos"]
+
+_PIL_FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "nearest": Image.Resampling.NEAREST,
+}
+
+
+def target_size(
+    height: int, width: int, size: tuple[int, int], resize: Resize, enlarge: bool = False
+) -> tuple[int, int]:
+    """Return height and width after resizing (before the crop of ``"crop"``).
+
+    Parameters
+    ----------
+    height, width : int
+        Pixels now.
+    size : tuple of int
+        Height and width asked for; ``short`` and ``long`` use the first.
+    resize : {"short", "long", "exact", "crop", "none"}
+        ``short`` and ``long`` make that side ``size[0]`` and keep the aspect,
+        the other side rounded down as ``torchvision.transforms.Resize`` does.
+        ``crop`` is the smallest image of the same aspect that covers `size`.
+    enlarge : bool
+        Whether ``short`` and ``long`` may enlarge; ``exact`` and ``crop`` do.
+    """
+    if resize == "none":
+        return height, width
+    if resize == "exact":
+        return size
+    if resize == "crop":
+        by_height = size[0] * width >= size[1] * height
+        if by_height:
+            return size[0], max(size[1], size[0] * width // height)
+        return max(size[0], size[1] * height // width), size[1]
+    side = min(height, width) if resize == "short" else max(height, width)
+    if side == size[0] or (side < size[0] and not enlarge):
+        return height, width
+    if (height <= width) == (resize == "short"):
+        return size[0], max(1, size[0] * width // height)
+    return max(1, size[0] * height // width), size[0]
+
+
+def resize_pixels(
+    pixels: Pixels,
+    size: tuple[int, int],
+    filter: str = "bilinear",
+    extent: tuple[float, float] | None = None,
+) -> Pixels:
+    """Resize an image.
+
+    Parameters
+    ----------
+    pixels : numpy.ndarray
+        uint8, H x W x C, C-contiguous.
+    size : tuple of int
+        Height and width wanted.
+    filter : {"bilinear", "bicubic", "lanczos", "nearest"}
+        All but ``nearest`` are antialiased.
+    extent : tuple of float, optional
+        Height and width of the picture in pixels of `pixels`, where the last
+        row and column are only partly covered.  A JPEG decoded at 1/8 of
+        501 pixels has 63 columns but is 62.625 wide; not to say so shifts the
+        picture and costs 6 dB.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8, size[0] x size[1] x C; `pixels` itself where nothing changes.
+    """
+    extent = extent or (float(pixels.shape[0]), float(pixels.shape[1]))
+    if size == pixels.shape[:2] and extent == pixels.shape[:2]:
+        return pixels
+    if filter in ("bilinear", "bicubic"):
+        kernel = (
+            torch.ops.aten._upsample_bilinear2d_aa
+            if filter == "bilinear"
+            else torch.ops.aten._upsample_bicubic2d_aa
+        )
+        if not pixels.flags.writeable:  # PyTorch warns of read-only memory
+            pixels = pixels.copy()
+        with torch.inference_mode():
+            source = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
+            result = kernel(source, list(size), False, size[0] / extent[0], size[1] / extent[1])
+        return np.ascontiguousarray(result[0].permute(1, 2, 0).numpy())
+    channels = pixels.shape[2]
+    image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
+    box = (0.0, 0.0, extent[1], extent[0])
+    resized = image.resize((size[1], size[0]), _PIL_FILTERS[filter], box=box)
+    return np.array(resized).reshape(*size, channels)
+
+
+def centre_crop(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    """Cut the middle out, placed as ``torchvision.transforms.CenterCrop`` places it."""
+    top = round((pixels.shape[0] - size[0]) / 2.0)
+    left = round((pixels.shape[1] - size[1]) / 2.0)
+    return np.ascontiguousarray(pixels[top : top + size[0], left : left + size[1]])

@@ -1,0 +1,81 @@
+"""The exception tree of fastdata.
+
+Everything fastdata raises on purpose is a `FastdataError`; each class is also
+the builtin that code written against plain Python would catch.  A message
+names the value that was found, what was expected, the place, and the remedy.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DatasetNotFoundError",
+    "DestinationExistsError",
+    "DestinationLockedError",
+    "DiskFullError",
+    "FastdataError",
+    "FormatError",
+    "ImageError",
+    "JobChangedError",
+    "MissingExtraError",
+    "OptionError",
+    "RejectedError",
+    "ShardCorruptError",
+    "SourceError",
+    "WorkerError",
+]
+
+
+class FastdataError(Exception):
+    """Base of every error that fastdata raises on purpose."""
+
+
+class OptionError(FastdataError, ValueError):
+    """An argument or option has a value that cannot be used."""
+
+
+class SourceError(FastdataError, ValueError):
+    """The input of a pack cannot be read or is of no known format."""
+
+
+class ImageError(FastdataError, ValueError):
+    """One image cannot be decoded or encoded; the message is the reason."""
+
+
+class RejectedError(FastdataError, ValueError):
+    """A sample was rejected while packing with ``on_error="stop"``."""
+
+
+class DatasetNotFoundError(FastdataError, FileNotFoundError):
+    """There is no dataset, or a shard of one is missing, at the path given."""
+
+
+class DestinationExistsError(FastdataError, FileExistsError):
+    """The destination of a pack or export is already there."""
+
+
+class DestinationLockedError(FastdataError, RuntimeError):
+    """Another process is packing to the same destination."""
+
+
+class JobChangedError(FastdataError, ValueError):
+    """An unfinished pack was started with other options or another source."""
+
+
+class DiskFullError(FastdataError, OSError):
+    """The destination's file system has no room left."""
+
+
+class FormatError(FastdataError, ValueError):
+    """A file is not a fastdata shard, or is of a version this release lacks."""
+
+
+class ShardCorruptError(FastdataError, ValueError):
+    """A shard's bytes are not those that were written."""
+
+
+class WorkerError(FastdataError, RuntimeError):
+    """A worker process or thread died or could not be started."""
+
+
+class MissingExtraError(FastdataError, ImportError):
+    """An optional dependency is needed; the message has the install line."""

@@ -1,0 +1,119 @@
+"""Shards in an HDF5 file.
+
+HDF5 does not survive being killed while it writes, so images are spooled like
+columns, and the HDF5 file is made at sealing: contiguous datasets, into whose
+place in the file the spools are then copied.
+
+``/blobs/<field>`` has the images: N x H x W x C where all are raw and of one
+shape, else all bytes end to end.  ``/columns/<name>`` has the columns and
+``/header`` the header.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from fastdata.formats.layout import CODECS
+from fastdata.formats.spool import Spool, copy_into
+from fastdata.formats.writer import Array, EncodedImage, Layout, ShardWriter
+from fastdata.schema import Schema
+
+__all__ = ["Hdf5ShardWriter"]
+
+_ALIGNMENT_BYTES = 64
+
+
+class Hdf5ShardWriter(ShardWriter):
+    """Writes one HDF5 file; needs its size twice on the disk while sealing."""
+
+    container = "hdf5"
+    suffix = ".h5"
+
+    def __init__(
+        self, directory: Path, schema: Schema, state: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(directory, schema, state)
+        self.path = directory / "shard.h5"
+        for field in schema.images:
+            name = self._blobs(field)
+            self.spools[name] = Spool(directory / name, (state or {}).get(name, 0))
+
+    @staticmethod
+    def _blobs(field: str) -> str:
+        return f"blobs.{field}"
+
+    def _append_blobs(self, field: str, images: Sequence[EncodedImage]) -> None:
+        self.spools[self._blobs(field)].append(b"".join([image.data for image in images]))
+
+    def _commit_blobs(self) -> None:
+        """Do nothing: the spools, images included, are synced together."""
+
+    def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
+        offsets: dict[str, int] = {}
+        with h5py.File(
+            self.path,
+            "w",
+            locking=False,
+            alignment_threshold=1,
+            alignment_interval=_ALIGNMENT_BYTES,
+        ) as file:
+            file.attrs["format"] = "fastdata"
+            file.attrs["version"] = 1
+            for field in self.schema.images:
+                shape = self._blob_shape(field, arrays)
+                offsets[self._blobs(field)] = _allocate(
+                    file, f"blobs/{field}", np.dtype("uint8"), shape
+                )
+            for name, array in arrays.items():
+                offsets[name] = _allocate(file, f"columns/{name}", array.dtype, array.shape)
+            header = _allocate(file, "header", np.dtype("uint8"), (header_bytes,))
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for name, spool in self.spools.items():
+                copy_into(spool.path, spool.length, descriptor, offsets[name])
+        finally:
+            os.close(descriptor)
+        blobs = {}
+        for field in self.schema.images:
+            lengths = arrays[f"{field}.length"].values()
+            ends = np.cumsum(lengths, dtype=np.uint64)
+            blobs[field] = ends - lengths + np.uint64(offsets[self._blobs(field)])
+        columns = {name: offsets[name] for name in arrays}
+        return Layout(self.path, self.path.stat().st_size, header, columns, blobs)
+
+    def _blob_shape(self, field: str, arrays: Mapping[str, Array]) -> tuple[int, ...]:
+        codecs = arrays[f"{field}.codec"].values()
+        heights, widths = arrays[f"{field}.height"].values(), arrays[f"{field}.width"].values()
+        same = all(np.all(values == values[0]) for values in (codecs, heights, widths))
+        if same and CODECS[codecs[0]] == "raw":
+            channels = self.schema.images[field].channels
+            return (self.num_samples, int(heights[0]), int(widths[0]), channels)
+        return (self.spools[self._blobs(field)].length,)
+
+    def close(self) -> None:
+        super().close()
+
+
+def _allocate(file: Any, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Make a contiguous dataset with room but no content; return its file offset."""
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    dataset = h5py.h5d.create(
+        file.id,
+        name.encode(),
+        h5py.h5t.py_create(dtype, logical=True),
+        h5py.h5s.create_simple(shape),
+        creation,
+        links,
+    )
+    return int(dataset.get_offset() or 0)

@@ -1,0 +1,289 @@
+"""What lies where in a shard: columns, header and footer.
+
+A shard is an ordinary LMDB or HDF5 file whose values are plain bytes at file
+offsets that never change.  The last 64 bytes, the *footer*, which both
+containers ignore, tell where the *header* (JSON) is; the header tells where
+each *column* (one array over all samples) is; the columns tell where each
+image is.  So reading needs no container library and is the same for all.
+
+``docs/format.md`` is the specification; this module is its one implementation.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+
+from fastdata.errors import FormatError, ShardCorruptError
+from fastdata.schema import (
+    ArrayField,
+    BytesField,
+    ImageField,
+    ScalarField,
+    Schema,
+    StringField,
+    numpy_dtype,
+)
+
+__all__ = [
+    "CODECS",
+    "FOOTER_BYTES",
+    "VERSION",
+    "ColumnSpec",
+    "Header",
+    "StoredColumn",
+    "checksum",
+    "column_specs",
+    "pack_footer",
+    "unpack_footer",
+]
+
+VERSION: Final = 1
+"""Version of the format that this release writes, and the newest it reads."""
+
+MAGIC: Final = b"FASTDATA"
+FOOTER = struct.Struct("<8sIIQQQQ8x")
+FOOTER_BYTES: Final = FOOTER.size + 8
+"""magic, version, flags, header offset/length/checksum, file size, 8 spare, own checksum."""
+
+CODECS: Final = ("raw", "jpeg", "png", "file")
+"""Names of the numbers in the column ``<field>.codec``.
+
+``file`` is some other image file as its source had it (codec ``keep``).
+"""
+
+
+def checksum(data: Any) -> int:
+    """Return XXH3's 64-bit hash of a bytes-like object, the format's checksum."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """One array over the samples of a shard.
+
+    Attributes
+    ----------
+    name : str
+        ``<field>`` or ``<field>.<part>``.
+    dtype : numpy.dtype
+        Little-endian.
+    row_shape : tuple of int, optional
+        Shape of one sample's entry.  None for a *flat* column, whose
+        entries are of any length and lie end to end; its bounds are
+        then in the column of the same name that ends in ``.offsets``.
+    bounds : bool
+        Whether this is such an ``.offsets`` column, with one entry more than
+        there are samples.
+    computed : bool
+        Whether it is filled at sealing rather than appended to.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...] | None = ()
+    bounds: bool = False
+    computed: bool = False
+
+    def shape(self, num_samples: int, nbytes: int) -> tuple[int, ...]:
+        """Return the array's shape, given the samples and, if flat, the bytes."""
+        if self.row_shape is None:
+            return (nbytes // self.dtype.itemsize,)
+        return (num_samples + self.bounds, *self.row_shape)
+
+
+def _flat(name: str, dtype: str = "uint8") -> list[ColumnSpec]:
+    return [
+        ColumnSpec(f"{name}.data", numpy_dtype(dtype), None),
+        ColumnSpec(f"{name}.offsets", numpy_dtype("uint64"), bounds=True),
+    ]
+
+
+def column_specs(schema: Schema) -> dict[str, ColumnSpec]:
+    """Return the columns that a shard of this schema has, in file order."""
+    specs = _flat("key")
+    for name, field in schema.items():
+        if isinstance(field, ImageField):
+            specs += [
+                ColumnSpec(f"{name}.offset", numpy_dtype("uint64"), computed=True),
+                ColumnSpec(f"{name}.length", numpy_dtype("uint64")),
+                ColumnSpec(f"{name}.checksum", numpy_dtype("uint64")),
+                ColumnSpec(f"{name}.height", numpy_dtype("uint32")),
+                ColumnSpec(f"{name}.width", numpy_dtype("uint32")),
+                ColumnSpec(f"{name}.codec", numpy_dtype("uint8")),
+            ]
+        elif isinstance(field, ScalarField):
+            specs.append(ColumnSpec(name, numpy_dtype(field.dtype)))
+        elif isinstance(field, (StringField, BytesField)):
+            specs += _flat(name)
+        elif field.fixed:
+            shape = tuple(n for n in field.shape if n is not None)
+            specs.append(ColumnSpec(name, numpy_dtype(field.dtype), shape))
+        else:
+            assert isinstance(field, ArrayField)
+            specs += _flat(name, field.dtype)
+            specs.append(
+                ColumnSpec(f"{name}.shape", numpy_dtype("uint32"), (len(field.shape),))
+            )
+    return {spec.name: spec for spec in specs}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """Where a column's bytes are, and what they hash to (16 hex digits)."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    checksum: str
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+        size = np.dtype(self.dtype).itemsize
+        for length in self.shape:
+            size *= length
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Everything about a shard but its arrays and blobs.
+
+    Attributes
+    ----------
+    container : str
+        ``lmdb`` or ``hdf5``.
+    num_samples : int
+    schema : Schema
+    digest : str
+        Hash of the content (`fastdata.formats.digest`), 32 hex digits.
+    blob_bytes : int
+        Bytes of all images together.
+    options : mapping
+        How it was packed: for people and for ``fastdata info``, not for readers.
+    columns : mapping
+        From column name to `StoredColumn`.
+    """
+
+    container: str
+    num_samples: int
+    schema: Schema
+    digest: str
+    blob_bytes: int
+    options: Mapping[str, Any]
+    columns: Mapping[str, StoredColumn]
+
+    def to_bytes(self, length: int | None = None) -> bytes:
+        """Return the JSON, padded with spaces to `length` bytes."""
+        document = {
+            "format": "fastdata",
+            "version": VERSION,
+            "container": self.container,
+            "num_samples": self.num_samples,
+            "schema": self.schema.to_json(),
+            "digest": self.digest,
+            "blob_bytes": self.blob_bytes,
+            "options": dict(self.options),
+            "columns": {name: asdict(column) for name, column in self.columns.items()},
+        }
+        data = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+        if length is None:
+            return data
+        if len(data) > length:
+            raise AssertionError(f"header of {len(data)} bytes does not fit {length}")
+        return data.ljust(length)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: Path) -> Header:
+        """Parse and check a header.
+
+        Raises
+        ------
+        FormatError
+            If it is not the header of a shard that this release reads.
+        """
+        try:
+            document = json.loads(data)
+            schema = Schema.from_json(document["schema"])
+            num_samples = int(document["num_samples"])
+            columns = {}
+            for name, spec in column_specs(schema).items():
+                entry = document["columns"][name]
+                column = StoredColumn(
+                    dtype=str(entry["dtype"]),
+                    shape=tuple(int(n) for n in entry["shape"]),
+                    offset=int(entry["offset"]),
+                    checksum=str(entry["checksum"]),
+                )
+                expected = spec.shape(num_samples, column.nbytes if spec.row_shape is None else 0)
+                if column.dtype != spec.dtype.str or column.shape != expected:
+                    raise ValueError(f"column {name!r} is {column.dtype}{list(column.shape)}")
+                if column.offset < 0 or min(column.shape, default=0) < 0:
+                    raise ValueError(f"column {name!r} has a negative offset or length")
+                columns[name] = column
+            return cls(
+                container=str(document["container"]),
+                num_samples=num_samples,
+                schema=schema,
+                digest=str(document["digest"]),
+                blob_bytes=int(document["blob_bytes"]),
+                options=dict(document["options"]),
+                columns=columns,
+            )
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise FormatError(
+                f"{path}: the header is not that of a version-{VERSION} shard ({error!r}). "
+                "The file is damaged; restore it from a copy or pack it again."
+            ) from error
+
+
+def pack_footer(header_offset: int, header: bytes, file_size: int) -> bytes:
+    """Return the last `FOOTER_BYTES` bytes of a shard of `file_size` bytes in all."""
+    body = FOOTER.pack(
+        MAGIC, VERSION, 0, header_offset, len(header), checksum(header), file_size
+    )
+    return body + struct.pack("<Q", checksum(body))
+
+
+def unpack_footer(footer: bytes, file_size: int, path: Path) -> tuple[int, int, int]:
+    """Check a footer; return the header's offset, length and checksum.
+
+    Raises
+    ------
+    FormatError
+        If the file is no shard, or of a newer version.
+    ShardCorruptError
+        If the footer is damaged or the file was cut or extended.
+    """
+    if len(footer) < FOOTER_BYTES or footer[: len(MAGIC)] != MAGIC:
+        raise FormatError(
+            f"{path}: not a fastdata shard, or one that was cut short: it does not end in a "
+            "fastdata footer. Pack it with `fastdata pack`, or copy the file again if it was "
+            "copied (LMDB's and HDF5's own copy tools drop the footer; copy it as a file)."
+        )
+    body, (stored,) = footer[: FOOTER.size], struct.unpack("<Q", footer[FOOTER.size :])
+    if checksum(body) != stored:
+        raise ShardCorruptError(
+            f"{path}: the footer's checksum does not match. "
+            "The file is damaged; restore it from a copy or pack it again."
+        )
+    _, version, _, offset, length, header_checksum, size = FOOTER.unpack(body)
+    if version > VERSION:
+        raise FormatError(
+            f"{path}: format version {version} is newer than {VERSION}, the newest that this "
+            "release reads. Upgrade it: pip install --upgrade fastdata"
+        )
+    if size != file_size or offset + length > file_size - FOOTER_BYTES:
+        raise ShardCorruptError(
+            f"{path}: {size} bytes were written but the file has {file_size}. "
+            "It was cut or extended; restore it from a copy or pack it again."
+        )
+    return offset, length, header_checksum

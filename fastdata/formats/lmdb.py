@@ -1,0 +1,172 @@
+"""Shards in an LMDB file.
+
+Every encoded image is the value of one key, ``<field>/<10 digits>``: a
+complete JPEG or PNG file.  Raw images are often smaller than LMDB's 4 kB
+pages, so runs of them share values of about 1 MB, ``<field>.raw/<first>``.
+Columns are values too, ``column/<name>``, as is the ``header``.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from fastdata.formats.layout import CODECS
+from fastdata.formats.lmdb_pages import data_end, walk
+from fastdata.formats.writer import Array, EncodedImage, Layout, ShardWriter
+from fastdata.schema import Schema
+
+__all__ = ["LmdbShardWriter"]
+
+_RAW = CODECS.index("raw")
+_GROUP_BYTES = 1 << 20
+_PENDING_BYTES = 64 << 20
+_FIRST_MAP_BYTES = 256 << 20
+
+
+class LmdbShardWriter(ShardWriter):
+    """Writes one LMDB 0.9 file, without ``writemap``, growing its map as needed.
+
+    Puts are collected and written 64 MB at a time, each time in one
+    transaction; where the map is full, the transaction is run again in one
+    twice as large, so nothing is lost.
+    """
+
+    container = "lmdb"
+    suffix = ".lmdb"
+
+    def __init__(
+        self, directory: Path, schema: Schema, state: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(directory, schema, state)
+        self.path = directory / "shard.lmdb"
+        self._pending: list[tuple[bytes, Any]] = []
+        self._pending_bytes = 0
+        self._groups: dict[str, tuple[int, list[bytes]]] = {}
+        size = self.path.stat().st_size if self.path.exists() else 0
+        self._environment = lmdb.open(
+            str(self.path),
+            map_size=max(_FIRST_MAP_BYTES, 2 * size),
+            subdir=False,
+            lock=False,  # the destination's own lock already keeps others out
+            metasync=False,
+            writemap=False,
+            lib_version=0,  # LMDB 0.9's file format, which every release reads
+        )
+        if size:
+            self._drop_from(self.num_samples)
+
+    def _drop_from(self, index: int) -> None:
+        """Delete samples that were put but not committed before a crash."""
+
+        def delete(transaction: Any) -> None:
+            with transaction.cursor() as cursor:
+                for field in self.schema.images:
+                    for prefix in (f"{field}/", f"{field}.raw/"):
+                        found = cursor.set_range(f"{prefix}{index:010}".encode())
+                        while found and cursor.key().startswith(prefix.encode()):
+                            found = cursor.delete()
+
+        self._write(delete)
+
+    def _write(self, action: Any) -> None:
+        """Run `action` in a transaction, again in a larger map where it is full."""
+        while True:
+            try:
+                with self._environment.begin(write=True) as transaction:
+                    action(transaction)
+                return
+            except lmdb.MapFullError:
+                self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+            except lmdb.Error as error:
+                if "space" in str(error).lower():
+                    raise OSError(errno.ENOSPC, "No space left on device", str(self.path)) from error
+                raise
+
+    def _put(self, key: str, value: Any) -> None:
+        self._pending.append((key.encode(), value))
+        self._pending_bytes += len(value)
+        if self._pending_bytes >= _PENDING_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        def put(transaction: Any) -> None:
+            with transaction.cursor() as cursor:
+                cursor.putmulti(self._pending)
+
+        if self._pending:
+            self._write(put)
+        self._pending, self._pending_bytes = [], 0
+
+    def _append_blobs(self, field: str, images: Sequence[EncodedImage]) -> None:
+        for index, image in enumerate(images, self.num_samples):
+            if image.codec != _RAW:
+                self._close_group(field)
+                self._put(f"{field}/{index:010}", image.data)
+                continue
+            _, group = self._groups.setdefault(field, (index, []))
+            group.append(image.data)
+            if len(image.data) * len(group) >= _GROUP_BYTES:
+                self._close_group(field)
+
+    def _close_group(self, field: str) -> None:
+        if field in self._groups:
+            first, group = self._groups.pop(field)
+            self._put(f"{field}.raw/{first:010}", b"".join(group))
+
+    def _commit_blobs(self) -> None:
+        for field in list(self._groups):
+            self._close_group(field)
+        self._flush()
+        self._environment.sync(True)
+
+    def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
+        for name, array in arrays.items():
+            # Blob offsets are known only afterwards: zeros hold their place.
+            known = array.spool is not None and array.nbytes > 0
+            values = array.values().reshape(-1).view(np.uint8) if known else bytes(array.nbytes)
+            self._put(f"column/{name}", values)
+            self._flush()
+        self._put("header", bytes(header_bytes))
+        self._flush()
+        self._environment.close()
+        with open(self.path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return self._locate(mapped, arrays)
+
+    def _locate(self, mapped: mmap.mmap, arrays: Mapping[str, Array]) -> Layout:
+        columns: dict[str, int] = {}
+        header = 0
+        blobs = {
+            field: np.zeros(self.num_samples, np.uint64) for field in self.schema.images
+        }
+        ends = {
+            field: np.cumsum(arrays[f"{field}.length"].values(), dtype=np.uint64)
+            for field in self.schema.images
+        }
+        for key, offset, length in walk(mapped):
+            kind, _, rest = key.decode().partition("/")
+            if kind == "header":
+                header = offset
+            elif kind == "column":
+                columns[rest] = offset
+            elif kind.endswith(".raw"):
+                field, first = kind.removesuffix(".raw"), int(rest)
+                before = ends[field][first - 1] if first else np.uint64(0)
+                last = int(np.searchsorted(ends[field], before + np.uint64(length))) + 1
+                starts = ends[field][first : last - 1] - before
+                blobs[field][first] = offset
+                blobs[field][first + 1 : last] = starts + np.uint64(offset)
+            else:
+                blobs[kind][int(rest)] = offset
+        return Layout(self.path, data_end(mapped), header, columns, blobs)
+
+    def close(self) -> None:
+        self._environment.close()
+        super().close()

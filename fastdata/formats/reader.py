@@ -1,0 +1,209 @@
+"""Read a sealed shard: a memory map, a header, and columns over the map.
+
+`ShardReader` needs neither LMDB nor HDF5: the header has the file offset of
+every array and the columns have that of every blob.  Nothing in the file is
+trusted: every offset is checked against the file before it is followed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import DatasetNotFoundError, FormatError, ShardCorruptError
+from fastdata.formats.layout import (
+    CODECS,
+    FOOTER_BYTES,
+    Header,
+    checksum,
+    column_specs,
+    unpack_footer,
+)
+from fastdata.schema import ArrayField, BytesField, ImageField, StringField
+
+__all__ = ["ShardReader"]
+
+
+class ShardReader:
+    """One sealed shard, mapped into memory, read-only.
+
+    Parameters
+    ----------
+    path : path-like
+    check : bool
+        Whether to compare checksums: of a column when it is first used, of an
+        image each time it is read (3 µs for a JPEG of 30 kB).  Without, only
+        bounds are checked; `verify` still finds all damage.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such file.
+    FormatError
+        If it is not a fastdata shard, or one of a newer version.
+    ShardCorruptError
+        If the footer or header is damaged.
+
+    Notes
+    -----
+    Safe for any number of threads.  The map survives fork; to send a shard
+    to another process by pickle, send its path.  As with any memory map, the
+    file must not be cut short while it is open.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, check: bool = True) -> None:
+        self.path = Path(path)
+        self._check = check
+        self._columns: dict[str, np.ndarray[Any, Any]] = {}
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise DatasetNotFoundError(
+                f"{self.path}: no such file. Make it with: fastdata pack IMAGES {self.path}"
+            ) from None
+        except OSError as error:
+            raise FormatError(f"{self.path}: cannot be opened: {error.strerror}") from error
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < FOOTER_BYTES:
+                raise FormatError(
+                    f"{self.path}: not a fastdata shard: {size} bytes are too few for one"
+                )
+            try:
+                self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise FormatError(f"{self.path}: cannot be mapped: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+        self._data_end = size - FOOTER_BYTES
+        offset, length, expected = unpack_footer(self._map[self._data_end :], size, self.path)
+        header = self._map[offset : offset + length]
+        if checksum(header) != expected:
+            raise self._corrupt("the header's checksum does not match")
+        self.header = Header.from_bytes(header, self.path)
+        self._specs = column_specs(self.header.schema)
+        self._memory = memoryview(self._map)
+        for name, column in self.header.columns.items():
+            if column.offset + column.nbytes > self._data_end:
+                raise self._corrupt(f"column {name!r} ends beyond the end of the file")
+
+    def _corrupt(self, what: str) -> ShardCorruptError:
+        return ShardCorruptError(
+            f"{self.path}: {what}. The file is damaged; restore it from a copy or pack it again "
+            f"(`fastdata verify {self.path}` lists all damage)."
+        )
+
+    def __len__(self) -> int:
+        return self.header.num_samples
+
+    def column(self, name: str) -> np.ndarray[Any, Any]:
+        """Return a column as a read-only array over the map; nothing is copied.
+
+        Raises
+        ------
+        ShardCorruptError
+            If the bytes do not match the column's checksum (once a process).
+        """
+        values = self._columns.get(name)
+        if values is None:
+            values = self.raw_column(name)
+            if self._check and not self.column_is_intact(name):
+                raise self._corrupt(f"the checksum of column {name!r} does not match")
+            self._columns[name] = values
+        return values
+
+    def raw_column(self, name: str) -> np.ndarray[Any, Any]:
+        """Return a column without comparing its checksum."""
+        stored = self.header.columns[name]
+        flat = np.frombuffer(
+            self._memory[stored.offset : stored.offset + stored.nbytes], np.dtype(stored.dtype)
+        )
+        return flat.reshape(stored.shape)
+
+    def column_is_intact(self, name: str) -> bool:
+        """Tell whether a column's bytes have the checksum in the header."""
+        stored = self.header.columns[name]
+        data = self._memory[stored.offset : stored.offset + stored.nbytes]
+        return f"{checksum(data):016x}" == stored.checksum
+
+    def key(self, index: int) -> str:
+        """Return the key of a sample: what its source called it."""
+        return bytes(self._entry("key", index)).decode("utf-8", "replace")
+
+    def blob(self, field: str, index: int) -> memoryview:
+        """Return the stored bytes of one image, a view of the map.
+
+        Raises
+        ------
+        ShardCorruptError
+            If they lie outside the file or do not match their checksum.
+        """
+        data = self.raw_blob(field, index)
+        if self._check and checksum(data) != self.column(f"{field}.checksum")[index]:
+            raise self._corrupt(
+                f"the checksum of {field!r} of sample {index} (key {self.key(index)!r}) "
+                "does not match"
+            )
+        return data
+
+    def raw_blob(self, field: str, index: int) -> memoryview:
+        """Return one image's bytes, with bounds checked but not the checksum."""
+        start = int(self.column(f"{field}.offset")[index])
+        end = start + int(self.column(f"{field}.length")[index])
+        if end > self._data_end:
+            raise self._corrupt(
+                f"{field!r} of sample {index} (key {self.key(index)!r}) ends at byte {end}, "
+                f"beyond the data's end at {self._data_end}"
+            )
+        return self._memory[start:end]
+
+    def codec(self, field: str, index: int) -> str:
+        """Return the name of the codec of one image."""
+        number = int(self.column(f"{field}.codec")[index])
+        if number >= len(CODECS):
+            raise self._corrupt(f"{field!r} of sample {index} has unknown codec {number}")
+        return CODECS[number]
+
+    def value(self, name: str, index: int) -> Any:
+        """Return one entry of a field that is no image.
+
+        Returns
+        -------
+        numpy scalar, str, bytes or numpy.ndarray
+            Arrays are read-only views of the map.
+        """
+        field = self.header.schema[name]
+        if isinstance(field, ImageField):
+            raise TypeError(f"{name!r} is an image field; use blob()")
+        if isinstance(field, StringField):
+            try:
+                return bytes(self._entry(name, index)).decode()
+            except UnicodeDecodeError as error:
+                raise self._corrupt(f"{name!r} of sample {index} is not UTF-8") from error
+        if isinstance(field, BytesField):
+            return bytes(self._entry(name, index))
+        if isinstance(field, ArrayField) and not field.fixed:
+            shape = tuple(int(n) for n in self.column(f"{name}.shape")[index])
+            entry = self._entry(name, index)
+            try:
+                return np.frombuffer(entry, self._specs[f"{name}.data"].dtype).reshape(shape)
+            except ValueError as error:
+                raise self._corrupt(
+                    f"{name!r} of sample {index} has {len(entry)} bytes, "
+                    f"which do not make the shape {shape}"
+                ) from error
+        return self.column(name)[index]
+
+    def _entry(self, name: str, index: int) -> memoryview:
+        """Return one sample's bytes in a flat column."""
+        bounds = self.column(f"{name}.offsets")
+        start, end = int(bounds[index]), int(bounds[index + 1])
+        stored = self.header.columns[f"{name}.data"]
+        if not start <= end <= stored.nbytes:
+            raise self._corrupt(f"{name!r} of sample {index} lies outside its column")
+        self.column(f"{name}.data")
+        return self._memory[stored.offset + start : stored.offset + end]

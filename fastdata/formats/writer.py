@@ -1,0 +1,280 @@
+"""Write a shard: append records, commit, and seal it under its own name.
+
+`ShardWriter` is what LMDB and HDF5 share.  Columns go to spools; where images
+go, and how the finished file is laid out, is the container's.  Until `seal`
+renames it, nothing of a shard has the name of a dataset.
+
+Sealing works the same for every container: it *allocates* each array inside
+the container, asks where in the file the bytes came to lie, writes what could
+only be known then (blob offsets, header) straight to those places, appends
+the footer, and reads everything back before the rename.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from fastdata.formats.digest import content_digest
+from fastdata.formats.layout import (
+    ColumnSpec,
+    Header,
+    StoredColumn,
+    checksum,
+    column_specs,
+    pack_footer,
+)
+from fastdata.formats.reader import ShardReader
+from fastdata.formats.spool import Spool
+from fastdata.formats.verify import first_damage
+from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
+
+__all__ = ["EncodedImage", "Record", "ShardWriter"]
+
+
+class EncodedImage(NamedTuple):
+    """An image as it will lie in the shard."""
+
+    data: bytes
+    codec: int
+    height: int
+    width: int
+    checksum: int
+
+
+class Record(NamedTuple):
+    """An encoded sample.
+
+    `values` are in the schema's order: `EncodedImage` for an image, else the
+    number, string, bytes or array.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+
+
+class ShardWriter(abc.ABC):
+    """Appends records to a shard that is not yet a dataset.
+
+    Parameters
+    ----------
+    directory : Path
+        Where the unfinished shard lives; made if missing.
+    schema : Schema
+    state : mapping, optional
+        What `commit` returned last; the writer goes back to exactly there.
+
+    Notes
+    -----
+    For one thread of one process.
+    """
+
+    container: ClassVar[str]
+    suffix: ClassVar[str]
+
+    def __init__(
+        self, directory: Path, schema: Schema, state: Mapping[str, int] | None = None
+    ) -> None:
+        state = state or {}
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.schema = schema
+        self.specs: dict[str, ColumnSpec] = column_specs(schema)
+        self.num_samples = state.get("num_samples", 0)
+        self.blob_bytes = state.get("blob_bytes", 0)
+        self.spools: dict[str, Spool] = {
+            name: Spool(self.column_path(name), state.get(name, 0))
+            for name, spec in self.specs.items()
+            if not spec.computed
+        }
+        for name, spec in self.specs.items():
+            if spec.bounds and self.spools[name].length == 0:
+                self.spools[name].append(np.zeros(1, spec.dtype))
+
+    def column_path(self, name: str) -> Path:
+        """Return where a column is spooled."""
+        return self.directory / f"column.{name}"
+
+    # -- what a container supplies ------------------------------------------------
+
+    @abc.abstractmethod
+    def _append_blobs(self, field: str, images: Sequence[EncodedImage]) -> None:
+        """Take the images of the next samples, the first of which is `num_samples`."""
+
+    @abc.abstractmethod
+    def _commit_blobs(self) -> None:
+        """Return once all images taken so far are on the disk."""
+
+    @abc.abstractmethod
+    def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
+        """Finish the container's file; tell where everything came to lie.
+
+        Spooled arrays are copied in; for the others and the header, room is
+        made.  May run again after a crash in the middle.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release files, keeping what was committed."""
+        for spool in self.spools.values():
+            spool.close()
+
+    # -- what all share -----------------------------------------------------------
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add samples at the end; they are durable after the next `commit`."""
+        if not records:
+            return
+        self._append_strings("key", [record.key.encode() for record in records])
+        columns = list(zip(*(record.values for record in records), strict=True))
+        for (name, field), values in zip(self.schema.items(), columns, strict=True):
+            if isinstance(field, ImageField):
+                self._append_images(name, values)
+            elif isinstance(field, ScalarField):
+                self._append_array(name, values)
+            elif isinstance(field, ArrayField) and field.fixed:
+                self._append_array(name, np.stack(values))
+            elif isinstance(field, ArrayField):
+                dtype = self.specs[f"{name}.data"].dtype
+                arrays = [np.ascontiguousarray(value, dtype) for value in values]
+                self._append_array(f"{name}.shape", [array.shape for array in arrays])
+                self._append_strings(name, [array.tobytes() for array in arrays])
+            elif isinstance(field, StringField):
+                self._append_strings(name, [value.encode() for value in values])
+            else:
+                self._append_strings(name, values)
+        self.num_samples += len(records)
+
+    def _append_images(self, name: str, images: Sequence[EncodedImage]) -> None:
+        self._append_blobs(name, images)
+        data, codecs, heights, widths, checksums = zip(*images, strict=True)
+        lengths = [len(blob) for blob in data]
+        self.blob_bytes += sum(lengths)
+        self._append_array(f"{name}.length", lengths)
+        self._append_array(f"{name}.checksum", checksums)
+        self._append_array(f"{name}.height", heights)
+        self._append_array(f"{name}.width", widths)
+        self._append_array(f"{name}.codec", codecs)
+
+    def _append_array(self, column: str, values: Any) -> None:
+        self.spools[column].append(np.ascontiguousarray(values, self.specs[column].dtype))
+
+    def _append_strings(self, name: str, values: Sequence[bytes]) -> None:
+        data = self.spools[f"{name}.data"]
+        ends = np.cumsum([len(value) for value in values], dtype=np.uint64) + np.uint64(data.length)
+        data.append(b"".join(values))
+        self._append_array(f"{name}.offsets", ends)
+
+    def commit(self) -> dict[str, int]:
+        """Make all appended samples durable; return the state to resume from."""
+        self._commit_blobs()
+        for spool in self.spools.values():
+            spool.sync()
+        state = {name: spool.length for name, spool in self.spools.items()}
+        return {**state, "num_samples": self.num_samples, "blob_bytes": self.blob_bytes}
+
+    def seal(self, path: Path, options: Mapping[str, Any]) -> None:
+        """Turn what was appended into a finished shard at `path`.
+
+        The spools stay until the caller removes `directory`, so that a crash
+        at any moment leaves either all that is needed to seal again, or the
+        finished shard.
+
+        Raises
+        ------
+        RuntimeError
+            If what lies on the disk does not read back as it was written.
+        """
+        self.commit()
+        arrays = {name: self._array(name) for name in self.specs}
+        header = Header(
+            container=self.container,
+            num_samples=self.num_samples,
+            schema=self.schema,
+            digest=content_digest(self.schema, [lambda name: arrays[name].values()]),
+            blob_bytes=self.blob_bytes,
+            options=options,
+            columns={
+                name: StoredColumn(array.dtype.str, array.shape, 2**63, "0" * 16)
+                for name, array in arrays.items()
+            },
+        )
+        header_bytes = len(header.to_bytes())
+        layout = self._build(arrays, header_bytes)
+        columns = {}
+        descriptor = os.open(layout.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, layout.file_bytes)
+            for name, array in arrays.items():
+                offset = layout.columns[name]
+                if array.spool is None:
+                    values = layout.blobs[name.removesuffix(".offset")].astype(array.dtype)
+                    _write_at(descriptor, values.tobytes(), offset)
+                else:
+                    values = array.values()
+                digits = f"{checksum(np.ascontiguousarray(values)):016x}"
+                columns[name] = StoredColumn(array.dtype.str, array.shape, offset, digits)
+            sealed = Header(**{**_fields(header), "columns": columns}).to_bytes(header_bytes)
+            _write_at(descriptor, sealed, layout.header)
+            footer_size = len(pack_footer(0, b"", 0))
+            size = layout.file_bytes + footer_size
+            _write_at(descriptor, pack_footer(layout.header, sealed, size), layout.file_bytes)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        damage = first_damage(ShardReader(layout.path))
+        if damage is not None:
+            raise RuntimeError(f"{layout.path}: what was written does not read back: {damage}")
+        os.replace(layout.path, path)
+
+    def _array(self, name: str) -> Array:
+        spec = self.specs[name]
+        spool = self.spools.get(name)
+        shape = spec.shape(self.num_samples, spool.length if spool else 0)
+        return Array(spec.dtype, shape, spool.path if spool else None)
+
+
+class Array(NamedTuple):
+    """A column about to be put into the container; `spool` has it, if known yet."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    spool: Path | None
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def values(self) -> np.ndarray[Any, Any]:
+        """Return the spooled values, memory-mapped."""
+        if self.nbytes == 0:
+            return np.zeros(self.shape, self.dtype)
+        assert self.spool is not None
+        return np.memmap(self.spool, self.dtype, "r", shape=self.shape)
+
+
+class Layout(NamedTuple):
+    """Where a container put things, as offsets in its file in bytes."""
+
+    path: Path
+    file_bytes: int
+    header: int
+    columns: dict[str, int]
+    blobs: dict[str, np.ndarray[Any, Any]]
+
+
+def _fields(header: Header) -> dict[str, Any]:
+    return {name: getattr(header, name) for name in header.__dataclass_fields__}
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count

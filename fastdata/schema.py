@@ -1,0 +1,280 @@
+"""What a sample is made of: its fields, and the tuple type that holds them.
+
+A `Schema` is an ordered mapping from field name to field.  It is stored as
+JSON in every shard, so each class here converts to and from plain dicts, and
+checks itself at construction: a schema that exists is a valid one.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from fastdata.errors import FormatError, OptionError
+
+__all__ = [
+    "ArrayField",
+    "BytesField",
+    "Field",
+    "ImageField",
+    "ScalarField",
+    "Schema",
+    "StringField",
+    "record_type",
+]
+
+SCALAR_DTYPES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "float16",
+    "float32",
+    "float64",
+)
+"""dtypes that both NumPy and PyTorch have in full."""
+
+RESERVED_NAMES = frozenset({"count", "index", "key", "keys", "columns", "fastdata"})
+"""Names a field cannot have: tuple methods, and names of the file layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageField:
+    """An image of 8-bit pixels.
+
+    Parameters
+    ----------
+    channels : {3, 1}
+        RGB or grey.
+    mask : bool
+        Whether pixels are class numbers rather than brightness.  A mask has
+        one channel, is stored without loss and resized by nearest neighbour.
+    """
+
+    kind: ClassVar[str] = "image"
+    channels: int = 3
+    mask: bool = False
+
+    def __post_init__(self) -> None:
+        if self.channels not in (1, 3):
+            raise OptionError(f"an image field has 3 (RGB) or 1 (grey) channels, not {self.channels!r}")
+        if self.mask and self.channels != 1:
+            raise OptionError("a mask field has 1 channel: its pixels are class numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarField:
+    """One number or bool a sample.
+
+    Parameters
+    ----------
+    dtype : str
+        A NumPy dtype name out of `SCALAR_DTYPES`.
+    classes : tuple of str, optional
+        Names of the values 0, 1, 2, ... where the number is a class.
+    """
+
+    kind: ClassVar[str] = "scalar"
+    dtype: str = "int64"
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype)
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(self.classes))
+
+
+@dataclass(frozen=True, slots=True)
+class StringField:
+    """Text, stored as UTF-8."""
+
+    kind: ClassVar[str] = "string"
+
+
+@dataclass(frozen=True, slots=True)
+class BytesField:
+    """Bytes that fastdata does not interpret."""
+
+    kind: ClassVar[str] = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayField:
+    """A numeric array.
+
+    Parameters
+    ----------
+    dtype : str
+        A NumPy dtype name out of `SCALAR_DTYPES`.
+    shape : tuple of int or None
+        One entry a dimension; None where the length varies between samples.
+    """
+
+    kind: ClassVar[str] = "array"
+    dtype: str = "float32"
+    shape: tuple[int | None, ...] = (None,)
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype)
+        object.__setattr__(self, "shape", tuple(self.shape))
+        if not 1 <= len(self.shape) <= 8:
+            raise OptionError(f"an array field has 1 to 8 dimensions, not {len(self.shape)}")
+        for length in self.shape:
+            if length is not None and not (isinstance(length, int) and 0 <= length < 2**31):
+                raise OptionError(f"array dimensions are non-negative int or None, not {length!r}")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all samples have one shape."""
+        return None not in self.shape
+
+
+Field: TypeAlias = ImageField | ScalarField | StringField | BytesField | ArrayField
+
+_KINDS: dict[str, type[Any]] = {
+    cls.kind: cls for cls in (ImageField, ScalarField, StringField, BytesField, ArrayField)
+}
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in SCALAR_DTYPES:
+        raise OptionError(f"dtype {dtype!r} is not one of {', '.join(SCALAR_DTYPES)}")
+
+
+class Schema(Mapping[str, Field]):
+    """An ordered, immutable mapping from field name to field.
+
+    Names are Python identifiers, since a batch is a named tuple of them.
+    """
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        if not fields:
+            raise OptionError("a schema has at least one field")
+        for name, value in fields.items():
+            if not (isinstance(name, str) and name.isidentifier()) or keyword.iskeyword(name):
+                raise OptionError(f"field name {name!r} is not a Python identifier")
+            if name.startswith("_") or name in RESERVED_NAMES:
+                raise OptionError(f"field name {name!r} is reserved; choose another")
+            if type(value) not in _KINDS.values():
+                raise OptionError(f"field {name!r} is a {type(value).__name__}, not a field")
+        self._fields = dict(fields)
+
+    def __getitem__(self, name: str) -> Field:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._fields.items()))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return list(self._fields.items()) == list(other._fields.items())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Schema, (self._fields,))
+
+    def __repr__(self) -> str:
+        return "Schema(" + ", ".join(f"{k}={v!r}" for k, v in self._fields.items()) + ")"
+
+    @property
+    def images(self) -> dict[str, ImageField]:
+        """The image fields, in order."""
+        return {k: v for k, v in self._fields.items() if isinstance(v, ImageField)}
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Class names of the first scalar field that has them."""
+        for value in self._fields.values():
+            if isinstance(value, ScalarField) and value.classes is not None:
+                return value.classes
+        return None
+
+    @property
+    def sample_type(self) -> type[tuple[Any, ...]]:
+        """The named tuple of one sample or one batch."""
+        return record_type(tuple(self._fields))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return a list with one JSON object a field, in order."""
+        out: list[dict[str, Any]] = []
+        for name, value in self._fields.items():
+            entry: dict[str, Any] = {"name": name, "kind": value.kind}
+            for attribute in value.__dataclass_fields__:
+                content = getattr(value, attribute)
+                entry[attribute] = list(content) if isinstance(content, tuple) else content
+            out.append(entry)
+        return out
+
+    @classmethod
+    def from_json(cls, entries: object) -> Schema:
+        """Build a schema from `to_json`'s result.
+
+        Raises
+        ------
+        FormatError
+            If the structure is not that of a schema.
+        """
+        try:
+            if not isinstance(entries, list):
+                raise TypeError(f"a list of fields is expected, not {type(entries).__name__}")
+            fields: dict[str, Field] = {}
+            for entry in entries:
+                options = dict(entry)
+                name, kind = options.pop("name"), options.pop("kind")
+                if name in fields:
+                    raise ValueError(f"field {name!r} stands twice")
+                if kind not in _KINDS:
+                    raise ValueError(f"field {name!r} is of unknown kind {kind!r}")
+                for attribute in ("classes", "shape"):
+                    if isinstance(options.get(attribute), list):
+                        options[attribute] = tuple(options[attribute])
+                fields[name] = _KINDS[kind](**options)
+            return cls(fields)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise FormatError(f"bad schema: {error}") from error
+
+
+def _rebuild_record(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return record_type(names)(*values)
+
+
+@lru_cache(maxsize=None)
+def record_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
+    """Return the named tuple type with these field names.
+
+    Instances pickle by field names, not by class, so they travel between
+    processes although the class is made at run time.
+    """
+    from collections import namedtuple
+
+    base = namedtuple("Sample", names)  # type: ignore[misc]  # noqa: PYI024
+
+    def __reduce__(self: Any) -> tuple[Any, ...]:
+        return (_rebuild_record, (names, tuple(self)))
+
+    return type("Sample", (base,), {"__slots__": (), "__reduce__": __reduce__, "__module__": __name__})
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the little-endian NumPy dtype that stores values of `name`."""
+    return np.dtype(name).newbyteorder("<")
+
+
+Codec: TypeAlias = Literal["auto", "jpeg", "png", "raw", "keep"]

@@ -1,0 +1,85 @@
+"""The two kinds of transform that fastdata runs itself, and shared checks.
+
+`GeometricTransform` moves pixels and is planned for a whole batch before any
+image is decoded.  `PixelTransform` changes each pixel by itself.  Everything
+else that a user puts into a list of transforms is a callable on one sample
+(`fastdata.transforms.callables`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastdata.errors import OptionError
+from fastdata.random import Draws
+from fastdata.transforms.geometry import Geometry
+
+__all__ = ["GeometricTransform", "PixelTransform", "positive_int", "range_pair", "size_pair"]
+
+
+class GeometricTransform(ABC):
+    """Moves pixels; the same way in the image and the masks of a sample.
+
+    A subclass is immutable and picklable.
+    """
+
+    @abstractmethod
+    def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
+        """Return `geometry` with this transform appended, for n images at once.
+
+        Parameters
+        ----------
+        geometry : Geometry
+            What happens to the n images before.
+        draws : Draws
+            Random numbers of this transform for the same n samples.
+        """
+
+
+class PixelTransform(ABC):
+    """Maps each value of each channel by itself; not applied to masks.
+
+    A subclass is immutable and picklable.
+    """
+
+    @abstractmethod
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the transform of images [..., C, H, W], on their device."""
+
+    def check_channels(self, channels: int) -> None:  # noqa: B027
+        """Raise `OptionError` if images of this many channels cannot be transformed."""
+
+
+def positive_int(name: str, value: Any) -> int:
+    """Return `value` as int, or raise `OptionError` naming the option."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
+        raise OptionError(f"{name} is a positive int, not {value!r}")
+    return int(value)
+
+
+def size_pair(name: str, value: Any) -> tuple[int, int]:
+    """Return (height, width) from an int (square) or a pair."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) == 1:
+            value = (value[0], value[0])
+        if len(value) == 2:
+            return positive_int(name, value[0]), positive_int(name, value[1])
+        raise OptionError(f"{name} is an int or a pair (height, width), not {value!r}")
+    side = positive_int(name, value)
+    return side, side
+
+
+def range_pair(name: str, value: Any) -> tuple[float, float]:
+    """Return a pair of finite floats 0 < low <= high."""
+    try:
+        low, high = (float(end) for end in value)
+    except (TypeError, ValueError):
+        raise OptionError(f"{name} is a pair (low, high), not {value!r}") from None
+    if not (0 < low <= high and math.isfinite(high)):
+        raise OptionError(f"{name} is a pair with 0 < low <= high, not {value!r}")
+    return low, high

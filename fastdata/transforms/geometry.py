@@ -1,0 +1,186 @@
+"""Where pixels go: the geometry of a whole batch as a struct of arrays.
+
+Geometric transforms build up a `Geometry` with array operations, one call a
+batch, before any image is decoded.  Three facts keep it small:
+
+- Cropping and padding are one operation, a *window*: a rectangle that may
+  reach beyond the image, where it is zero.  Windows on windows fold into one.
+- Flips are kept apart and done last; later windows are mirrored instead.
+- The first window is in coordinates of the source image, so `region` tells
+  which pixels of each file matter before it is opened.
+
+`Geometry.programs` cuts the arrays into one short list of operations an image,
+which `fastdata.transforms.render` carries out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Geometry", "Interpolation", "Program", "Scale", "Window"]
+
+Ints: TypeAlias = NDArray[np.int64]
+Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
+
+
+class Window(NamedTuple):
+    """Take a rectangle; what lies outside the image is zero."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class Scale(NamedTuple):
+    """Resize to height x width."""
+
+    height: int
+    width: int
+    interpolation: Interpolation
+    antialias: bool | None
+
+
+class Program(NamedTuple):
+    """What happens to one image: operations in order, then perhaps a flip."""
+
+    operations: tuple[Window | Scale, ...]
+    flip: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Windows:
+    """One window an image, int64 [n] each."""
+
+    top: Ints
+    left: Ints
+    height: Ints
+    width: Ints
+
+    def rows(self) -> list[Window]:
+        columns = (self.top, self.left, self.height, self.width)
+        return [Window(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scales:
+    """One target size an image, int64 [n] each."""
+
+    height: Ints
+    width: Ints
+    interpolation: Interpolation
+    antialias: bool | None
+
+    def rows(self) -> list[Scale]:
+        sizes = zip(self.height.tolist(), self.width.tolist(), strict=True)
+        return [Scale(*size, self.interpolation, self.antialias) for size in sizes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Geometry:
+    """Planned geometry of n images; every method returns a new one.
+
+    Attributes
+    ----------
+    source_height, source_width : ndarray of int64, shape [n]
+        Sizes of the images as they are stored.
+    height, width : ndarray of int64, shape [n]
+        Sizes after what is planned so far.
+    flip : ndarray of bool, shape [n]
+        Images to be mirrored after all steps.
+    """
+
+    source_height: Ints
+    source_width: Ints
+    height: Ints
+    width: Ints
+    flip: NDArray[np.bool_]
+    steps: tuple[_Windows | _Scales, ...] = ()
+
+    @classmethod
+    def of(cls, height: ArrayLike, width: ArrayLike) -> Geometry:
+        """Return the geometry that leaves images of these sizes as they are."""
+        rows, columns = np.asarray(height, np.int64), np.asarray(width, np.int64)
+        return cls(rows, columns, rows, columns, np.zeros(len(rows), np.bool_))
+
+    def __len__(self) -> int:
+        return len(self.height)
+
+    def window(
+        self, top: ArrayLike, left: ArrayLike, height: ArrayLike, width: ArrayLike
+    ) -> Geometry:
+        """Take a rectangle of each image as it is now; each argument is int or int [n].
+
+        The rectangle may reach beyond the image on any side; pixels there are
+        zero.
+        """
+        top, left, height, width = (
+            np.broadcast_to(np.asarray(a, np.int64), self.height.shape)
+            for a in (top, left, height, width)
+        )
+        # Flips come last, so a rectangle of a mirrored image is taken from
+        # the other side.
+        left = np.where(self.flip, self.width - left - width, left)
+        within = (
+            (top >= 0) & (left >= 0) & (top + height <= self.height) & (left + width <= self.width)
+        ).all()
+        steps = self.steps
+        if steps and isinstance(steps[-1], _Windows) and within:
+            # A rectangle within the rectangle before: one of their source.
+            top, left = steps[-1].top + top, steps[-1].left + left
+            steps = steps[:-1]
+        elif within and (height == self.height).all() and (width == self.width).all():
+            return self
+        step = _Windows(top, left, height, width)
+        return replace(self, height=height, width=width, steps=(*steps, step))
+
+    def resize(
+        self,
+        height: ArrayLike,
+        width: ArrayLike,
+        interpolation: Interpolation = "bilinear",
+        antialias: bool | None = None,
+    ) -> Geometry:
+        """Resize each image; sizes are int or int [n]."""
+        height, width = (
+            np.broadcast_to(np.asarray(a, np.int64), self.height.shape) for a in (height, width)
+        )
+        if (height == self.height).all() and (width == self.width).all():
+            return self
+        step = _Scales(height, width, interpolation, antialias)
+        return replace(self, height=height, width=width, steps=(*self.steps, step))
+
+    def mirror(self, which: NDArray[np.bool_]) -> Geometry:
+        """Flip those images left to right for which `which`, bool [n], is true."""
+        return replace(self, flip=self.flip ^ which)
+
+    @property
+    def identity(self) -> bool:
+        """Whether every image stays as it is."""
+        return not self.steps and not self.flip.any()
+
+    @property
+    def region(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """The source pixels that matter: (top, left, height, width), int64 [n] each.
+
+        Always inside the image; empty where a window misses it altogether.
+        """
+        if not self.steps or not isinstance(self.steps[0], _Windows):
+            zeros = np.zeros_like(self.source_height)
+            return zeros, zeros, self.source_height, self.source_width
+        first = self.steps[0]
+        top = np.clip(first.top, 0, self.source_height)
+        left = np.clip(first.left, 0, self.source_width)
+        bottom = np.clip(first.top + first.height, top, self.source_height)
+        right = np.clip(first.left + first.width, left, self.source_width)
+        return top, left, bottom - top, right - left
+
+    def programs(self) -> list[Program]:
+        """Return what to do with each image, in order."""
+        rows = [step.rows() for step in self.steps]
+        operations = list(zip(*rows, strict=True)) if rows else [()] * len(self)
+        return list(map(Program, operations, self.flip.tolist()))

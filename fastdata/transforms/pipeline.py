@@ -1,0 +1,236 @@
+"""A list of transforms, checked and cut into stages.
+
+Neighbours of one kind run as one stage:
+
+- `GeometryStage`: geometric transforms, planned for many samples at once.
+- `PixelStage`: pixel transforms, one pass over the values.
+- `CallStage`: one callable, sample by sample.
+
+A list of fastdata's transforms alone is at most one geometry stage and one
+pixel stage, and is *direct*: images are decoded and rendered straight into the
+batch.  With a callable in it, samples are made one by one and collated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError
+from fastdata.random import Draws, operation_id
+from fastdata.schema import Schema
+from fastdata.transforms.base import GeometricTransform, PixelTransform
+from fastdata.transforms.callables import Sample, SampleFunction, adapt
+from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.pixel import PixelTable
+from fastdata.transforms.render import render
+
+__all__ = ["CallStage", "GeometryStage", "Pipeline", "PixelStage", "Transform"]
+
+Transform: TypeAlias = GeometricTransform | PixelTransform | Callable[..., Any]
+
+Indices: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class GeometryStage:
+    """Geometric transforms in a row, each with the number it draws under."""
+
+    schema: Schema
+    transforms: tuple[tuple[int, GeometricTransform], ...]
+
+    def plan(self, geometry: Geometry, seed: int, epoch: int, indices: Indices) -> Geometry:
+        """Return the geometry of samples `indices`, one of `geometry` each."""
+        for operation, transform in self.transforms:
+            geometry = transform.plan(geometry, Draws(seed, epoch, operation, indices))
+        return geometry
+
+    def run(self, samples: list[Sample], seed: int, epoch: int, indices: Indices) -> list[Sample]:
+        """Return samples with the geometry done, whatever made them."""
+        names = list(self.schema.images)
+        shapes = np.array(
+            [[self._shape(sample, name) for name in names] for sample in samples], np.int64
+        )
+        check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, indices)
+        height, width = shapes[:, 0].T
+        geometry = self.plan(Geometry.of(height, width), seed, epoch, indices)
+        sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
+        out = []
+        for sample, program, size in zip(samples, geometry.programs(), sizes, strict=True):
+            changed = {}
+            for name, field in self.schema.images.items():
+                image = getattr(sample, name)
+                pixels = np.empty((*size, image.shape[0]), np.uint8)
+                source = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+                render(program, source, pixels, mask=field.mask)
+                changed[name] = torch.from_numpy(pixels).permute(2, 0, 1)
+            out.append(sample._replace(**changed))
+        return out
+
+    def _shape(self, sample: Sample, name: str) -> tuple[int, int]:
+        image = getattr(sample, name)
+        if not (isinstance(image, torch.Tensor) and image.ndim == 3 and image.dtype == torch.uint8):
+            kind = getattr(image, "dtype", type(image).__name__)
+            transform = type(self.transforms[0][1]).__name__
+            raise OptionError(
+                f"{transform} takes uint8 images [C, H, W], but the callable before it made "
+                f"{name!r} {kind}; put {transform} before it"
+            )
+        return image.shape[1], image.shape[2]
+
+
+@dataclass(frozen=True)
+class PixelStage:
+    """Pixel transforms in a row; masks are left as they are."""
+
+    schema: Schema
+    transforms: tuple[PixelTransform, ...]
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the transform of images [..., C, H, W], on their device."""
+        for transform in self.transforms:
+            images = transform(images)
+        return images
+
+    def table(self, channels: int) -> PixelTable:
+        """Return the same as a table for 8-bit images of this many channels."""
+        return PixelTable(self.transforms, channels)
+
+    def run(self, samples: list[Sample], seed: int, epoch: int, indices: Indices) -> list[Sample]:
+        """Return samples with their images transformed."""
+        names = [name for name, field in self.schema.images.items() if not field.mask]
+        return [
+            sample._replace(**{name: self(getattr(sample, name)) for name in names})
+            for sample in samples
+        ]
+
+
+@dataclass(frozen=True)
+class CallStage:
+    """One callable on samples."""
+
+    function: SampleFunction
+
+    def run(self, samples: list[Sample], seed: int, epoch: int, indices: Indices) -> list[Sample]:
+        """Return what the callable makes of each sample."""
+        return [self.function(sample) for sample in samples]
+
+
+Stage: TypeAlias = GeometryStage | PixelStage | CallStage
+
+
+class Pipeline:
+    """Transforms, checked against the fields they will meet.
+
+    Parameters
+    ----------
+    transforms : transform, sequence of transforms or None
+    schema : Schema
+
+    Attributes
+    ----------
+    stages : tuple of stages
+    direct : bool
+        Whether no callable is among them.
+    geometry, pixels : stage or None
+        The only stages of a direct pipeline; None in another.
+    """
+
+    def __init__(self, transforms: Transform | Sequence[Transform] | None, schema: Schema) -> None:
+        self.transforms = _listed(transforms)
+        self.stages = tuple(_cut(self.transforms, schema))
+        self.direct = not any(isinstance(stage, CallStage) for stage in self.stages)
+        self.geometry: GeometryStage | None = None
+        self.pixels: PixelStage | None = None
+        if self.direct:
+            for stage in self.stages:
+                if isinstance(stage, GeometryStage):
+                    self.geometry = stage
+                elif isinstance(stage, PixelStage):
+                    self.pixels = stage
+
+    def run(self, samples: list[Sample], seed: int, epoch: int, indices: Indices) -> list[Sample]:
+        """Return samples after all stages: the way that works for any pipeline."""
+        for stage in self.stages:
+            samples = stage.run(samples, seed, epoch, indices)
+        return samples
+
+
+def check_sizes_agree(
+    names: Sequence[str], heights: Indices, widths: Indices, indices: Indices
+) -> None:
+    """Raise `OptionError` unless all image fields of each sample are of one size.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The image fields, in order.
+    heights, widths : ndarray of int64, shape [fields, n]
+    indices : ndarray of int64, shape [n]
+        Sample indices, for the message.
+    """
+    wrong = np.argwhere((heights != heights[0]) | (widths != widths[0]))
+    if len(wrong):
+        field, at = wrong[0]
+        raise OptionError(
+            f"sample {indices[at]} has {names[0]!r} of {heights[0, at]} x {widths[0, at]} and "
+            f"{names[field]!r} of {heights[field, at]} x {widths[field, at]} pixels (height x "
+            "width); geometric transforms need all images and masks of a sample in one size, "
+            "so pack them with the same resize"
+        )
+
+
+def _listed(transforms: Transform | Sequence[Transform] | None) -> tuple[Transform, ...]:
+    if transforms is None:
+        return ()
+    if isinstance(transforms, Iterable) and not callable(transforms):
+        return tuple(transforms)
+    return (transforms,)
+
+
+def _cut(transforms: Sequence[Transform], schema: Schema) -> list[Stage]:
+    """Return the stages of a list of transforms."""
+    stages: list[Stage] = []
+    geometric: list[tuple[int, GeometricTransform]] = []
+    pixelwise: list[PixelTransform] = []
+
+    def close() -> None:
+        if geometric:
+            stages.append(GeometryStage(schema, tuple(geometric)))
+            geometric.clear()
+        if pixelwise:
+            stages.append(PixelStage(schema, tuple(pixelwise)))
+            pixelwise.clear()
+
+    floating: PixelTransform | None = None
+    for position, transform in enumerate(transforms):
+        if isinstance(transform, GeometricTransform):
+            if floating is not None:
+                raise OptionError(
+                    f"{type(transform).__name__} comes after {type(floating).__name__}, but moves "
+                    "uint8 pixels: put geometric transforms before those of pixel values"
+                )
+            geometric.append((operation_id(position, type(transform).__name__), transform))
+        elif isinstance(transform, PixelTransform):
+            for name, field in schema.images.items():
+                if not field.mask:
+                    _check_channels(transform, name, field.channels)
+            floating = transform
+            pixelwise.append(transform)
+        else:
+            close()
+            stages.append(CallStage(adapt(transform, schema)))
+    close()
+    return stages
+
+
+def _check_channels(transform: PixelTransform, name: str, channels: int) -> None:
+    try:
+        transform.check_channels(channels)
+    except OptionError as error:
+        raise OptionError(f"field {name!r}: {error}") from None

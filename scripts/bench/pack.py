@@ -1,0 +1,152 @@
+"""Pack the same image files with fastdata and with its peers, in turns, and compare.
+
+    python scripts/bench/pack.py --images DIR --ffcv-python .peers/ffcv/bin/python
+
+All contenders read one folder of class folders: links to the given files,
+repeated until there are `--samples` of them.  Each writes JPEG of quality 90
+with the short side near 256, with two workers.  The time is that of the pack
+call, listing included and imports not.  What FFCV does otherwise is told in
+`contenders/pack_ffcv.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from contextlib import ExitStack
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from harness import Contender, compare
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+SUFFIXES = {".jpg", ".jpeg"}
+SIZE, MAX_RESOLUTION, QUALITY = 256, 341, 90
+
+
+def find_images(given: Path | None) -> Path:
+    """Return the folder given, else the shared photographs, else quickstart's pictures."""
+    usual = [
+        REPOSITORY.parent / "shared" / "data" / "photos",
+        REPOSITORY / ".quickstart" / "photos",
+    ]
+    for folder in [given] if given else usual:
+        if folder.is_dir():
+            return folder.resolve()
+    raise SystemExit(
+        f"there is no folder {given}"
+        if given
+        else "no images: give --images DIR, or run scripts/quickstart first, which makes some"
+    )
+
+
+def link_samples(images: Path, folder: Path, samples: int) -> int:
+    """Fill `folder` with links to the files of `images`, each as often as it takes.
+
+    Returns the bytes of all samples.
+    """
+    files = sorted(path for path in images.rglob("*") if path.suffix.lower() in SUFFIXES)
+    files = [path for path in files if path.parent != images]
+    if not files:
+        raise SystemExit(f"{images} has no JPEG files in class folders")
+    shutil.rmtree(folder, ignore_errors=True)
+    total = 0
+    for number, path in enumerate(islice(cycle(files), samples)):
+        label = folder / path.relative_to(images).parts[0]
+        label.mkdir(parents=True, exist_ok=True)
+        os.symlink(path, label / f"{path.stem}_{number // len(files):04d}{path.suffix}")
+        total += path.stat().st_size
+    return total
+
+
+def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Contender]:
+    """Return what is compared; the first is what the others are seen beside."""
+    common: dict[str, Any] = {
+        "images": str(images),
+        "workers": options.workers,
+        "quality": QUALITY,
+    }
+
+    def command(python: str, script: str, **more: object) -> list[str]:
+        return [python, str(HERE / "contenders" / script), json.dumps(common | more)]
+
+    listed = []
+    for name, suffix in (("fastdata lmdb", "lmdb"), ("fastdata hdf5", "h5")):
+        destination = str(work / f"packed.{suffix}")
+        listed.append(
+            Contender(
+                name,
+                command(sys.executable, "pack_fastdata.py", destination=destination, size=SIZE),
+                modules=["fastdata"],
+            )
+        )
+    if options.ffcv_python:
+        ffcv = Contender(
+            "FFCV DatasetWriter",
+            command(
+                options.ffcv_python,
+                "pack_ffcv.py",
+                destination=str(work / "packed.beton"),
+                max_resolution=MAX_RESOLUTION,
+                chunk=options.ffcv_chunk,
+            ),
+            modules=["ffcv"],
+        )
+    else:
+        ffcv = Contender(
+            "FFCV DatasetWriter",
+            missing="give --ffcv-python; scripts/bench/make_peers builds its environment",
+        )
+    return [*listed, ffcv]
+
+
+def default_ffcv_python() -> str:
+    """Return the interpreter that the environment names, else the one that make_peers makes."""
+    made = REPOSITORY / ".peers" / "ffcv" / "bin" / "python"
+    return os.environ.get("FASTDATA_BENCH_FFCV_PYTHON") or (str(made) if made.exists() else "")
+
+
+def main() -> int:
+    """Read the command line and compare."""
+    summary = (__doc__ or "").split("\n", 1)[0]
+    parser = argparse.ArgumentParser(description=summary)
+    parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
+    parser.add_argument("--samples", type=int, default=4000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="after the warm-up round")
+    parser.add_argument("--ffcv-python", default=default_ffcv_python())
+    parser.add_argument("--ffcv-chunk", type=int, default=100, help="FFCV's own default is 100")
+    parser.add_argument("--only", help="only contenders whose name has this in it")
+    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="scratch folder")
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
+    options = parser.parse_args()
+
+    images = find_images(options.images)
+    work = options.work.resolve() / "pack"
+    bytes_in = link_samples(images, work / "images", options.samples)
+    settings = {
+        "samples": options.samples,
+        "bytes_in": bytes_in,
+        "workers": options.workers,
+        "size": SIZE,
+        "max_resolution": MAX_RESOLUTION,
+        "quality": QUALITY,
+    }
+    chosen = [
+        contender
+        for contender in contenders(options, work / "images", work)
+        if not options.only or options.only in contender.name
+    ]
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+        output = stack.enter_context(options.output.open("a")) if options.output else None
+        return compare("pack", chosen, rounds=options.rounds, settings=settings, output=output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

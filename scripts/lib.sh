@@ -1,0 +1,144 @@
+# Shared by the scripts of this folder; source it, do not run it.
+#
+#   repo                          the repository's folder
+#   ensure_environment dev,jpeg   a Python environment with fastdata and those extras; sets $python
+#
+# Read from the environment:
+#
+#   FASTDATA_PYTHON   the Python to use.  If it belongs to a virtual environment, that environment is
+#                     used and what is missing is installed there; if not, .venv is made with it.
+#   FASTDATA_VENV     where the environment is made instead of .venv
+#
+# Nothing here costs more than a moment once the environment is there: a stamp in it records the
+# hash of what was asked for, and neither pip nor apt runs while that is the same.
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+oldest_python=3.10 # as requires-python in pyproject.toml says
+newest_python=3.14 # the newest that the torch of constraints.txt has builds for
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+# Prints the first Python of the oldest to newest version, else the first of any later one.
+find_python() {
+    local name newer=
+    for name in python3 python python3.14 python3.13 python3.12 python3.11 python3.10; do
+        # Run it: a name can be there and not work, such as a pyenv shim of a version not chosen.
+        case $("$name" -c "$(python_age_code)" 2>/dev/null || true) in
+            fits) command -v "$name" && return ;;
+            newer) newer=${newer:-$(command -v "$name")} ;;
+        esac
+    done
+    [[ -n $newer ]] && printf '%s\n' "$newer"
+}
+
+python_age_code() {
+    printf 'import sys; v = sys.version_info[:2]; print("older" if v < (%s) else "newer" if v > (%s) else "fits")' \
+        "${oldest_python/./, }" "${newest_python/./, }"
+}
+
+is_root_with_apt() { [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
+
+# apt_install PACKAGE...: quietly; succeeds if apt did.
+apt_install() {
+    local log=$repo/.cache/apt.log
+    # A fresh container has no package lists until the first update.
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >"$log" 2>&1 ||
+        { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; } >>"$log" 2>&1
+}
+
+# make_venv PYTHON FOLDER
+make_venv() {
+    local base=$1 folder=$2 log=$repo/.cache/venv.log package
+    say "Making the environment $folder with $("$base" -V)"
+    if "$base" -m venv --clear "$folder" >"$log" 2>&1; then return; fi
+    # Debian and Ubuntu keep what venv needs in a package of its own.
+    package=python$("$base" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv
+    if is_root_with_apt && apt_install "$package" && "$base" -m venv --clear "$folder" >"$log" 2>&1; then
+        return
+    fi
+    sed 's/^/    /' "$log" >&2
+    rm -rf "$folder"
+    fail "Python's venv module did not work (above). On Debian and Ubuntu: apt install $package." \
+        "Or set FASTDATA_PYTHON to the python of a virtual environment that you have made."
+}
+
+# pip_install ARGUMENT...: shows pip's own words and a likely cause when it fails.
+pip_install() {
+    local log=$repo/.cache/pip.log
+    if "$python" -m pip install --disable-pip-version-check --no-input "$@" >"$log" 2>&1; then return; fi
+    say ""
+    grep -vE '^(Requirement already|Collecting|  Using cached)' "$log" | tail -n 15 | sed 's/^/    /' >&2
+    say ""
+    if grep -qiE 'no space left' "$log"; then
+        fail "the disk is full: the environment needs 2 GB, or 7 GB where torch comes with CUDA."
+    elif grep -qiE 'connection|resolution|timed out|proxy|ssl|max retries' "$log"; then
+        fail "pip could not reach its package index. Check the network and pip's settings (pip config list)," \
+            "then run the same command again; it continues where it was."
+    elif grep -qiE 'no matching distribution|could not find a version' "$log"; then
+        # "from versions: none" is what pip also says when an index refuses it without a word.
+        fail "pip found no build of a package for $("$python" -V): its index is out of reach (pip config list)," \
+            "or has none for this version. $oldest_python to $newest_python are known to work: if yours is another," \
+            "remove $venv and set FASTDATA_PYTHON to one of those."
+    fi
+    fail "pip failed (above; all of it in ${log#"$repo"/})."
+}
+
+# jpeg4py is a binding to a library of the system, and of no use without it.
+ensure_turbojpeg() {
+    local look='import ctypes; ctypes.CDLL("libturbojpeg.so.0")'
+    "$python" -c "$look" 2>/dev/null && return
+    if is_root_with_apt; then
+        say "Installing the system library libturbojpeg0 (apt)"
+        apt_install libturbojpeg0 && "$python" -c "$look" 2>/dev/null && return
+        say "apt could not install libturbojpeg0 (.cache/apt.log)."
+    else
+        say "The system library libturbojpeg0 is not here, and only root can install it:" \
+            "sudo apt install libturbojpeg0"
+    fi
+    say "Lost without it: the jpeg4py decoder. Everything else works; the other decoders bring their own."
+}
+
+# ensure_environment EXTRAS: sets $python
+ensure_environment() {
+    local extras=$1 base= stamp wanted
+    mkdir -p "$repo/.cache"
+    # Two scripts started together must not both make the environment.
+    if command -v flock >/dev/null; then
+        exec 9>"$repo/.cache/environment.lock"
+        flock 9
+    fi
+
+    venv=${FASTDATA_VENV:-$repo/.venv}
+    if [[ -n ${FASTDATA_PYTHON:-} ]]; then
+        base=$(command -v "$FASTDATA_PYTHON") || fail "FASTDATA_PYTHON is $FASTDATA_PYTHON, which is not a program"
+        [[ $("$base" -c "$(python_age_code)") != older ]] ||
+            fail "FASTDATA_PYTHON is $("$base" -V); fastdata needs Python $oldest_python or later"
+        if "$base" -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)'; then
+            venv=$("$base" -c 'import sys; print(sys.prefix)')
+        fi
+    fi
+    python=$venv/bin/python
+    # Also made anew when half made, or when the Python under it has gone.
+    if ! "$python" -m pip --version >/dev/null 2>&1; then
+        base=${base:-$(find_python)} ||
+            fail "no Python $oldest_python or later found. Install one, or set FASTDATA_PYTHON to one."
+        make_venv "$base" "$venv"
+    fi
+
+    stamp=$venv/.fastdata-installed-${extras//,/-}
+    # The folder's name is part of it: an editable install points to where the repository was.
+    wanted=$(cat "$repo/pyproject.toml" "$repo/constraints.txt" <(echo "$repo") | cksum)
+    if [[ ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
+        say "Installing fastdata[$extras] and what it needs in $venv (minutes the first time: torch is large)"
+        pip_install 'pip>=21.3' # the first that can install a pyproject.toml in editable mode
+        pip_install --constraint "$repo/constraints.txt" --editable "$repo[$extras]"
+        [[ ,$extras, != *,jpeg,* ]] || ensure_turbojpeg
+        printf '%s\n' "$wanted" >"$stamp"
+    fi
+    if command -v flock >/dev/null; then exec 9>&-; fi
+}
