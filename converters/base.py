@@ -79,7 +79,9 @@ class Source(abc.ABC):
         """Tell, by content rather than name, whether this class reads `location`."""
 
     @abc.abstractmethod
-    def __init__(self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None) -> None:
+    def __init__(
+        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+    ) -> None:
         """Look at the source and settle `schema`.
 
         Parameters

@@ -9,35 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from fastdata.codecs import Pixels
 from fastdata.codecs.encode import encode_jpeg, encode_png
 from fastdata.codecs.image import (
     Decoded,
+    check_pixels,
     dct_scale,
     decode_image,
     decode_jpeg,
-    check_pixels,
     is_jpeg,
     orient,
     to_pixels,
 )
-from fastdata.codecs.jpeg import read_jpeg_header
+from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
 from fastdata.codecs.resize import centre_crop, resize_pixels, target_size
-from fastdata.converters.base import Reject, Sample
-from fastdata.converters.fields import to_numpy
-from fastdata.converters.options import EncodeOptions
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.schema import ImageField, Schema
 
+from .base import Reject, Sample
+from .fields import to_numpy
+from .options import EncodeOptions
+
 __all__ = ["ChunkResult", "encode_chunk"]
 
-Pixels: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
@@ -76,7 +77,9 @@ def encode_chunk(
         except OSError as error:
             results.append(Reject(sample.key, error.strerror or str(error)))
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
-            kind = "" if isinstance(error, (ImageError, ValueError)) else type(error).__name__ + ": "
+            kind = (
+                "" if isinstance(error, (ImageError, ValueError)) else type(error).__name__ + ": "
+            )
             results.append(Reject(sample.key, f"{kind}{error}"))
     return ChunkResult(results, total)
 
@@ -116,7 +119,8 @@ def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> Encod
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)
-        kept = _keep(data, field, options)
+        header = read_jpeg_header(data) if is_jpeg(data) else None
+        kept = _keep(data, header, field, options)
         if kept is not None:
             return kept
 
@@ -124,11 +128,16 @@ def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> Encod
             return dct_scale(height, width, _target(height, width, options), options.dct_margin)
 
         decoded = decode_image(
-            data, field.channels, mask=field.mask, max_pixels=options.max_pixels, scale=scale
+            data,
+            field.channels,
+            mask=field.mask,
+            max_pixels=options.max_pixels,
+            header=header,
+            scale=scale,
         )
     else:
         pixels = _as_pixels(value, field)
-        check_pixels(*pixels.shape[:2], options.max_pixels)
+        check_pixels(pixels.shape[0], pixels.shape[1], options.max_pixels)
         decoded = Decoded(pixels, pixels.shape[:2])
     return _encode(_resized(decoded, field, options), field, options)
 
@@ -165,19 +174,21 @@ def _as_pixels(value: Any, field: ImageField) -> Pixels:
     if array.shape[2] == field.channels:
         return np.ascontiguousarray(array)
     if array.shape[2] in (1, 3) and not field.mask:
-        return to_pixels(Image.fromarray(array if array.shape[2] == 3 else array[:, :, 0]), field.channels)
+        return to_pixels(
+            Image.fromarray(array if array.shape[2] == 3 else array[:, :, 0]), field.channels
+        )
     raise ImageError(f"an array of shape {array.shape} has not {field.channels} channels")
 
 
-def _keep(data: bytes, field: ImageField, options: EncodeOptions) -> EncodedImage | None:
+def _keep(
+    data: bytes, header: JpegHeader | None, field: ImageField, options: EncodeOptions
+) -> EncodedImage | None:
     """Return a file as it is, if that is wanted, or if it is already what is wanted.
 
     It is decoded all the same, so that a broken file is rejected.
     """
     keep = options.codec == "keep"
-    plain = False
-    if is_jpeg(data) and not field.mask:
-        header = read_jpeg_header(data)
+    if header is not None and not field.mask:
         check_pixels(header.height, header.width, options.max_pixels)
         plain = header.is_plain and header.components <= field.channels
         size = header.height, header.width

@@ -24,19 +24,6 @@ from tqdm import tqdm
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
-from fastdata.converters.base import (
-    FieldSpec,
-    IndexedSource,
-    Reject,
-    Sample,
-    Source,
-    find_source,
-)
-from fastdata.converters.chunk import ChunkResult, encode_chunk
-from fastdata.converters.job import Job, rejects_path
-from fastdata.converters.options import Container, EncodeOptions, PackOptions, parse_shard_size
-from fastdata.converters.pool import ProcessPool, run_in_order
-from fastdata.converters.report import PackReport
 from fastdata.engine.cores import available_cores
 from fastdata.errors import (
     DestinationExistsError,
@@ -52,6 +39,20 @@ from fastdata.formats.manifest import Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
 from fastdata.schema import Codec, Schema
+
+from .base import (
+    FieldSpec,
+    IndexedSource,
+    Reject,
+    Sample,
+    Source,
+    find_source,
+)
+from .chunk import ChunkResult, encode_chunk
+from .job import Job, rejects_path
+from .options import Container, EncodeOptions, PackOptions, parse_shard_size
+from .pool import ProcessPool, run_in_order
+from .report import PackReport
 
 __all__ = ["pack"]
 
@@ -158,7 +159,7 @@ def pack(
     path = Path(destination)
     container = container or _SUFFIXES.get(path.suffix.lower(), "lmdb")
     encode = EncodeOptions(
-        size=size,  # type: ignore[arg-type]  # made a pair there
+        size=(size, size) if isinstance(size, int) else size,
         resize=resize or ("none" if codec == "keep" else "short"),
         enlarge=enlarge,
         filter=filter,
@@ -305,7 +306,9 @@ class _Packer:
             "schema": self.source.schema.to_json(),
             **self.options.to_json(),
         }
-        fingerprints = self.source.fingerprints(None if self.options.shuffle else self.options.limit)
+        fingerprints = self.source.fingerprints(
+            None if self.options.shuffle else self.options.limit
+        )
         self.job.begin(identity, fingerprints, self.source.key_at, restart=overwrite)
         published = self.job.state.digest and not self._data().exists()
         if exists and not overwrite and not published:
@@ -453,9 +456,7 @@ class _Packer:
         if writer.num_samples:
             reader = ShardReader(target)
             state.sealed.append(
-                ShardEntry(
-                    target.name, len(reader), target.stat().st_size, reader.header.digest
-                )
+                ShardEntry(target.name, len(reader), target.stat().st_size, reader.header.digest)
             )
         state.sealing, state.writer, self.writer = False, None, None
         state.shard += 1

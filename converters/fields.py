@@ -114,7 +114,9 @@ def is_pixels(array: np.ndarray[Any, Any]) -> bool:
     """Tell whether this looks like an image: uint8, H x W (x 1 or 3), or 1 or 3 x H x W."""
     if array.dtype != np.uint8:
         return False
-    return array.ndim == 2 or (array.ndim == 3 and (array.shape[2] in (1, 3) or array.shape[0] in (1, 3)))
+    return array.ndim == 2 or (
+        array.ndim == 3 and (array.shape[2] in (1, 3) or array.shape[0] in (1, 3))
+    )
 
 
 def convert(value: Any, field: Field, name: str) -> Any:
@@ -165,5 +167,3 @@ def check_names(fields: Mapping[str, Any], known: Sequence[str]) -> None:
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise OptionError(f"fields {unknown} are not in the source, which has {list(known)}")
-
-

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.converters.base import FieldSpec, IndexedSource, Sample, hash_fields
-from fastdata.converters.table import StringTable
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ImageField, ScalarField, Schema
+
+from .base import FieldSpec, IndexedSource, Sample, hash_fields
+from .table import StringTable
 
 __all__ = ["FolderSource", "is_image_name"]
 
@@ -41,15 +42,17 @@ class FolderSource(IndexedSource):
         return (
             isinstance(location, (str, os.PathLike))
             and Path(location).is_dir()
-            and any(entry.is_dir() for entry in os.scandir(location))
+            and any(entry.is_dir() for entry in os.scandir(Path(location)))
         )
 
     def __init__(
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
     ) -> None:
         if fields:
-            raise OptionError("class folders have the fields image and label; fields= cannot change them")
-        self.root = Path(location)
+            raise OptionError(
+                "class folders have the fields image and label; fields= cannot change them"
+            )
+        self.root: Path = Path(location)
         self.notes = []
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: not a folder")
@@ -82,10 +85,15 @@ class FolderSource(IndexedSource):
             )
         if ignored:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in ignored.most_common(5))
-            self.notes.append(f"{sum(ignored.values())} files without an image suffix left out: {kinds}")
+            self.notes.append(
+                f"{sum(ignored.values())} files without an image suffix left out: {kinds}"
+            )
         self.num_samples = len(self._paths)
         self.schema = Schema(
-            {"image": ImageField(channels=channels), "label": ScalarField(classes=tuple(map(printable, classes)))}
+            {
+                "image": ImageField(channels=channels),
+                "label": ScalarField(classes=tuple(map(printable, classes))),
+            }
         )
 
     def __getitem__(self, index: int) -> Sample:

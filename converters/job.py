@@ -32,11 +32,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fastdata.converters.base import Reject
 from fastdata.errors import DestinationLockedError, JobChangedError
 from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
 from fastdata.formats.spool import Spool
+
+from .base import Reject
 
 __all__ = ["Job", "State", "rejects_path"]
 

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.converters.base import FieldSpec, IndexedSource, Sample, hash_fields
-from fastdata.converters.fields import check_names, convert, named_field
-from fastdata.converters.folder import is_image_name, stat_of
-from fastdata.converters.table import StringTable
 from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
+
+from .base import FieldSpec, IndexedSource, Sample, hash_fields
+from .fields import check_names, convert, named_field
+from .folder import is_image_name, stat_of
+from .table import StringTable
 
 __all__ = ["ManifestSource"]
 
@@ -92,7 +93,7 @@ class ManifestSource(IndexedSource):
             _Guess(name.lower() in _LABEL_COLUMNS or fields.get(name) == "label")
             for name in self._columns
         ]
-        for row in ([json.loads(self._rows[0])] if len(self._rows) else []):
+        for row in [json.loads(self._rows[0])] if len(self._rows) else []:
             for guess, cell in zip(guesses, row, strict=True):
                 guess.see(cell)
         for row in rows:
@@ -151,8 +152,8 @@ class ManifestSource(IndexedSource):
         if isinstance(field, ScalarField):
             if field.dtype == "bool":
                 if cell.strip().lower() not in _TRUTH:
-                raise ValueError(f"{name!r} is {cell!r}, not true or false")
-            return _TRUTH[cell.strip().lower()]
+                    raise ValueError(f"{name!r} is {cell!r}, not true or false")
+                return _TRUTH[cell.strip().lower()]
             number = float(cell) if field.dtype.startswith("float") else int(cell)
             return convert(number, field, name)
         return convert(json.loads(cell), field, name)

@@ -37,8 +37,8 @@ class EncodeOptions:
 
     Parameters
     ----------
-    size : int or (int, int)
-        Pixels of the side that `resize` names, or height and width.
+    size : (int, int)
+        Height and width; ``short`` and ``long`` take the first for the side they name.
     resize : {"short", "long", "exact", "crop", "none"}
         ``short`` and ``long`` bring that side to `size`, keeping the aspect;
         ``exact`` squeezes to `size`; ``crop`` brings the short side to `size`
@@ -74,7 +74,7 @@ class EncodeOptions:
     dct_margin: float = 3.0
 
     def __post_init__(self) -> None:
-        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+        size = tuple(self.size)
         if len(size) != 2:
             raise OptionError(f"size={self.size!r} is neither an int nor (height, width)")
         for side in size:

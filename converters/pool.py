@@ -18,9 +18,10 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeAlias
 
-from fastdata.converters.base import Reject, Sample
-from fastdata.converters.chunk import ChunkResult
 from fastdata.errors import WorkerError
+
+from .base import Reject, Sample
+from .chunk import ChunkResult
 
 __all__ = ["ProcessPool", "run_in_order"]
 
@@ -157,5 +158,3 @@ def _end_with(sentinel: Any) -> None:
     with contextlib.suppress(OSError):
         wait([sentinel])
     os._exit(1)
-
-

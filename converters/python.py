@@ -22,7 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.converters.base import (
+from fastdata.errors import SourceError
+from fastdata.schema import Field, ImageField, ScalarField, Schema
+
+from .base import (
     FieldSpec,
     IndexedSource,
     Reject,
@@ -30,10 +33,8 @@ from fastdata.converters.base import (
     Source,
     hash_fields,
 )
-from fastdata.converters.fields import check_names, convert, field_of, named_field
-from fastdata.converters.folder import printable, stat_of
-from fastdata.errors import SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
+from .fields import check_names, convert, field_of, named_field
+from .folder import printable, stat_of
 
 __all__ = ["DatasetSource", "ImageFolderSource", "IterableSource"]
 
@@ -88,7 +89,7 @@ class DatasetSource(IndexedSource):
         classes = getattr(location, "classes", None)
         label = self.schema.get("label")
         if isinstance(label, ScalarField) and label.dtype == "int64" and _are_names(classes):
-            named = {"label": ScalarField(classes=tuple(classes))}
+            named = {"label": ScalarField(classes=tuple(classes or ()))}
             self.schema = Schema({**self.schema, **named})
         self._token = f"{os.getpid()}.{id(location)}"
 
@@ -102,7 +103,9 @@ class DatasetSource(IndexedSource):
         return partial(_DATASETS.__setitem__, self._token, self._dataset)
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return np.array([hash_fields(type(self._dataset).__qualname__, self.num_samples)], np.uint64)
+        return np.array(
+            [hash_fields(type(self._dataset).__qualname__, self.num_samples)], np.uint64
+        )
 
 
 class ImageFolderSource(IndexedSource):

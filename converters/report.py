@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastdata.converters.base import Reject
-from fastdata.converters.job import read_rejects
+from .base import Reject
+from .job import read_rejects
 
 __all__ = ["PackReport"]
 

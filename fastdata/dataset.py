@@ -85,7 +85,8 @@ class ShardSet:
     def rows(self, name: str, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return a column's entries at these samples, as a copy."""
         if len(self.paths) == 1:
-            return self.reader(0).column(name)[indices]
+            rows: np.ndarray[Any, Any] = self.reader(0).column(name)[indices]
+            return rows
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
         result: np.ndarray[Any, Any] | None = None
         for number in np.unique(numbers):
@@ -148,9 +149,11 @@ class Dataset:
     @property
     def is_subset(self) -> bool:
         """Whether this shows other than all samples in their order."""
-        return self._indices != range(int(self._shards.starts[-1])) if isinstance(
-            self._indices, range
-        ) else True
+        return (
+            self._indices != range(int(self._shards.starts[-1]))
+            if isinstance(self._indices, range)
+            else True
+        )
 
     @property
     def digest(self) -> str:

@@ -8,9 +8,10 @@ checks itself at construction: a schema that exists is a valid one.
 from __future__ import annotations
 
 import keyword
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -66,7 +67,9 @@ class ImageField:
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
-            raise OptionError(f"an image field has 3 (RGB) or 1 (grey) channels, not {self.channels!r}")
+            raise OptionError(
+                f"an image field has 3 (RGB) or 1 (grey) channels, not {self.channels!r}"
+            )
         if self.mask and self.channels != 1:
             raise OptionError("a mask field has 1 channel: its pixels are class numbers")
 
@@ -129,7 +132,7 @@ class ArrayField:
         if not 1 <= len(self.shape) <= 8:
             raise OptionError(f"an array field has 1 to 8 dimensions, not {len(self.shape)}")
         for length in self.shape:
-            if length is not None and not (isinstance(length, int) and 0 <= length < 2**31):
+            if length is not None and not (0 <= length < 2**31):
                 raise OptionError(f"array dimensions are non-negative int or None, not {length!r}")
 
     @property
@@ -162,7 +165,7 @@ class Schema(Mapping[str, Field]):
         if not fields:
             raise OptionError("a schema has at least one field")
         for name, value in fields.items():
-            if not (isinstance(name, str) and name.isidentifier()) or keyword.iskeyword(name):
+            if not name.isidentifier() or keyword.iskeyword(name):
                 raise OptionError(f"field name {name!r} is not a Python identifier")
             if name.startswith("_") or name in RESERVED_NAMES:
                 raise OptionError(f"field name {name!r} is reserved; choose another")
@@ -255,26 +258,25 @@ def _rebuild_record(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     return record_type(names)(*values)
 
 
-@lru_cache(maxsize=None)
+@cache
 def record_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
     """Return the named tuple type with these field names.
 
     Instances pickle by field names, not by class, so they travel between
     processes although the class is made at run time.
     """
-    from collections import namedtuple
+    base = namedtuple("Sample", names)  # type: ignore[misc]
 
-    base = namedtuple("Sample", names)  # type: ignore[misc]  # noqa: PYI024
-
-    def __reduce__(self: Any) -> tuple[Any, ...]:
+    def reduce(self: Any) -> tuple[Any, ...]:
         return (_rebuild_record, (names, tuple(self)))
 
-    return type("Sample", (base,), {"__slots__": (), "__reduce__": __reduce__, "__module__": __name__})
+    return type("Sample", (base,), {"__slots__": (), "__reduce__": reduce, "__module__": __name__})
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the little-endian NumPy dtype that stores values of `name`."""
-    return np.dtype(name).newbyteorder("<")
+    dtype: np.dtype[Any] = np.dtype(name).newbyteorder("<")
+    return dtype
 
 
 Codec: TypeAlias = Literal["auto", "jpeg", "png", "raw", "keep"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import cv2
 import numpy as np
 import simplejpeg
 
+from fastdata.codecs import Pixels
 from fastdata.codecs.image import decode_image, orient
 from fastdata.codecs.jpeg_index import add_segment_index, restart_interval
 from fastdata.errors import ImageError
 
 __all__ = ["decode_stored", "encode_jpeg", "encode_png"]
-
-Pixels: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 
 def encode_jpeg(pixels: Pixels, quality: int = 90) -> bytes:
@@ -48,9 +45,8 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def _encode(suffix: str, pixels: Pixels, options: list[int]) -> bytes:
-    if pixels.shape[2] == 3:
-        pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    done, data = cv2.imencode(suffix, pixels, options)
+    ordered = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR) if pixels.shape[2] == 3 else pixels
+    done, data = cv2.imencode(suffix, ordered, options)
     if not done:
         raise ImageError(f"OpenCV could not encode {pixels.shape} as {suffix}")
     return data.tobytes()
@@ -95,7 +91,7 @@ def decode_stored(
     if codec == "raw":
         if len(data) != shape[0] * shape[1] * shape[2]:
             raise ImageError(f"{len(data)} bytes are not a raw image of shape {shape}")
-        pixels = np.frombuffer(data, np.uint8).reshape(shape)
+        pixels: Pixels = np.frombuffer(data, np.uint8).reshape(shape)
     elif codec == "jpeg":
         try:
             colours = "RGB" if shape[2] == 3 else "GRAY"
@@ -122,4 +118,4 @@ def _decode_png(data: memoryview, shape: tuple[int, int, int]) -> Pixels:
         raise ImageError(f"the PNG cannot be decoded: {error}") from error
     if pixels is None:
         raise ImageError("the PNG cannot be decoded")
-    return pixels.reshape(*pixels.shape[:2], shape[2])
+    return np.asarray(pixels, np.uint8).reshape(*pixels.shape[:2], shape[2])

@@ -21,18 +21,18 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import simplejpeg
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+from fastdata.codecs import Pixels
 from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
 from fastdata.errors import ImageError
 
 __all__ = ["MAX_PIXELS", "Decoded", "decode_image", "decode_jpeg", "is_jpeg", "orient", "to_pixels"]
 
-Pixels: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 MAX_PIXELS = 178_956_970
 """Default limit against decompression bombs: the one at which PIL refuses."""
@@ -40,6 +40,10 @@ MAX_PIXELS = 178_956_970
 _HARMLESS = ("extraneous bytes before marker", "Invalid SOS parameters")
 """libjpeg warnings after which the picture is whole.  Other software writes
 such files; several of ImageNet's are among them."""
+
+
+_TAIL_BYTES = 1 << 16
+"""How far from the end the end-of-image marker may be: some files have padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ def decode_image(
     *,
     mask: bool = False,
     max_pixels: int = MAX_PIXELS,
+    header: JpegHeader | None = None,
     scale: Callable[[int, int], int] | None = None,
 ) -> Decoded:
     """Decode an image file.
@@ -102,6 +107,8 @@ def decode_image(
         Whether pixels are class numbers, to be taken over as they are.
     max_pixels : int
         More pixels than these are refused before they are decoded.
+    header : JpegHeader, optional
+        Of a JPEG, where it has been read already.
     scale : callable, optional
         Given oriented height and width, returns 1, 2, 4 or 8: by how much a JPEG
         may be reduced while it is decoded.
@@ -114,7 +121,7 @@ def decode_image(
     if len(data) == 0:
         raise ImageError("the file is empty")
     if is_jpeg(data):
-        header = read_jpeg_header(data)
+        header = header or read_jpeg_header(data)
         check_pixels(header.height, header.width, max_pixels)
         if _turbo_decodes(header):
             size = header.height, header.width
@@ -126,7 +133,9 @@ def decode_image(
 
 
 def _turbo_decodes(header: JpegHeader) -> bool:
-    return header.frame in (0xC0, 0xC1, 0xC2) and header.precision == 8 and header.components in (1, 3)
+    return (
+        header.frame in (0xC0, 0xC1, 0xC2) and header.precision == 8 and header.components in (1, 3)
+    )
 
 
 def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1) -> Pixels:
@@ -136,15 +145,17 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
         options["min_height"] = -(-header.height // factor)
         options["min_width"] = -(-header.width // factor)
         options["min_factor"] = factor
-    if data.find(b"\xff\xd9", max(header.scan_offset, len(data) - 65536)) < 0:
+    if data.rfind(b"\xff\xd9", max(header.scan_offset, len(data) - _TAIL_BYTES)) < 0:
         raise ImageError("the JPEG is truncated: it has no end-of-image marker")
     try:
-        return simplejpeg.decode_jpeg(data, **options)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, **options)
+        return pixels
     except ValueError as error:
         if not any(text in str(error) for text in _HARMLESS):
             raise ImageError(f"broken JPEG: {error}") from error
     try:
-        return simplejpeg.decode_jpeg(data, strict=False, **options)
+        pixels = simplejpeg.decode_jpeg(data, strict=False, **options)
+        return pixels
     except ValueError as error:
         raise ImageError(f"broken JPEG: {error}") from error
 
@@ -158,7 +169,7 @@ def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) ->
             return to_pixels(ImageOps.exif_transpose(image), channels, mask=mask)
     except ImageError:
         raise
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise ImageError(f"not an image of a known format: it begins with {data[:8]!r}") from None
     except Image.DecompressionBombError as error:
         raise ImageError(str(error)) from error
@@ -201,9 +212,7 @@ def orient(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def dct_scale(
-    height: int, width: int, target: tuple[int, int], margin: float
-) -> int:
+def dct_scale(height: int, width: int, target: tuple[int, int], margin: float) -> int:
     """Return the largest of 8, 4, 2, 1 that leaves `margin` times the target.
 
     Only these are vectorised in libjpeg-turbo.

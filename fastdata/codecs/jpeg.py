@@ -157,4 +157,3 @@ def _orientation(exif: bytes) -> int:
     except (SyntaxError, ValueError, KeyError, OSError, struct.error):
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
-

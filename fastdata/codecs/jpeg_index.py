@@ -81,7 +81,9 @@ def add_segment_index(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def read_segment_index(data: bytes | memoryview) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+def read_segment_index(
+    data: bytes | memoryview,
+) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
     """Return where each coded segment begins, and where the last one ends.
 
     Returns
@@ -91,7 +93,8 @@ def read_segment_index(data: bytes | memoryview) -> np.ndarray[tuple[int], np.dt
         the next begins, the last one at the last entry less 2.  None where
         the JPEG has no index, or one that does not fit it.
     """
-    position, bodies, parts = 2, [], 1
+    position, parts = 2, 1
+    bodies: list[bytes] = []
     while len(bodies) < parts:
         if position + _PREFIX.size > len(data) or data[position] != 0xFF:
             return None

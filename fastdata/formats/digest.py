@@ -23,9 +23,7 @@ __all__ = ["content_digest"]
 _BLOCK_BYTES = 1 << 24
 
 
-def content_digest(
-    schema: Schema, shards: Sequence[Callable[[str], np.ndarray[Any, Any]]]
-) -> str:
+def content_digest(schema: Schema, shards: Sequence[Callable[[str], np.ndarray[Any, Any]]]) -> str:
     """Hash the columns of `shards`, taken as one sequence of samples.
 
     Parameters
@@ -54,6 +52,6 @@ def content_digest(
                     column.update(np.diff(values[start : start + step + 1]).tobytes())
             else:
                 for start in range(0, len(values), step):
-                    column.update(np.ascontiguousarray(values[start : start + step]))
+                    column.update(np.ascontiguousarray(values[start : start + step]).data)
         total.update(column.digest())
     return total.hexdigest()

