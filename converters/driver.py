@@ -471,6 +471,7 @@ class _Packer:
         if not state.sealed:
             rejects = self.job.rejects()
             first = f"; the first: {rejects[0].key}: {rejects[0].reason}" if rejects else ""
+            self.job.abandon()
             raise SourceError(f"nothing to pack: {state.num_rejected} samples were rejected{first}")
         state.digest = state.sealed[0].digest
         if self.options.many:

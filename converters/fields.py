@@ -132,6 +132,7 @@ def convert(value: Any, field: Field, name: str) -> Any:
     if isinstance(field, StringField):
         if not isinstance(value, str):
             raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
+        value.encode()  # lone surrogates are no text; UnicodeEncodeError is a ValueError
         return value
     if isinstance(field, BytesField):
         return bytes(value)

@@ -35,7 +35,7 @@ import numpy as np
 from fastdata.errors import DestinationLockedError, JobChangedError
 from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
-from fastdata.formats.spool import Spool
+from fastdata.formats.spool import Spool, sync_directory
 
 from .base import Reject
 
@@ -219,13 +219,7 @@ class Job:
         The list of rejects comes first and the dataset last, so that a
         dataset that is there is complete.
         """
-        assert self._rejects is not None
-        rejects = rejects_path(self.destination)
-        if self.state.num_rejected:
-            self._rejects.sync()
-            shutil.copyfile(self._rejects.path, rejects)
-        else:
-            rejects.unlink(missing_ok=True)
+        self._publish_rejects()
         if data.exists():
             if data.is_dir() or self.destination.is_dir():
                 replaced = self.directory / "replaced"
@@ -234,8 +228,22 @@ class Job:
                 os.rename(data, self.destination)
             else:
                 os.replace(data, self.destination)
-            _sync_directory(self.destination.parent)
+            sync_directory(self.destination.parent)
         shutil.rmtree(self.directory)
+
+    def abandon(self) -> None:
+        """Remove everything but the list of rejects: there is nothing to go on with."""
+        self._publish_rejects()
+        self._clear()
+
+    def _publish_rejects(self) -> None:
+        assert self._rejects is not None
+        rejects = rejects_path(self.destination)
+        if self.state.num_rejected:
+            self._rejects.sync()
+            shutil.copyfile(self._rejects.path, rejects)
+        else:
+            rejects.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the lock, keeping what was committed."""
@@ -258,7 +266,7 @@ class Job:
     def _replace(self, name: str, body: Mapping[str, Any]) -> None:
         scratch = self.directory / f"{name}.new"
         with open(scratch, "w", encoding="utf-8") as file:
-            json.dump({"checksum": _checksum(body), "body": body}, file)
+            json.dump({"checksum": _checksum(body), "body": body}, file, allow_nan=False)
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, self.directory / name)
@@ -340,11 +348,3 @@ def _lock(directory: Path) -> int:
         with _held_guard:
             _held.discard(directory.absolute())
         raise
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

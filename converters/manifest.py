@@ -7,6 +7,9 @@ an image's file name is the header; without one the columns are ``path``,
 whichever fits all cells that are not empty (a row with an empty cell in a
 column of numbers is rejected); text in ``label`` or ``class`` becomes class numbers in
 sorted order.
+
+Nothing is guessed where a schema lies beside the manifest, as `fastdata export`
+leaves it there (``cells.py``).
 """
 
 from __future__ import annotations
@@ -22,9 +25,18 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
+from fastdata.schema import (
+    ArrayField,
+    BytesField,
+    Field,
+    ImageField,
+    ScalarField,
+    Schema,
+    StringField,
+)
 
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
+from .cells import parse_array, parse_bytes, read_schema
 from .fields import check_names, convert, named_field
 from .folder import is_image_name, stat_of
 from .table import StringTable
@@ -33,6 +45,7 @@ __all__ = ["ManifestSource"]
 
 _PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "filepath")
 _LABEL_COLUMNS = ("label", "class", "target")
+_CELL_BYTES = 1 << 30
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -67,17 +80,37 @@ class ManifestSource(IndexedSource):
         self._image = next(
             (k for k, name in enumerate(self._columns) if name.lower() in _PATH_COLUMNS), 0
         )
-        self._columns[self._image] = "image"
+        known = self._known_fields(channels)
+        if not known:
+            self._columns[self._image] = "image"
+        elif images := [n for n, field in known.items() if isinstance(field, ImageField)]:
+            self._image = self._columns.index(images[0])
         if len(set(self._columns)) < len(self._columns):
             raise SourceError(f"{self.path}: a column stands twice in the header {first}")
         if not header:
             self._rows.append(json.dumps(first))
         check_names(fields or {}, self._columns)
-        self._settle(rows, channels, fields or {})
+        self._settle(rows, channels, {**known, **(fields or {})})
+        if known:
+            self.schema = Schema({name: self.schema[name] for name in self._columns})
+
+    def _known_fields(self, channels: int) -> dict[str, Field]:
+        """Return the fields of the columns that a schema beside the manifest tells."""
+        schema = read_schema(self.path)
+        known = schema.items() if schema is not None else ()
+        fields = {name: field for name, field in known if name in self._columns}
+        if channels == 1:
+            grey = ImageField(channels=1)
+            colour = ImageField(channels=3)
+            fields = {name: grey if field == colour else field for name, field in fields.items()}
+        return fields
 
     def _read(self) -> Iterator[list[str]]:
         """Yield the non-empty rows."""
         with open(self.path, newline="", encoding="utf-8-sig") as file:
+            # The module's limit of 128 kB is meant against malformed files; arrays and
+            # bytes may be larger.
+            csv.field_size_limit(max(csv.field_size_limit(), _CELL_BYTES))
             delimiter = "\t" if "\t" in file.readline() else ","
             file.seek(0)
             reader = csv.reader(file, delimiter=delimiter)
@@ -138,25 +171,31 @@ class ManifestSource(IndexedSource):
     def __getitem__(self, index: int) -> Sample:
         row = dict(zip(self._columns, json.loads(self._rows[index]), strict=True))
         values = tuple(self._value(name, field, row[name]) for name, field in self.schema.items())
-        return Sample(row["image"], values)
+        return Sample(row[self._columns[self._image]], values)
 
     def _value(self, name: str, field: Field, cell: str) -> Any:
         if isinstance(field, ImageField):
             return self.path.parent / cell
         if isinstance(field, StringField):
             return cell
+        if isinstance(field, BytesField):
+            return parse_bytes(cell)
         if not cell.strip():
             raise ValueError(f"the column {name!r} is empty in this row")
-        if name in self._numbers:
+        if name in self._numbers and cell in self._numbers[name]:
             return self._numbers[name][cell]
+        if isinstance(field, ArrayField):
+            return convert(parse_array(cell, field), field, name)
         if isinstance(field, ScalarField):
             if field.dtype == "bool":
                 if cell.strip().lower() not in _TRUTH:
                     raise ValueError(f"{name!r} is {cell!r}, not true or false")
                 return _TRUTH[cell.strip().lower()]
+            if name in self._numbers and not cell.strip().lstrip("+-").isdecimal():
+                raise ValueError(f"{name!r} is {cell!r}, which is none of its classes")
             number = float(cell) if field.dtype.startswith("float") else int(cell)
             return convert(number, field, name)
-        return convert(json.loads(cell), field, name)
+        raise AssertionError(f"no cell holds a {field.kind}")
 
     def key_at(self, index: int) -> str:
         return str(json.loads(self._rows[index])[self._image])

@@ -91,8 +91,8 @@ class EncodeOptions:
             raise OptionError(f"resize={self.resize!r} takes one size, not {size}")
         if self.codec == "keep" and self.resize != "none":
             raise OptionError("codec='keep' takes files over as they are: it needs resize='none'")
-        if not self.dct_margin >= 1.0:
-            raise OptionError(f"dct_margin={self.dct_margin!r} is less than 1")
+        if not 1.0 <= self.dct_margin <= 1e6:
+            raise OptionError(f"dct_margin={self.dct_margin!r} is not between 1 and 1,000,000")
 
 
 @dataclass(frozen=True, slots=True)

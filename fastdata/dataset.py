@@ -48,12 +48,16 @@ class ShardSet:
     ) -> None:
         self.paths = paths
         self.check = check
-        self.entries = entries
+        self.entries = list(entries)
         self._readers: list[ShardReader | None] = [None] * len(paths)
-        counts = [
-            entry.num_samples if entry else len(self.reader(number))
-            for number, entry in enumerate(entries)
-        ]
+        for number, entry in enumerate(entries):
+            if entry is None:
+                # Whoever opens this file again, e.g. after a pickle, must find the same.
+                reader = self.reader(number)
+                self.entries[number] = ShardEntry(
+                    reader.path.name, len(reader), reader.file_bytes, reader.header.digest
+                )
+        counts = [entry.num_samples for entry in self.entries if entry is not None]
         self.starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
     def reader(self, number: int) -> ShardReader:
@@ -62,10 +66,12 @@ class ShardSet:
         if reader is None:
             reader = ShardReader(self.paths[number], check=self.check)
             entry = self.entries[number]
-            if entry is not None and entry.digest != reader.header.digest:
+            found = reader.header.digest, len(reader)
+            if entry is not None and (entry.digest, entry.num_samples) != found:
                 raise ShardCorruptError(
-                    f"{reader.path}: this is not the shard that the manifest lists "
-                    f"(its digest is {reader.header.digest}, not {entry.digest}). "
+                    f"{reader.path}: this is not the shard that the manifest lists or that was "
+                    f"pickled: it has {found[1]} samples and the digest {found[0]}, not "
+                    f"{entry.num_samples} and {entry.digest}. "
                     "Restore the shard, or pack the dataset again."
                 )
             self._readers[number] = reader
@@ -109,8 +115,8 @@ class Dataset:
     Notes
     -----
     Safe for any number of threads, across fork, and under pickle, which
-    carries paths and indices only and checks on arrival that the files are
-    still the same dataset.
+    carries paths and indices only.  On arrival (of many shards, when each is
+    first read) it is checked that the files are still the same dataset.
     """
 
     def __init__(self, shards: ShardSet, schema: Schema, digest: str, indices: Indices) -> None:
@@ -386,11 +392,8 @@ def _reopen(
     indices: Indices,
 ) -> Dataset:
     shards = ShardSet([Path(path) for path in paths], entries, check)
-    if len(paths) == 1 and digest and shards.reader(0).header.digest != digest:
-        raise ShardCorruptError(
-            f"{paths[0]}: the file is not the dataset that was pickled "
-            f"(its digest is {shards.reader(0).header.digest}, not {digest})"
-        )
+    if len(paths) == 1:
+        shards.reader(0)
     return Dataset(shards, schema, digest, indices)
 
 
@@ -428,7 +431,7 @@ def open(path: Location | Iterable[Location], *, check: bool = True) -> Dataset:
     parts = [part for location in locations for part in _expand(location)]
     shards: list[tuple[Path, ShardEntry | None]] = []
     found: list[tuple[Path, Schema, str]] = []
-    for part in parts:
+    for part in map(Path.absolute, parts):  # shards are opened later, wherever we are then
         if part.is_dir():
             manifest = Manifest.read(part)
             shards += [(_present(part, entry), entry) for entry in manifest.shards]

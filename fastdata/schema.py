@@ -8,6 +8,8 @@ checks itself at construction: a schema that exists is a valid one.
 from __future__ import annotations
 
 import keyword
+import math
+import re
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,8 +46,15 @@ SCALAR_DTYPES = (
 )
 """dtypes that both NumPy and PyTorch have in full."""
 
-RESERVED_NAMES = frozenset({"count", "index", "key", "keys", "columns", "fastdata"})
+RESERVED_NAMES = frozenset(
+    {"blobs", "column", "columns", "count", "fastdata", "header", "index", "key", "keys"}
+)
 """Names a field cannot have: tuple methods, and names of the file layout."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+"""Not `str.isidentifier`, whose answer changes with Python's Unicode tables.  Names
+become part of LMDB keys (511 bytes) and of file names while packing (255 bytes).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class ImageField:
     mask: bool = False
 
     def __post_init__(self) -> None:
-        if self.channels not in (1, 3):
+        if not _is_length(self.channels) or self.channels not in (1, 3):
             raise OptionError(
                 f"an image field has 3 (RGB) or 1 (grey) channels, not {self.channels!r}"
             )
@@ -94,6 +103,9 @@ class ScalarField:
         _check_dtype(self.dtype)
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
+            for name in self.classes:
+                if not _is_text(name):
+                    raise OptionError(f"class names are valid Unicode text, not {name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +144,11 @@ class ArrayField:
         if not 1 <= len(self.shape) <= 8:
             raise OptionError(f"an array field has 1 to 8 dimensions, not {len(self.shape)}")
         for length in self.shape:
-            if length is not None and not (0 <= length < 2**31):
+            if length is not None and not _is_length(length):
                 raise OptionError(f"array dimensions are non-negative int or None, not {length!r}")
+        # NumPy cannot make such an array even where another dimension is 0.
+        if math.prod(length or 1 for length in self.shape) >= 2**31:
+            raise OptionError(f"an array of shape {self.shape} has more than 2**31 entries")
 
     @property
     def fixed(self) -> bool:
@@ -148,6 +163,17 @@ _KINDS: dict[str, type[Any]] = {
 }
 
 
+# Schemas come out of files too, so types are checked where annotations promise them.
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**31
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def _check_dtype(dtype: str) -> None:
     if dtype not in SCALAR_DTYPES:
         raise OptionError(f"dtype {dtype!r} is not one of {', '.join(SCALAR_DTYPES)}")
@@ -156,18 +182,28 @@ def _check_dtype(dtype: str) -> None:
 class Schema(Mapping[str, Field]):
     """An ordered, immutable mapping from field name to field.
 
-    Names are Python identifiers, since a batch is a named tuple of them.
+    Parameters
+    ----------
+    fields : mapping
+        Names are attributes of a named tuple: a letter, then letters, digits
+        and underscores.
+    stored : bool
+        Whether they come from a file; one whose name has become a keyword of
+        Python since is then shown under its position (``_1``).
     """
 
     __slots__ = ("_fields",)
 
-    def __init__(self, fields: Mapping[str, Field]) -> None:
+    def __init__(self, fields: Mapping[str, Field], *, stored: bool = False) -> None:
         if not fields:
             raise OptionError("a schema has at least one field")
         for name, value in fields.items():
-            if not name.isidentifier() or keyword.iskeyword(name):
-                raise OptionError(f"field name {name!r} is not a Python identifier")
-            if name.startswith("_") or name in RESERVED_NAMES:
+            if not _NAME.fullmatch(name):
+                raise OptionError(
+                    f"field name {name!r} is not a letter followed by up to 99 letters, digits "
+                    "and underscores (ASCII)"
+                )
+            if name in RESERVED_NAMES or (keyword.iskeyword(name) and not stored):
                 raise OptionError(f"field name {name!r} is reserved; choose another")
             if type(value) not in _KINDS.values():
                 raise OptionError(f"field {name!r} is a {type(value).__name__}, not a field")
@@ -191,7 +227,7 @@ class Schema(Mapping[str, Field]):
         return list(self._fields.items()) == list(other._fields.items())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Schema, (self._fields,))
+        return (Schema.from_json, (self.to_json(),))
 
     def __repr__(self) -> str:
         return "Schema(" + ", ".join(f"{k}={v!r}" for k, v in self._fields.items()) + ")"
@@ -249,7 +285,7 @@ class Schema(Mapping[str, Field]):
                     if isinstance(options.get(attribute), list):
                         options[attribute] = tuple(options[attribute])
                 fields[name] = _KINDS[kind](**options)
-            return cls(fields)
+            return cls(fields, stored=True)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise FormatError(f"bad schema: {error}") from error
 
@@ -265,7 +301,7 @@ def record_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
     Instances pickle by field names, not by class, so they travel between
     processes although the class is made at run time.
     """
-    base = namedtuple("Sample", names)  # type: ignore[misc]
+    base = namedtuple("Sample", names, rename=True)  # type: ignore[misc]
 
     def reduce(self: Any) -> tuple[Any, ...]:
         return (_rebuild_record, (names, tuple(self)))

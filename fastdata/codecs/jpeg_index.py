@@ -66,7 +66,10 @@ def add_segment_index(data: bytes) -> bytes:
     The index stands behind SOI and the JFIF segment, if there is one.
     """
     header = read_jpeg_header(data)
-    lengths = segment_lengths(data, header).astype(">u2")
+    found = segment_lengths(data, header)
+    lengths = found.astype(">u2")
+    if len(found) > 255 * _LENGTHS_A_PART or found.max() > 65535:
+        return data  # cannot be written down; it is decoded whole
     at = 2
     if data[2:4] == b"\xff\xe0":
         at = 4 + int.from_bytes(data[4:6], "big")
@@ -92,6 +95,11 @@ def read_segment_index(
         Offsets into `data`; a segment ends 2 bytes (a restart marker) before
         the next begins, the last one at the last entry less 2.  None where
         the JPEG has no index, or one that does not fit it.
+
+    Raises
+    ------
+    ImageError
+        If there is an index but the JPEG breaks before its first scan.
     """
     position, parts = 2, 1
     bodies: list[bytes] = []
@@ -107,7 +115,10 @@ def read_segment_index(
         elif marker == b"\xff\xda":
             return None
         position += 2 + size
-    lengths = np.frombuffer(b"".join(bodies), ">u2").astype(np.int64) + 2
+    body = b"".join(bodies)
+    if len(body) % 2:
+        return None
+    lengths = np.frombuffer(body, ">u2").astype(np.int64) + 2
     scan = read_jpeg_header(data).scan_offset
     starts: np.ndarray[tuple[int], np.dtype[np.int64]] = np.concatenate(([0], np.cumsum(lengths)))
     return starts + scan if starts[-1] + scan == len(data) else None

@@ -63,7 +63,7 @@ class PackedData(Protocol):
 
 def is_packed(data: object) -> TypeGuard[PackedData]:
     """Return whether `data` can be read by the batch; evaluates none of its properties."""
-    return all(hasattr(type(data), name) for name in ("schema", "read_image", "gather"))
+    return all(hasattr(type(data), name) for name in ("image_sizes", "read_image", "gather"))
 
 
 class BatchMaker:

@@ -35,11 +35,11 @@ def content_digest(schema: Schema, shards: Sequence[Callable[[str], np.ndarray[A
     Returns
     -------
     str
-        32 hex digits: XXH3-128 over the schema's JSON and, column by column,
+        32 hex digits: XXH3-128 over the schema's canonical JSON and, column by column,
         name and bytes.  File offsets are left out, and bounds of flat
         columns enter as lengths, so that the cut into shards does not show.
     """
-    total = xxhash.xxh3_128(json.dumps(schema.to_json(), sort_keys=True).encode())
+    total = xxhash.xxh3_128(canonical_json(schema.to_json()))
     for name, spec in column_specs(schema).items():
         if spec.computed:
             continue
@@ -55,3 +55,9 @@ def content_digest(schema: Schema, shards: Sequence[Callable[[str], np.ndarray[A
                     column.update(np.ascontiguousarray(values[start : start + step]).data)
         total.update(column.digest())
     return total.hexdigest()
+
+
+def canonical_json(document: object) -> bytes:
+    """Return the one JSON text of a document without floats (RFC 8785)."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode()

@@ -6,7 +6,7 @@ place in the file the spools are then copied.
 
 ``/blobs/<field>`` has the images: N x H x W x C where all are raw and of one
 shape, else all bytes end to end.  ``/columns/<name>`` has the columns and
-``/header`` the header.
+``/header`` and ``/footer`` those.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from fastdata.formats.layout import CODECS
-from fastdata.formats.spool import Spool, copy_into
+from fastdata.formats.layout import CODECS, FOOTER_BYTES
+from fastdata.formats.spool import copy_into
 from fastdata.formats.writer import Array, EncodedImage, Layout, ShardWriter
 from fastdata.schema import Schema
 
@@ -42,11 +42,12 @@ class Hdf5ShardWriter(ShardWriter):
         self.path = directory / "shard.h5"
         for field in schema.images:
             name = self._blobs(field)
-            self.spools[name] = Spool(directory / name, (state or {}).get(name, 0))
+            self._open_spool(name, directory / name, state or {})
 
     @staticmethod
     def _blobs(field: str) -> str:
-        return f"blobs.{field}"
+        """Return the name of a spool that no column has: no column ends in ``.blobs``."""
+        return f"{field}.blobs"
 
     def _append_blobs(self, field: str, images: Sequence[EncodedImage]) -> None:
         self.spools[self._blobs(field)].append(b"".join([image.data for image in images]))
@@ -73,6 +74,12 @@ class Hdf5ShardWriter(ShardWriter):
             for name, array in arrays.items():
                 offsets[name] = _allocate(file, f"columns/{name}", array.dtype, array.shape)
             header = _allocate(file, "header", np.dtype("uint8"), (header_bytes,))
+            # The last to be allocated, it ends the file.  Inside a dataset, the footer
+            # also survives being opened for writing, when HDF5 cuts what it does not know.
+            footer = _allocate(file, "footer", np.dtype("uint8"), (FOOTER_BYTES,))
+        size = self.path.stat().st_size
+        if footer + FOOTER_BYTES == size:
+            size = footer
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             for name, spool in self.spools.items():
@@ -85,13 +92,13 @@ class Hdf5ShardWriter(ShardWriter):
             ends = np.cumsum(lengths, dtype=np.uint64)
             blobs[field] = ends - lengths + np.uint64(offsets[self._blobs(field)])
         columns = {name: offsets[name] for name in arrays}
-        return Layout(self.path, self.path.stat().st_size, header, columns, blobs)
+        return Layout(self.path, size, header, columns, blobs)
 
     def _blob_shape(self, field: str, arrays: Mapping[str, Array]) -> tuple[int, ...]:
         codecs = arrays[f"{field}.codec"].values()
         heights, widths = arrays[f"{field}.height"].values(), arrays[f"{field}.width"].values()
-        same = all(np.all(values == values[0]) for values in (codecs, heights, widths))
-        if same and CODECS[codecs[0]] == "raw":
+        same = all(np.all(values == values[:1]) for values in (codecs, heights, widths))
+        if self.num_samples and same and CODECS[codecs[0]] == "raw":
             channels = self.schema.images[field].channels
             return (self.num_samples, int(heights[0]), int(widths[0]), channels)
         return (self.spools[self._blobs(field)].length,)

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 import xxhash
 
+from fastdata import __version__
 from fastdata.errors import FormatError, ShardCorruptError
 from fastdata.schema import (
     ArrayField,
@@ -78,9 +79,9 @@ class ColumnSpec:
     row_shape : tuple of int, optional
         Shape of one sample's entry.  None for a *flat* column, whose
         entries are of any length and lie end to end; its bounds are
-        then in the column of the same name that ends in ``.offsets``.
+        then in the column of the same name that ends in ``.bounds``.
     bounds : bool
-        Whether this is such an ``.offsets`` column, with one entry more than
+        Whether this is such an ``.bounds`` column, with one entry more than
         there are samples.
     computed : bool
         Whether it is filled at sealing rather than appended to.
@@ -102,7 +103,7 @@ class ColumnSpec:
 def _flat(name: str, dtype: str = "uint8") -> list[ColumnSpec]:
     return [
         ColumnSpec(f"{name}.data", numpy_dtype(dtype), None),
-        ColumnSpec(f"{name}.offsets", numpy_dtype("uint64"), bounds=True),
+        ColumnSpec(f"{name}.bounds", numpy_dtype("uint64"), bounds=True),
     ]
 
 
@@ -184,6 +185,7 @@ class Header:
         document = {
             "format": "fastdata",
             "version": VERSION,
+            "writer": f"fastdata {__version__}",
             "container": self.container,
             "num_samples": self.num_samples,
             "schema": self.schema.to_json(),
@@ -192,7 +194,9 @@ class Header:
             "options": dict(self.options),
             "columns": {name: asdict(column) for name, column in self.columns.items()},
         }
-        data = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+        data = json.dumps(
+            document, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode()
         if length is None:
             return data
         if len(data) > length:
@@ -212,6 +216,8 @@ class Header:
             document = json.loads(data)
             schema = Schema.from_json(document["schema"])
             num_samples = int(document["num_samples"])
+            if num_samples < 0:
+                raise ValueError(f"num_samples is {num_samples}")
             columns = {}
             for name, spec in column_specs(schema).items():
                 entry = document["columns"][name]
@@ -221,9 +227,12 @@ class Header:
                     offset=int(entry["offset"]),
                     checksum=str(entry["checksum"]),
                 )
+                # First of all the dtype: NumPy is not to see one from the file.
+                if column.dtype != spec.dtype.str:
+                    raise ValueError(f"column {name!r} has the dtype {column.dtype!r}")
                 expected = spec.shape(num_samples, column.nbytes if spec.row_shape is None else 0)
-                if column.dtype != spec.dtype.str or column.shape != expected:
-                    raise ValueError(f"column {name!r} is {column.dtype}{list(column.shape)}")
+                if column.shape != expected:
+                    raise ValueError(f"column {name!r} has the shape {column.shape}")
                 if column.offset < 0 or min(column.shape, default=0) < 0:
                     raise ValueError(f"column {name!r} has a negative offset or length")
                 columns[name] = column
@@ -271,11 +280,18 @@ def unpack_footer(footer: bytes, file_size: int, path: Path) -> tuple[int, int, 
             f"{path}: the footer's checksum does not match. "
             "The file is damaged; restore it from a copy or pack it again."
         )
-    _, version, _, offset, length, header_checksum, size = FOOTER.unpack(body)
+    _, version, flags, offset, length, header_checksum, size = FOOTER.unpack(body)
     if version > VERSION:
         raise FormatError(
             f"{path}: format version {version} is newer than {VERSION}, the newest that this "
             "release reads. Upgrade it: pip install --upgrade fastdata"
+        )
+    if version < 1:
+        raise FormatError(f"{path}: there is no format version {version}; the first is 1")
+    if flags:
+        raise FormatError(
+            f"{path}: it uses features (flags {flags:#x}) that this release does not know. "
+            "Upgrade it: pip install --upgrade fastdata"
         )
     if size != file_size or offset + length > file_size - FOOTER_BYTES:
         raise ShardCorruptError(

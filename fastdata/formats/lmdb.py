@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from typing import Any
 import lmdb
 import numpy as np
 
+from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS
 from fastdata.formats.lmdb_pages import data_end, walk
-from fastdata.formats.writer import Array, EncodedImage, Layout, ShardWriter
+from fastdata.formats.writer import Array, EncodedImage, Layout, Record, ShardWriter
 from fastdata.schema import Schema
 
 __all__ = ["LmdbShardWriter"]
@@ -28,6 +30,8 @@ _RAW = CODECS.index("raw")
 _GROUP_BYTES = 1 << 20
 _PENDING_BYTES = 64 << 20
 _FIRST_MAP_BYTES = 256 << 20
+_MAX_VALUE_BYTES = 0xFFFFFFFF - (1 << 16)
+"""LMDB's limit (MAXDATASIZE), with room for the last chunk."""
 
 
 class LmdbShardWriter(ShardWriter):
@@ -85,7 +89,7 @@ class LmdbShardWriter(ShardWriter):
             except lmdb.MapFullError:
                 self._environment.set_mapsize(2 * self._environment.info()["map_size"])
             except lmdb.Error as error:
-                if "space" in str(error).lower():
+                if _is_full(error, self.path.parent):
                     raise OSError(
                         errno.ENOSPC, "No space left on device", str(self.path)
                     ) from error
@@ -105,6 +109,15 @@ class LmdbShardWriter(ShardWriter):
         if self._pending:
             self._write(put)
         self._pending, self._pending_bytes = [], 0
+
+    def append(self, records: Sequence[Record]) -> None:
+        super().append(records)
+        for spool in self.spools.values():
+            if spool.length > _MAX_VALUE_BYTES:
+                raise OptionError(
+                    f"{spool.path.name} has outgrown 4 GB, the most that a value in LMDB can have. "
+                    "Pack into several shards (shard_size=, --shard-size), or into HDF5 (.h5)."
+                )
 
     def _append_blobs(self, field: str, images: Sequence[EncodedImage]) -> None:
         for index, image in enumerate(images, self.num_samples):
@@ -134,7 +147,6 @@ class LmdbShardWriter(ShardWriter):
             known = array.spool is not None and array.nbytes > 0
             values = array.values().reshape(-1).view(np.uint8) if known else bytes(array.nbytes)
             self._put(f"column/{name}", values)
-            self._flush()
         self._put("header", bytes(header_bytes))
         self._flush()
         self._environment.close()
@@ -170,3 +182,13 @@ class LmdbShardWriter(ShardWriter):
     def close(self) -> None:
         self._environment.close()
         super().close()
+
+
+def _is_full(error: lmdb.Error, directory: Path) -> bool:
+    """Tell whether a write failed for want of room.
+
+    On a full disk the first write is cut short, and LMDB reports that as EIO.
+    """
+    status = os.statvfs(directory)
+    no_room = status.f_bavail * status.f_frsize < _PENDING_BYTES
+    return "No space" in str(error) or ("Input/output error" in str(error) and no_room)

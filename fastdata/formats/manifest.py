@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from fastdata import __version__
 from fastdata.errors import DatasetNotFoundError, FormatError
 from fastdata.formats.layout import VERSION, checksum
 from fastdata.schema import Schema
@@ -19,6 +20,9 @@ from fastdata.schema import Schema
 __all__ = ["MANIFEST", "Manifest", "ShardEntry"]
 
 MANIFEST: Final = "manifest.json"
+
+_END = b'"\n}'
+"""Ends the file, behind the 16 digits of the checksum of all that comes before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,17 @@ class ShardEntry:
     num_samples: int
     file_bytes: int
     digest: str
+
+    def check(self) -> None:
+        """Raise ValueError where an entry that came out of a file cannot be true."""
+        texts = all(isinstance(text, str) for text in (self.file, self.digest))
+        counts = all(isinstance(n, int) for n in (self.num_samples, self.file_bytes))
+        # A sample takes more than a byte, so this bounds the sum of all samples too.
+        if not (texts and counts and 0 <= self.num_samples < self.file_bytes < 2**62):
+            raise ValueError(f"{self} cannot be true")
+        if Path(self.file).name != self.file or "\0" in self.file or self.file == "..":
+            raise ValueError(f"shard {self.file!r} lies outside the directory")
+        self.file.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +60,18 @@ class Manifest:
         body = {
             "format": "fastdata",
             "version": VERSION,
+            "writer": f"fastdata {__version__}",
             "digest": self.digest,
             "num_samples": sum(shard.num_samples for shard in self.shards),
             "schema": self.schema.to_json(),
             "options": dict(self.options),
             "shards": [asdict(shard) for shard in self.shards],
         }
-        body["checksum"] = _checksum(body)
+        text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode()
+        head = text.removesuffix(b"\n}") + b',\n "checksum": "'
         scratch = directory / f"{MANIFEST}.new"
-        with open(scratch, "w", encoding="utf-8") as file:
-            json.dump(body, file, indent=1, ensure_ascii=False)
+        with open(scratch, "wb") as file:
+            file.write(head + f"{checksum(head):016x}".encode() + _END)
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, directory / MANIFEST)
@@ -84,15 +101,20 @@ class Manifest:
                 raise ValueError(f"format is {body['format']!r}")
             version = int(body["version"])
             if version <= VERSION:
-                stored = body.pop("checksum")
-                if stored != _checksum(body):
+                head = data[: -len(_END) - 16]
+                if data != head + f"{checksum(head):016x}".encode() + _END:
                     raise ValueError("the checksum does not match")
-                shards = tuple(ShardEntry(**entry) for entry in body["shards"])
-                if any(Path(shard.file).name != shard.file for shard in shards):
-                    raise ValueError("a shard lies outside the directory")
+                shards = tuple(
+                    ShardEntry(*(entry[name] for name in ShardEntry.__dataclass_fields__))
+                    for entry in body["shards"]
+                )
+                if not shards:
+                    raise ValueError("it lists no shards")
+                for shard in shards:
+                    shard.check()
                 schema = Schema.from_json(body["schema"])
-                return cls(schema, body["digest"], shards, body["options"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                return cls(schema, str(body["digest"]), shards, dict(body["options"]))
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise FormatError(
                 f"{path}: not the manifest of a fastdata dataset ({error}). "
                 "Restore it from a copy or pack the dataset again."
@@ -101,7 +123,3 @@ class Manifest:
             f"{path}: format version {version} is newer than {VERSION}, the newest that this "
             "release reads. Upgrade it: pip install --upgrade fastdata"
         )
-
-
-def _checksum(body: Mapping[str, Any]) -> str:
-    return f"{checksum(json.dumps(body, sort_keys=True).encode()):016x}"

@@ -60,7 +60,8 @@ class ShardReader:
         self._check = check
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            # Non-blocking, lest a pipe of that name holds us for ever.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise DatasetNotFoundError(
                 f"{self.path}: no such file. Make it with: fastdata pack IMAGES {self.path}"
@@ -96,6 +97,11 @@ class ShardReader:
             f"{self.path}: {what}. The file is damaged; restore it from a copy or pack it again "
             f"(`fastdata verify {self.path}` lists all damage)."
         )
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of the file."""
+        return self._data_end + FOOTER_BYTES
 
     def __len__(self) -> int:
         return self.header.num_samples
@@ -200,7 +206,7 @@ class ShardReader:
 
     def _entry(self, name: str, index: int) -> memoryview:
         """Return one sample's bytes in a flat column."""
-        bounds = self.column(f"{name}.offsets")
+        bounds = self.column(f"{name}.bounds")
         start, end = int(bounds[index]), int(bounds[index + 1])
         stored = self.header.columns[f"{name}.data"]
         if not start <= end <= stored.nbytes:

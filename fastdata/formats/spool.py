@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Spool", "copy_into"]
+__all__ = ["Spool", "copy_into", "sync_directory"]
 
 _BUFFER_BYTES = 1 << 18
 
@@ -72,3 +72,12 @@ def copy_into(source: Path, length: int, descriptor: int, offset: int) -> None:
             if count == 0:
                 raise OSError(f"{source}: only {done} of {length} bytes could be read")
             done += count
+
+
+def sync_directory(path: Path) -> None:
+    """Return once the renames in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -48,7 +48,7 @@ def find_damage(shard: ShardReader) -> Iterator[Damage]:
         for index in range(len(shard)):
             place = f"{field!r} of sample {index}"
             try:
-                if "key.data" not in broken and "key.offsets" not in broken:
+                if "key.data" not in broken and "key.bounds" not in broken:
                     place += f" (key {shard.key(index)!r})"
                 if checksum(shard.raw_blob(field, index)) != checksums[index]:
                     yield Damage(place, "the checksum does not match")

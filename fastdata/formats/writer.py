@@ -30,7 +30,7 @@ from fastdata.formats.layout import (
     pack_footer,
 )
 from fastdata.formats.reader import ShardReader
-from fastdata.formats.spool import Spool
+from fastdata.formats.spool import Spool, sync_directory
 from fastdata.formats.verify import first_damage
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
 
@@ -87,18 +87,24 @@ class ShardWriter(abc.ABC):
         self.specs: dict[str, ColumnSpec] = column_specs(schema)
         self.num_samples = state.get("num_samples", 0)
         self.blob_bytes = state.get("blob_bytes", 0)
-        self.spools: dict[str, Spool] = {
-            name: Spool(self.column_path(name), state.get(name, 0))
-            for name, spec in self.specs.items()
-            if not spec.computed
-        }
+        self.spools: dict[str, Spool] = {}
         for name, spec in self.specs.items():
+            if not spec.computed:
+                self._open_spool(name, self.column_path(name), state)
             if spec.bounds and self.spools[name].length == 0:
                 self.spools[name].append(np.zeros(1, spec.dtype))
 
     def column_path(self, name: str) -> Path:
         """Return where a column is spooled."""
         return self.directory / f"column.{name}"
+
+    def _open_spool(self, name: str, path: Path, state: Mapping[str, int]) -> None:
+        try:
+            self.spools[name] = Spool(path, state.get(path.name, 0))
+        except BaseException:
+            for spool in self.spools.values():
+                spool.close()
+            raise
 
     # -- what a container supplies ------------------------------------------------
 
@@ -168,14 +174,15 @@ class ShardWriter(abc.ABC):
         data = self.spools[f"{name}.data"]
         ends = np.cumsum([len(value) for value in values], dtype=np.uint64) + np.uint64(data.length)
         data.append(b"".join(values))
-        self._append_array(f"{name}.offsets", ends)
+        self._append_array(f"{name}.bounds", ends)
 
     def commit(self) -> dict[str, int]:
         """Make all appended samples durable; return the state to resume from."""
         self._commit_blobs()
         for spool in self.spools.values():
             spool.sync()
-        state = {name: spool.length for name, spool in self.spools.items()}
+        # By file name, which has a dot: a field may be called num_samples.
+        state = {spool.path.name: spool.length for spool in self.spools.values()}
         return {**state, "num_samples": self.num_samples, "blob_bytes": self.blob_bytes}
 
     def seal(self, path: Path, options: Mapping[str, Any]) -> None:
@@ -231,6 +238,7 @@ class ShardWriter(abc.ABC):
         if damage is not None:
             raise RuntimeError(f"{layout.path}: what was written does not read back: {damage}")
         os.replace(layout.path, path)
+        sync_directory(path.parent)
 
     def _array(self, name: str) -> Array:
         spec = self.specs[name]
@@ -260,7 +268,10 @@ class Array(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where a container put things, as offsets in its file in bytes."""
+    """Where a container put things, as offsets in its file in bytes.
+
+    The footer goes to `file_bytes`, and ends the file.
+    """
 
     path: Path
     file_bytes: int

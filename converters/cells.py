@@ -1,0 +1,90 @@
+"""Values as text: the cells of a manifest, as export writes and packing reads them.
+
+A CSV does not say what its columns are.  A file beside it does: for
+``manifest.csv`` it is ``manifest.schema.json``, ``{"fields": [...]}`` with the
+fields as `Schema.to_json` gives them.  With it, class numbers, dtypes, bytes
+and arrays come back as they were; without it, columns are guessed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import FormatError, SourceError
+from fastdata.schema import ArrayField, BytesField, Field, ScalarField, Schema
+
+__all__ = ["cell_of", "parse_array", "parse_bytes", "read_schema", "schema_path", "write_schema"]
+
+
+def cell_of(value: Any, field: Field) -> str | int | float | bool:
+    """Return a value as the cell of a CSV.
+
+    Classes are named, bytes are base64, arrays are nested JSON lists.
+    """
+    if isinstance(field, ScalarField):
+        number: int | float | bool = value.item()
+        if field.classes is not None and 0 <= number < len(field.classes):
+            return field.classes[int(number)]
+        return number
+    if isinstance(field, BytesField):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(field, ArrayField):
+        return json.dumps(value.tolist())
+    return str(value)
+
+
+def parse_bytes(cell: str) -> bytes:
+    """Return the bytes of a base64 cell."""
+    try:
+        return base64.b64decode(cell, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{cell[:40]!r} is not base64: {error}") from error
+
+
+def parse_array(cell: str, field: ArrayField) -> np.ndarray[Any, Any]:
+    """Return the array of a cell with a JSON list.
+
+    An empty list says nothing of the dimensions inside it; the field does.
+    """
+    values = np.asarray(json.loads(cell))
+    if values.size == 0 and values.ndim < len(field.shape):
+        missing = field.shape[values.ndim :]
+        values = values.reshape(*values.shape, *(length or 0 for length in missing))
+    return values
+
+
+def schema_path(manifest: Path) -> Path:
+    """Return where the schema of a manifest is."""
+    return manifest.with_suffix(".schema.json")
+
+
+def write_schema(manifest: Path, schema: Schema) -> None:
+    """Write the schema beside a manifest."""
+    text = json.dumps({"fields": schema.to_json()}, indent=1, ensure_ascii=False)
+    schema_path(manifest).write_text(text + "\n", encoding="utf-8")
+
+
+def read_schema(manifest: Path) -> Schema | None:
+    """Return the schema beside a manifest; None where there is none.
+
+    Raises
+    ------
+    SourceError
+        If the file is no schema.
+    """
+    path = schema_path(manifest)
+    try:
+        return Schema.from_json(json.loads(path.read_bytes())["fields"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, FormatError) as error:
+        raise SourceError(
+            f"{path}: this is no schema ({error}). Mend it, or remove it to have the columns "
+            f"of {manifest.name} guessed."
+        ) from error

@@ -1,0 +1,55 @@
+"""The command ``fastdata``: one module a command, and what they share.
+
+==============  ==============================================================
+``shell.py``    what surrounds a command: errors, signals, exit codes
+``output.py``   results on standard output, as text or as one JSON document
+``choices.py``  the closed choices of options, and types of arguments
+``pack.py``     ``fastdata pack``
+``info.py``     ``fastdata info``
+``verify.py``   ``fastdata verify``
+``export.py``   ``fastdata export``
+==============  ==============================================================
+
+Nothing here imports NumPy, PyTorch or a container library at module level, so
+that ``--help`` answers at once; a command imports its work when it is run.
+"""
+
+from __future__ import annotations
+
+import click
+
+from fastdata import __version__
+from fastdata.cli.export import export_command
+from fastdata.cli.info import info_command
+from fastdata.cli.pack import pack_command
+from fastdata.cli.shell import Shell
+from fastdata.cli.verify import verify_command
+
+__all__ = ["main"]
+
+
+@click.group(
+    cls=Shell,
+    commands={
+        "pack": pack_command,
+        "info": info_command,
+        "verify": verify_command,
+        "export": export_command,
+    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  fastdata pack ./images train.lmdb
+  fastdata info train.lmdb
+
+\b
+Exit codes:
+  0 done    1 failed    2 wrong usage    3 samples rejected, or damage found
+  4 destination taken   5 disk full      130 Ctrl-C    143 SIGTERM""",
+)
+@click.version_option(__version__, prog_name="fastdata", message="%(prog)s %(version)s")
+def main() -> None:
+    """Pack image datasets once, feed PyTorch at the speed of the machine.
+
+    `fastdata COMMAND --help` explains a command.
+    """

@@ -1,0 +1,69 @@
+"""The closed choices of options, and the types of arguments.
+
+The choices repeat ``Literal`` types of modules that are too heavy to import for
+``--help``; ``tests/test_cli.py`` holds them against these.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import click
+
+__all__ = [
+    "CODECS",
+    "CONTAINERS",
+    "FIELD_KINDS",
+    "FILTERS",
+    "RESIZES",
+    "parse_field",
+    "parse_size",
+    "parse_slice",
+]
+
+RESIZES: Final = ("short", "long", "exact", "crop", "none")
+FILTERS: Final = ("bilinear", "bicubic", "lanczos")
+CODECS: Final = ("auto", "jpeg", "png", "raw", "keep")
+CONTAINERS: Final = ("lmdb", "hdf5")
+ON_ERROR: Final = ("report", "stop")
+FIELD_KINDS: Final = (
+    "image",
+    "mask",
+    "label",
+    "int",
+    "float",
+    "bool",
+    "string",
+    "bytes",
+    "array",
+)
+MAX_PIXELS: Final = 178_956_970
+
+
+def parse_size(value: object) -> int | tuple[int, int]:
+    """Parse ``256``, or height and width as ``224x320``."""
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", str(value).strip().lower())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is neither a number nor HEIGHTxWIDTH such as 224x320.")
+    height, width = match.groups()
+    return int(height) if width is None else (int(height), int(width))
+
+
+def parse_field(value: str | tuple[str, str]) -> tuple[str, str]:
+    """Parse ``NAME=KIND``."""
+    if isinstance(value, tuple):
+        return value  # click converts twice
+    name, _, kind = value.partition("=")
+    if not name or kind not in FIELD_KINDS:
+        raise click.BadParameter(
+            f"{value!r} is not NAME=KIND with a kind out of {', '.join(FIELD_KINDS)}."
+        )
+    return name, kind
+
+
+def parse_slice(value: str) -> slice:
+    """Parse ``START:STOP[:STEP]``."""
+    if not re.fullmatch(r"(-?\d+)?:(-?\d+)?(:[1-9]\d*)?", value):
+        raise click.BadParameter(f"{value!r} is not START:STOP or START:STOP:STEP, e.g. 0:100.")
+    return slice(*(int(part) if part else None for part in value.split(":")))

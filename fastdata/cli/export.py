@@ -1,0 +1,59 @@
+"""``fastdata export``: from a dataset back to files."""
+
+from __future__ import annotations
+
+import click
+
+from fastdata.cli.choices import parse_slice
+from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
+from fastdata.cli.shell import DONE
+
+__all__ = ["export_command"]
+
+_EPILOG = """\b
+Examples:
+  fastdata export train.lmdb ./images
+  fastdata export train.lmdb ./sample --select 0:100
+  fastdata pack ./images/manifest.csv again.lmdb
+
+\b
+OUT gets one folder a class and manifest.csv, with a row a sample and a column a
+field; beside it manifest.schema.json tells `fastdata pack` what the columns are.
+Encoded images are written byte for byte; raw ones as PNG.
+
+\b
+Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk full."""
+
+
+@click.command("export", epilog=_EPILOG, short_help="Write a dataset back to image files.")
+@click.argument("dataset", type=click.Path())
+@click.argument("out", type=click.Path())
+@click.option(
+    "--select",
+    type=parse_slice,
+    metavar="START:STOP",
+    help="Export only these samples, counted as Python's slices do.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace an earlier export at OUT.")
+@quiet_option
+@json_option
+@traceback_option
+def export_command(
+    dataset: str, out: str, select: slice | None, overwrite: bool, quiet: bool, as_json: bool
+) -> int:
+    """Write the images of DATASET to files in the new folder OUT, and the rest to a CSV."""
+    import fastdata
+    from fastdata.converters.export import export
+
+    chosen = fastdata.open(dataset)
+    report = export(
+        chosen if select is None else chosen[select],
+        out,
+        overwrite=overwrite,
+        progress=False if quiet else None,
+    )
+    if as_json:
+        emit_json(report.to_json())
+    elif not quiet:
+        emit(str(report))
+    return DONE

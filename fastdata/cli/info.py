@@ -1,0 +1,99 @@
+"""``fastdata info``: what is in a dataset?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fastdata.cli.output import emit, emit_json, json_option, megabytes, traceback_option
+from fastdata.cli.shell import DONE
+
+__all__ = ["info_command"]
+
+_CLASSES_SHOWN = 20
+
+_EPILOG = """\b
+Examples:
+  fastdata info train.lmdb
+  fastdata info train.lmdb --json | jq -r .digest
+
+\b
+Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage."""
+
+
+@click.command("info", epilog=_EPILOG, short_help="Tell what is in a dataset.")
+@click.argument("dataset", type=click.Path())
+@json_option
+@traceback_option
+def info_command(dataset: str, as_json: bool) -> int:
+    """Tell what is in DATASET: samples, fields, codecs, classes, digest, and how to load it.
+
+    Looks at columns only: images are neither read nor checked (`fastdata verify` does).
+    """
+    from fastdata.summary import summarise
+
+    summary = summarise(dataset)
+    if as_json:
+        emit_json(summary)
+    else:
+        emit("\n".join(_lines(summary)))
+    return DONE
+
+
+def _lines(summary: dict[str, Any]) -> list[str]:
+    shards = summary["num_shards"]
+    lines = [
+        f"{summary['path']}: {summary['num_samples']:,} samples, {shards:,} "
+        f"{'/'.join(summary['containers'])} shard{'s' * (shards != 1)}, "
+        f"{megabytes(summary['file_bytes'])}"
+    ]
+    for field in summary["fields"]:
+        lines.append(f"  {field['name']}: {_field_line(field)}")
+    for field in summary["fields"]:
+        lines += _class_lines(field)
+    if summary["options"]:
+        options = " ".join(
+            f"{name}={'x'.join(map(str, value)) if isinstance(value, list) else value}"
+            for name, value in summary["options"].items()
+            if value is not None
+        )
+        lines.append(f"packed with: {options}")
+    lines.append(f"digest: {summary['digest']}")
+    lines.append(f"load it: {summary['load_line']}")
+    return lines
+
+
+def _field_line(field: dict[str, Any]) -> str:
+    if field["kind"] == "image":
+        kind = "mask" if field["mask"] else "RGB image" if field["channels"] == 3 else "grey image"
+        codecs = ", ".join(f"{name} {count:,}" for name, count in field["codecs"].items())
+        size = " x ".join(_spread(field[side]) for side in ("height", "width"))
+        return f"{kind}, {size} (H x W), {megabytes(field['bytes'])}; {codecs}"
+    if field["kind"] == "scalar":
+        classes = f", {len(field['classes'])} classes" if field["classes"] else ""
+        return f"{field['dtype']}{classes}"
+    if field["kind"] == "array":
+        shape = "x".join("?" if length is None else str(length) for length in field["shape"])
+        return f"array, {field['dtype']}, {shape}"
+    return str(field["kind"])
+
+
+def _spread(values: dict[str, int]) -> str:
+    if values["min"] == values["max"]:
+        return str(values["min"])
+    return f"{values['min']}-{values['max']} (median {values['median']})"
+
+
+def _class_lines(field: dict[str, Any]) -> list[str]:
+    if not field.get("classes"):
+        return []
+    counts = list(zip(field["classes"], field["class_counts"], strict=True))
+    width = max(len(name) for name, _ in counts[:_CLASSES_SHOWN])
+    lines = [f"classes of {field['name']}, samples each:"]
+    lines += [f"  {name:<{width}}  {count:,}" for name, count in counts[:_CLASSES_SHOWN]]
+    if len(counts) > _CLASSES_SHOWN:
+        lines.append(f"  ... and {len(counts) - _CLASSES_SHOWN:,} more; --json has all")
+    if field["num_without_class"]:
+        lines.append(f"  (no class: {field['num_without_class']:,})")
+    return lines

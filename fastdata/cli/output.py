@@ -1,0 +1,80 @@
+"""Results on standard output; everything else goes to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = [
+    "emit",
+    "emit_json",
+    "json_option",
+    "leave_stdout",
+    "megabytes",
+    "quiet_option",
+    "traceback_option",
+]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def emit(text: str) -> None:
+    """Print a result.
+
+    A reader that has gone (``fastdata info x | head -1``) is no error.  File
+    names that standard output cannot show are escaped rather than fatal.
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+    except BrokenPipeError:
+        leave_stdout()
+
+
+def leave_stdout() -> None:
+    """Stop using standard output: its reader has gone."""
+    # The interpreter flushes once more as it ends; give it somewhere to.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def emit_json(document: Any) -> None:
+    """Print the one JSON document of a ``--json`` run; pure ASCII, so always printable."""
+    emit(json.dumps(document, indent=2))
+
+
+def megabytes(count: int) -> str:
+    """Return a number of bytes for people."""
+    if count < 1_000_000:
+        return f"{count / 1e3:,.1f} kB"
+    return f"{count / 1e6:,.1f} MB" if count < 10_000_000_000 else f"{count / 1e9:,.1f} GB"
+
+
+def json_option(command: _Command) -> _Command:
+    """Add ``--json`` as the argument `as_json`; `Shell` reports errors by it too."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document, also for an error."
+    )(command)
+
+
+def quiet_option(command: _Command) -> _Command:
+    """Add ``--quiet``."""
+    return click.option(
+        "--quiet", "-q", is_flag=True, help="No progress and no summary; errors only."
+    )(command)
+
+
+def traceback_option(command: _Command) -> _Command:
+    """Add ``--traceback``, which `Shell` looks for itself."""
+    return click.option(
+        "--traceback",
+        is_flag=True,
+        expose_value=False,
+        help="Show where an error came from, as FASTDATA_TRACEBACK=1 does.",
+    )(command)

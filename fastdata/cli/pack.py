@@ -1,0 +1,169 @@
+"""``fastdata pack``: from images to a dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fastdata.cli.choices import (
+    CODECS,
+    CONTAINERS,
+    FILTERS,
+    MAX_PIXELS,
+    ON_ERROR,
+    RESIZES,
+    parse_field,
+    parse_size,
+)
+from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
+from fastdata.cli.shell import DONE, FOUND, Terminated
+
+__all__ = ["pack_command"]
+
+_KEPT = "What was packed so far is kept: running the same command again continues."
+
+_EPILOG = """\b
+Examples:
+  fastdata pack ./images train.lmdb
+  fastdata pack labels.csv train.h5 --size 224 --resize crop --codec raw
+  fastdata pack ./images shards/ --shard-size 2GB --shuffle
+
+\b
+SOURCE is a folder of class folders, as torchvision's ImageFolder takes it, or a
+.csv or .tsv with the columns path,label[,more].  Other Python packages can add formats.
+
+\b
+Interrupted in any way, the same command goes on where it stopped.
+
+\b
+Exit codes: 0 all packed; 3 packed, but samples were rejected (listed in
+DESTINATION.rejects.csv); 1 failed; 2 wrong usage; 4 DESTINATION exists, is being
+packed to, or has an unfinished pack of something else; 5 disk full."""
+
+
+@click.command("pack", epilog=_EPILOG, short_help="Pack images into a dataset.")
+@click.argument("source", type=click.Path())
+@click.argument("destination", type=click.Path())
+@click.option(
+    "--size",
+    type=parse_size,
+    default=256,
+    show_default=True,
+    metavar="N|HxW",
+    help="Pixels of the side that --resize names, or height and width.",
+)
+@click.option(
+    "--resize",
+    type=click.Choice(RESIZES),
+    help="What --size is: the short or long side; the exact shape; the shape to crop to from the "
+    "centre.  [default: short; none with --codec keep]",
+)
+@click.option("--enlarge", is_flag=True, help="Also enlarge images that are smaller.")
+@click.option(
+    "--filter",
+    type=click.Choice(FILTERS),
+    default="bilinear",
+    show_default=True,
+    help="Resizing filter, antialiased.",
+)
+@click.option(
+    "--codec",
+    type=click.Choice(CODECS),
+    default="auto",
+    show_default=True,
+    help="How images are stored. auto: raw up to 64x64, else jpeg, png for masks. "
+    "keep: the files byte for byte.",
+)
+@click.option(
+    "--quality", type=int, default=90, show_default=True, help="Of JPEGs that are encoded, 1-100."
+)
+@click.option("--channels", type=int, default=3, show_default=True, help="3 (RGB) or 1 (grey).")
+@click.option(
+    "--container",
+    type=click.Choice(CONTAINERS),
+    help="Kind of file.  [default: by DESTINATION's suffix, else lmdb]",
+)
+@click.option(
+    "--shards",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Cut into so many files; more than one make DESTINATION a folder.",
+)
+@click.option(
+    "--shard-size",
+    metavar="N|SIZE",
+    help="Cut into files of so many samples (5000), or of about so many bytes (2GB).",
+)
+@click.option(
+    "--num-workers",
+    "--workers",
+    type=int,
+    help="Worker processes; 0 for none.  [default: one a core]",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(ON_ERROR),
+    default="report",
+    show_default=True,
+    help="Leave bad images out and list them, or stop at the first.",
+)
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace DESTINATION once the new dataset is complete; drop another unfinished pack.",
+)
+@click.option("--limit", type=int, metavar="N", help="Take only the first N samples.")
+@click.option("--shuffle", is_flag=True, help="Pack in a random order.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of that order.")
+@click.option(
+    "--format", metavar="NAME", help="Format of SOURCE, e.g. folder.  [default: recognised]"
+)
+@click.option(
+    "--field",
+    "fields",
+    type=parse_field,
+    multiple=True,
+    metavar="NAME=KIND",
+    help="Kind of a column, where it is not guessed right; may be repeated.",
+)
+@click.option(
+    "--max-pixels",
+    type=int,
+    default=MAX_PIXELS,
+    show_default=True,
+    help="Reject larger images: decompression bombs.",
+)
+@click.option(
+    "--dct-margin",
+    type=float,
+    default=3.0,
+    show_default=True,
+    help="Decode JPEGs at 1/2, 1/4 or 1/8 where so many times the target remains.",
+)
+@quiet_option
+@json_option
+@traceback_option
+def pack_command(
+    source: str, destination: str, quiet: bool, as_json: bool, fields: Any, **options: Any
+) -> int:
+    """Pack the images of SOURCE into the dataset DESTINATION (.lmdb, .h5 or a folder)."""
+    try:
+        import fastdata
+
+        report = fastdata.pack(
+            source,
+            destination,
+            fields=dict(fields) or None,
+            progress=False if quiet else None,
+            **options,
+        )
+    except (KeyboardInterrupt, Terminated) as stop:
+        stop.args = (_KEPT,)
+        raise
+    if as_json:
+        emit_json(report.to_json())
+    elif not quiet:
+        emit(str(report))
+    return FOUND if report.num_rejected else DONE

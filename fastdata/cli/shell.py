@@ -1,0 +1,178 @@
+"""What surrounds every command: errors become one paragraph and an exit code.
+
+====  ========================================================================
+code  meaning
+====  ========================================================================
+0     all packed; intact; done
+1     failed
+2     wrong usage, or an option with a value that cannot be used
+3     ``pack``: done, but samples were rejected; ``verify``: damage found
+4     the destination exists, is locked, or has an unfinished pack of something else
+5     the disk is full
+130   stopped by Ctrl-C
+143   stopped by SIGTERM
+====  ========================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+
+from fastdata.cli.output import emit_json, leave_stdout
+from fastdata.errors import (
+    DestinationExistsError,
+    DestinationLockedError,
+    DiskFullError,
+    FastdataError,
+    JobChangedError,
+    OptionError,
+)
+
+__all__ = ["DONE", "FAILED", "FOUND", "Shell", "Terminated"]
+
+DONE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+FOUND: Final = 3
+"""Samples rejected, or damage found."""
+TAKEN: Final = 4
+DISK_FULL: Final = 5
+INTERRUPTED: Final = 128 + signal.SIGINT
+TERMINATED: Final = 128 + signal.SIGTERM
+
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (OptionError, USAGE),
+    (DestinationExistsError, TAKEN),
+    (DestinationLockedError, TAKEN),
+    (JobChangedError, TAKEN),
+    (DiskFullError, DISK_FULL),
+    (KeyboardInterrupt, INTERRUPTED),
+)
+
+
+_HELP = frozenset({"-h", "--help", "--version"})
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived.  As with `KeyboardInterrupt`, code that cleans up does so."""
+
+
+class Failure(NamedTuple):
+    """How a run failed, for people and for programs."""
+
+    type: str
+    message: str
+    code: int
+
+
+class Shell(click.Group):
+    """A group of commands that return their exit code and may raise anything."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which they are used, not the alphabet's."""
+        return list(self.commands)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command; exit with its code."""
+        if not standalone_mode or "_FASTDATA_COMPLETE" in os.environ:
+            return super().main(args, prog_name, complete_var, standalone_mode, **extra)
+        words = list(sys.argv[1:] if args is None else args) or ["--help"]
+        try:
+            with _sigterm_raises(), self.make_context(prog_name or "fastdata", [*words]) as context:
+                code = self.invoke(context)
+        except click.exceptions.Exit as end:  # what --help and --version raise
+            code = end.exit_code
+        except (Exception, KeyboardInterrupt, Terminated) as error:
+            if isinstance(error, BrokenPipeError) and _HELP.intersection(words):
+                leave_stdout()
+                sys.exit(DONE)  # nobody reads the help to its end
+            code = _report(error, words)
+        sys.exit(code or DONE)
+
+
+def _report(error: BaseException, words: Sequence[str]) -> int:
+    failure = _describe(error)
+    if _has(words, "--traceback") or os.environ.get("FASTDATA_TRACEBACK", "0") not in ("", "0"):
+        traceback.print_exception(error)
+    if _has(words, "--json"):
+        emit_json({"error": {"type": failure.type, "message": failure.message}})
+    with contextlib.suppress(BrokenPipeError):
+        kind = "" if failure.code > 128 else "error: "
+        click.echo(f"fastdata: {kind}{failure.message}", err=True)
+    return failure.code
+
+
+def _describe(error: BaseException) -> Failure:
+    name = type(error).__name__
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    if isinstance(error, Terminated):
+        return Failure(name, f"stopped by SIGTERM. {error}".strip(), TERMINATED)
+    if isinstance(error, KeyboardInterrupt):
+        return Failure(name, f"stopped by Ctrl-C. {error}".strip(), code)
+    if isinstance(error, click.ClickException):
+        return Failure(name, _usage_message(error), error.exit_code)
+    if isinstance(error, OSError) and error.strerror:
+        # Without Python's "[Errno 28]", which tells a user nothing.
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return Failure(name, _paragraph(f"{place}{error.strerror}"), code)
+    if isinstance(error, (FastdataError, OSError)):
+        return Failure(name, _paragraph(str(error)), code)
+    return Failure(
+        name,
+        _paragraph(
+            f"unexpected {name}: {error}. This is likely a bug in fastdata: please report it, "
+            "with what --traceback shows."
+        ),
+        code,
+    )
+
+
+def _usage_message(error: click.ClickException) -> str:
+    message = _paragraph(error.format_message())
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return message
+    return f"{message} `{context.command_path} --help` shows what it takes."
+
+
+def _paragraph(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _has(words: Sequence[str], flag: str) -> bool:
+    """Tell whether a flag was given, even where the command line cannot be parsed."""
+    options = words[: words.index("--")] if "--" in words else words
+    return flag in options
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that work done is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def stop(signum: int, frame: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,247 @@
+"""Verify a whole dataset: every shard, and the shards against their manifest.
+
+Damage is listed, not raised, so that one bad shard does not hide the next.
+What is raised is that there is nothing here to verify: no such file, a file
+that never was a shard, or one of a newer version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from fastdata.dataset import _expand
+from fastdata.errors import FastdataError, FormatError, ShardCorruptError
+from fastdata.formats.digest import content_digest
+from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION
+from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
+from fastdata.formats.reader import ShardReader
+from fastdata.formats.verify import find_damage
+
+__all__ = ["Damaged", "VerifyReport", "verify"]
+
+_SUFFIXES = (".lmdb", ".h5", ".hdf5")
+_HDF5_START = b"\x89HDF\r\n\x1a\n"
+_LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
+"""At byte 16 of an LMDB file: behind the first page's header."""
+
+
+class Damaged(NamedTuple):
+    """One thing that is wrong.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    place : str
+        A column, or a field of a sample; empty where it is the file as a whole.
+    reason : str
+    """
+
+    path: Path
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return ": ".join(str(part) for part in self if part)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The outcome of `verify`.
+
+    Attributes
+    ----------
+    path : str
+        What was verified.
+    num_shards, num_samples, file_bytes : int
+        Of the shards that could be read.
+    damage : tuple of Damaged
+    """
+
+    path: str
+    num_shards: int
+    num_samples: int
+    file_bytes: int
+    damage: tuple[Damaged, ...]
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.damage
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return {
+            "path": self.path,
+            "intact": self.intact,
+            "num_shards": self.num_shards,
+            "num_samples": self.num_samples,
+            "file_bytes": self.file_bytes,
+            "damage": [
+                {"path": str(d.path), "place": d.place, "reason": d.reason} for d in self.damage
+            ],
+        }
+
+
+def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> VerifyReport:
+    """Read a dataset whole and list everything that is damaged.
+
+    Parameters
+    ----------
+    path : path-like
+        A shard, a directory of shards, or a glob pattern.
+    progress : bool, optional
+        A progress bar on standard error; by default where that is a terminal.
+
+    Raises
+    ------
+    DatasetNotFoundError, FormatError
+        If there is no dataset, or one of a newer version.
+    """
+    parts = _expand(path)
+    with tqdm(
+        unit="img",
+        desc=f"verifying {Path(path).name}",
+        disable=None if progress is None else not progress,
+        dynamic_ncols=True,
+    ) as bar:
+        run = _Verification(bar)
+        for part in parts:
+            if part.is_dir():
+                run.directory(part)
+            else:
+                run.single(part)
+    return VerifyReport(
+        os.fspath(path), run.num_shards, run.num_samples, run.file_bytes, tuple(run.damage)
+    )
+
+
+class _CountingReader(ShardReader):
+    """A reader that moves a progress bar with each image that is read."""
+
+    bar: tqdm[Any] | None = None
+
+    def raw_blob(self, field: str, index: int) -> memoryview:
+        if self.bar is not None and field == next(iter(self.header.schema.images)):
+            self.bar.update()
+        return super().raw_blob(field, index)
+
+
+class _Verification:
+    """One run: what has been read and found so far."""
+
+    def __init__(self, bar: tqdm[Any]) -> None:
+        self.bar = bar
+        self.num_shards = 0
+        self.num_samples = 0
+        self.file_bytes = 0
+        self.damage: list[Damaged] = []
+
+    def single(self, path: Path) -> None:
+        """Verify a shard that stands for itself."""
+        try:
+            self._read(path)
+        except ShardCorruptError as error:
+            self._found(path, "", error)
+        except FormatError as error:
+            if not _was_cut(path):
+                raise
+            self._found(path, "", error)
+
+    def directory(self, path: Path) -> None:
+        """Verify a directory of shards against its manifest."""
+        try:
+            manifest = Manifest.read(path)
+        except FormatError as error:
+            if _is_newer(path / MANIFEST):
+                raise
+            self._found(path / MANIFEST, "", error)
+            for shard in sorted(path.iterdir()):
+                if shard.suffix in _SUFFIXES:
+                    self._listed(shard, None)
+            return
+        before = len(self.damage)
+        self.bar.total = sum(entry.num_samples for entry in manifest.shards)
+        readers = [self._listed(path / entry.file, entry) for entry in manifest.shards]
+        self._compare(path / MANIFEST, manifest, [r for r in readers if r is not None])
+        if len(self.damage) == before and manifest.digest != content_digest(
+            manifest.schema, [reader.raw_column for reader in readers if reader is not None]
+        ):
+            self.damage.append(
+                Damaged(path / MANIFEST, "digest", "it is not that of the shards together")
+            )
+
+    def _compare(self, path: Path, manifest: Manifest, readers: Sequence[ShardReader]) -> None:
+        for reader in readers:
+            if reader.header.schema != manifest.schema:
+                reason = f"{reader.path.name} has other fields: {reader.header.schema!r}"
+                self.damage.append(Damaged(path, "schema", reason))
+
+    def _listed(self, path: Path, entry: ShardEntry | None) -> ShardReader | None:
+        """Verify one shard of a directory; None where it cannot be read at all."""
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            self.damage.append(Damaged(path, "", f"the shard is missing ({error.strerror})"))
+            return None
+        if entry is not None and size != entry.file_bytes:
+            reason = f"{entry.file_bytes} bytes were written but the file has {size}"
+            self.damage.append(Damaged(path, "", reason))
+        try:
+            reader = self._read(path)
+        except FastdataError as error:
+            self._found(path, "", error)
+            return None
+        if entry is not None and entry.digest != reader.header.digest:
+            reason = (
+                f"not the shard that the manifest lists (its digest is {reader.header.digest}, "
+                f"not {entry.digest})"
+            )
+            self.damage.append(Damaged(path, "", reason))
+        if entry is not None and entry.num_samples != len(reader):
+            reason = f"{len(reader)} samples, where the manifest lists {entry.num_samples}"
+            self.damage.append(Damaged(path, "", reason))
+        return reader
+
+    def _read(self, path: Path) -> ShardReader:
+        reader = _CountingReader(path)
+        reader.bar = self.bar
+        if self.bar.total is None:
+            self.bar.total = len(reader)
+        self.num_shards += 1
+        self.num_samples += len(reader)
+        self.file_bytes += path.stat().st_size
+        try:
+            self.damage += (Damaged(path, *found) for found in find_damage(reader))
+        except FastdataError as error:
+            self._found(path, "", error)
+        return reader
+
+    def _found(self, path: Path, place: str, error: FastdataError) -> None:
+        reason = str(error).removeprefix(f"{path}: ")
+        self.damage.append(Damaged(path, place, reason))
+
+
+def _was_cut(path: Path) -> bool:
+    """Tell whether a file begins as a container and lacks a shard's end."""
+    with open(path, "rb") as file:
+        start = file.read(32)
+        file.seek(max(0, path.stat().st_size - FOOTER_BYTES))
+        end = file.read()
+    container = start.startswith(_HDF5_START) or start[16:20] == _LMDB_MAGIC
+    return container and not end.startswith(MAGIC)
+
+
+def _is_newer(path: Path) -> bool:
+    """Tell whether a manifest is sound but of a newer version."""
+    try:
+        return int(json.loads(path.read_bytes())["version"]) > VERSION
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

@@ -1,0 +1,112 @@
+"""Fixtures that all tests share: packed datasets, and a watch for leaks."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing.forkserver as forkserver
+import multiprocessing.resource_tracker as resource_tracker
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from samples import EVERY_KIND, SUFFIXES, make_records, write_shard, write_shards
+
+_PATIENCE_SECONDS = 5.0
+
+
+def _descriptors() -> set[str]:
+    """Return the open file descriptors and what they are, where the system tells."""
+    # These two live until the interpreter ends: multiprocessing keeps them.
+    kept = {
+        getattr(resource_tracker._resource_tracker, "_fd", None),
+        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+    }
+    found = set()
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # the descriptor of the listing itself
+            continue
+        if int(name) not in kept:
+            found.add(f"descriptor {name} ({target})")
+    return found
+
+
+def _threads() -> set[str]:
+    # tqdm keeps one thread that watches all bars.
+    return {
+        f"thread {thread.name}"
+        for thread in threading.enumerate()
+        if type(thread).__name__ != "TMonitor"
+    }
+
+
+def _children() -> set[str]:
+    found = set()
+    for child in psutil.Process().children():
+        try:
+            command = " ".join(child.cmdline())
+        except psutil.Error:
+            command = "ended, but not waited for"
+        if "resource_tracker" not in command and "forkserver" not in command:
+            found.add(f"process {child.pid} ({command})")
+    return found
+
+
+def _resources() -> set[str]:
+    return _descriptors() | _threads() | _children()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Let writers think that the disk is instant: tests outlive processes, not power cuts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(os, "fdatasync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """Fail a test that leaves a file descriptor, a thread or a child process behind."""
+    before = _resources()
+    yield
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while left := _resources() - before:
+        if time.monotonic() > deadline:
+            pytest.fail(f"the test left behind: {', '.join(sorted(left))}")
+        # What only a reference cycle holds is no leak, nor what is about to end.
+        gc.collect()
+        time.sleep(0.02)
+
+
+@pytest.fixture(params=list(SUFFIXES))
+def container(request: pytest.FixtureRequest) -> str:
+    """Every container in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def shard(tmp_path: Path, container: str) -> Path:
+    """A shard of six labelled JPEGs, in every container in turn."""
+    return write_shard(tmp_path / f"shard{SUFFIXES[container]}", make_records())
+
+
+@pytest.fixture
+def rich_shard(tmp_path: Path, container: str) -> Path:
+    """A shard of six samples with a field of every kind, in every container in turn."""
+    records = make_records(EVERY_KIND, codec=("jpeg", "png", "raw", "file"))
+    return write_shard(tmp_path / f"rich{SUFFIXES[container]}", records, EVERY_KIND)
+
+
+@pytest.fixture
+def shards(tmp_path: Path, container: str) -> Path:
+    """A directory of three shards of 3, 1 and 2 labelled JPEGs, in every container in turn."""
+    records = make_records()
+    parts = records[:3], records[3:4], records[4:]
+    return write_shards(tmp_path / "shards", parts, container=container)

@@ -1,0 +1,75 @@
+"""The worked example of ``converters/README.md`` does what it says there."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastdata
+from fastdata.errors import OptionError
+
+README = Path(__file__).parents[1] / "converters" / "README.md"
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the example as pip would: a module, and metadata that names its entry point."""
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL))
+    site = tmp_path / "site"
+    metadata = site / "fastdata_jsonl-0.1.dist-info"
+    metadata.mkdir(parents=True)
+    (site / "fastdata_jsonl.py").write_text(blocks["python"], encoding="utf-8")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: fastdata-jsonl\nVersion: 0.1\n"
+    )
+    (entry,) = re.findall(r"^jsonl = \"(.*)\"$", blocks["toml"], re.MULTILINE)
+    (metadata / "entry_points.txt").write_text(f"[fastdata.converters]\njsonl = {entry}\n")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.delitem(sys.modules, "fastdata_jsonl", raising=False)
+
+
+def make_source(folder: Path) -> None:
+    """Make five images, and six lines about them."""
+    folder.mkdir()
+    lines = []
+    for i in range(6):
+        lines.append(json.dumps({"file_name": f"{i}.png", "text": f"picture {i}"}))
+        if i < 5:
+            Image.fromarray(np.full((90, 80, 3), i, np.uint8)).save(folder / f"{i}.png")
+    (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.usefixtures("plugin")
+def test_the_example_packs_and_lists_what_is_missing(tmp_path: Path) -> None:
+    make_source(tmp_path / "captions")
+    report = fastdata.pack(
+        tmp_path / "captions", tmp_path / "captions.h5", shuffle=True, num_workers=0, progress=False
+    )
+    assert [reject.key for reject in report.rejects] == ["5.png"]
+    dataset = fastdata.open(tmp_path / "captions.h5")
+    texts = [dataset[i].text for i in range(len(dataset))]
+    assert sorted(texts) == [f"picture {i}" for i in range(5)]
+    assert [f"picture {key[0]}" for key in dataset.keys] == texts
+    assert [int(sample.image[0, 9, 9]) for sample in dataset] == [int(t[-1]) for t in texts]
+
+
+@pytest.mark.usefixtures("plugin")
+def test_the_example_can_be_chosen_by_name_and_refuses_fields(tmp_path: Path) -> None:
+    make_source(tmp_path / "captions")
+    (tmp_path / "captions" / "more").mkdir()  # now the folder format would take it
+    options = {"format": "jsonl", "num_workers": 0, "progress": False}
+    report = fastdata.pack(tmp_path / "captions", tmp_path / "out.lmdb", **options)  # type: ignore[arg-type]
+    assert report.num_samples == 5
+    with pytest.raises(OptionError, match="the fields image and text"):
+        fastdata.pack(
+            tmp_path / "captions",
+            tmp_path / "b.lmdb",
+            fields={"text": "int"},
+            **options,  # type: ignore[arg-type]
+        )
