@@ -35,6 +35,8 @@ def cell_of(value: Any, field: Field) -> str | int | float | bool:
     if isinstance(field, BytesField):
         return base64.b64encode(value).decode("ascii")
     if isinstance(field, ArrayField):
+        if value.size == 0 and value.ndim > 1:
+            return json.dumps({"shape": value.shape})  # which lists cannot say
         return json.dumps(value.tolist())
     return str(value)
 
@@ -50,9 +52,13 @@ def parse_bytes(cell: str) -> bytes:
 def parse_array(cell: str, field: ArrayField) -> np.ndarray[Any, Any]:
     """Return the array of a cell with a JSON list.
 
-    An empty list says nothing of the dimensions inside it; the field does.
+    An empty list says nothing of the dimensions inside it; the field does, or
+    else ``{"shape": [...]}`` in the place of the list.
     """
-    values = np.asarray(json.loads(cell))
+    content = json.loads(cell)
+    if isinstance(content, dict):
+        return np.zeros(content["shape"], field.dtype)
+    values = np.asarray(content)
     if values.size == 0 and values.ndim < len(field.shape):
         missing = field.shape[values.ndim :]
         values = values.reshape(*values.shape, *(length or 0 for length in missing))

@@ -34,7 +34,7 @@ from fastdata.formats.writer import EncodedImage, Record
 from fastdata.schema import ImageField, Schema
 
 from .base import Reject, Sample
-from .fields import to_numpy
+from .fields import convert, to_numpy
 from .options import EncodeOptions
 
 __all__ = ["ChunkResult", "encode_chunk"]
@@ -72,16 +72,20 @@ def encode_chunk(
             record, count = _encode_sample(sample, schema, options)
             total += count
             results.append(record)
-        except MemoryError:
-            results.append(Reject(sample.key, "not enough memory to decode it"))
-        except OSError as error:
-            results.append(Reject(sample.key, error.strerror or str(error)))
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
-            kind = (
-                "" if isinstance(error, (ImageError, ValueError)) else type(error).__name__ + ": "
-            )
-            results.append(Reject(sample.key, f"{kind}{error}"))
+            results.append(Reject(sample.key, reason_of(error)))
     return ChunkResult(results, total)
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a reject's list says of the exception that it met with."""
+    if isinstance(error, MemoryError):
+        return "not enough memory to decode it"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    if isinstance(error, (ImageError, ValueError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tuple[Record, int]:
@@ -90,23 +94,30 @@ def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tu
         sample = deferred.load()
     total = 0
     values: list[Any] = []
-    shape: tuple[int, int] | None = None
     for value, (name, field) in zip(sample.values, schema.items(), strict=True):
         if not isinstance(field, ImageField):
-            values.append(value)
+            values.append(convert(value, field, name))
             continue
         if isinstance(value, Path):
             value = value.read_bytes()
         total += len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
-        image = encode_image(value, field, options)
-        if field.mask and shape is not None and (image.height, image.width) != shape:
-            raise ImageError(
-                f"{name!r} would be {image.width} x {image.height} and its image "
-                f"{shape[1]} x {shape[0]}: image and mask must have the same size"
-            )
-        shape = shape or (image.height, image.width)
-        values.append(image)
+        values.append(encode_image(value, field, options))
+    _check_masks(values, schema)
+    sample.key.encode()  # UnicodeEncodeError, a ValueError, where it is no text
     return Record(sample.key, tuple(values)), total
+
+
+def _check_masks(values: Sequence[Any], schema: Schema) -> None:
+    """Refuse a mask of another size than its image, the first that is no mask."""
+    fields = schema.images
+    images = {name: v for name, v in zip(schema, values, strict=True) if name in fields}
+    image = next((value for name, value in images.items() if not fields[name].mask), None)
+    for name, value in images.items():
+        if image is not None and fields[name].mask and value[2:4] != image[2:4]:
+            raise ImageError(
+                f"{name!r} would be {value.width} x {value.height} and its image "
+                f"{image.width} x {image.height}: image and mask must have the same size"
+            )
 
 
 def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> EncodedImage:

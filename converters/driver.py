@@ -13,7 +13,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,8 @@ from fastdata.engine.cores import available_cores
 from fastdata.errors import (
     DestinationExistsError,
     DiskFullError,
+    FastdataError,
+    JobChangedError,
     OptionError,
     RejectedError,
     SourceError,
@@ -35,7 +37,7 @@ from fastdata.errors import (
 from fastdata.formats.digest import content_digest
 from fastdata.formats.hdf5 import Hdf5ShardWriter
 from fastdata.formats.lmdb import LmdbShardWriter
-from fastdata.formats.manifest import Manifest, ShardEntry
+from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
 from fastdata.schema import Codec, Schema
@@ -48,10 +50,10 @@ from .base import (
     Source,
     find_source,
 )
-from .chunk import ChunkResult, encode_chunk
+from .chunk import ChunkResult, encode_chunk, reason_of
 from .job import Job, rejects_path
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
-from .pool import ProcessPool, run_in_order
+from .pool import ProcessPool, SetupError, run_in_order
 from .report import PackReport
 
 __all__ = ["pack"]
@@ -157,6 +159,8 @@ def pack(
     >>> report = fastdata.pack("./images", "train.lmdb", size=256)   # doctest: +SKIP
     """
     path = Path(destination)
+    if path.name in ("", ".."):
+        raise OptionError(f"destination {str(destination)!r} is no name for a dataset")
     container = container or _SUFFIXES.get(path.suffix.lower(), "lmdb")
     encode = EncodeOptions(
         size=(size, size) if isinstance(size, int) else size,
@@ -192,10 +196,6 @@ def pack(
                 return packer.run(run)
     finally:
         job.close()
-        with contextlib.suppress(OSError):
-            # A pack that never began leaves nothing behind.
-            if {entry.name for entry in os.scandir(job.directory)} == {"lock"}:
-                shutil.rmtree(job.directory)
 
 
 @contextlib.contextmanager
@@ -220,33 +220,52 @@ def _workers(
     work = partial(encode_chunk, schema=source.schema, options=options)
     workers = available_cores() if num_workers is None else num_workers
     setup = source.worker_setup
-    if setup is not None and (executor is not None or workers == 0):
-        setup()
-    if executor is not None:
-        here = setup is not None and not isinstance(executor, ThreadPoolExecutor)
-        ahead = 2 * getattr(executor, "_max_workers", workers) + 2
-        yield lambda chunks: run_in_order(
-            ([_load(sample) for sample in chunk] for chunk in chunks) if here else chunks,
-            work,
-            executor.submit,
-            ahead,
-        )
-    elif workers == 0:
+    if executor is None and workers == 0:
+        if setup is not None:
+            setup()
         yield lambda chunks: map(work, chunks)
+    elif executor is not None:
+        ahead = 2 * getattr(executor, "_max_workers", workers) + 2
+        if setup is not None:
+            setup()
+        loads_here = setup is not None and not isinstance(executor, ThreadPoolExecutor)
+        yield lambda chunks: run_in_order(
+            _loaded(chunks) if loads_here else chunks, work, executor.submit, ahead
+        )
     else:
-        pool = ProcessPool(workers, setup)
+        loads_here = False
         try:
-            yield lambda chunks: pool.run(chunks, work, ahead=2 * workers + 2)
+            pool = ProcessPool(workers, setup)
+        except SetupError as error:
+            assert setup is not None
+            setup()
+            loads_here = True
+            source.notes.append(
+                f"the dataset cannot be sent to worker processes ({error}), so it was called in "
+                "this one, which is slower"
+            )
+            pool = ProcessPool(workers)
+        try:
+            yield lambda chunks: pool.run(
+                _loaded(chunks) if loads_here else chunks, work, ahead=2 * workers + 2
+            )
         finally:
             pool.close()
 
 
-def _load(sample: Any) -> Any:
-    """Ask a dataset for a sample here, for an executor whose workers cannot."""
+def _loaded(chunks: Iterable[Sequence[Sample | Reject]]) -> Iterator[list[Sample | Reject]]:
+    """Ask a dataset for its samples here, for workers that cannot."""
+    return ([_load(sample) for sample in chunk] for chunk in chunks)
+
+
+def _load(sample: Sample | Reject) -> Sample | Reject:
+    if isinstance(sample, Reject):
+        return sample
     try:
-        return sample.values[0].load()
-    except Exception as error:
-        return Reject(sample.key, f"{type(error).__name__}: {error}")
+        loaded: Sample = sample.values[0].load()
+        return loaded
+    except Exception as error:  # a user's Dataset may raise anything
+        return Reject(sample.key, reason_of(error))
 
 
 class _Packer:
@@ -272,6 +291,7 @@ class _Packer:
         self.writer: ShardWriter | None = None
         self.bounds = self._shard_bounds()
         self.last_commit = time.monotonic()
+        self.overwrite = False
         self.whole = False
         """Whether writer and state agree, so that they may be committed."""
 
@@ -294,12 +314,24 @@ class _Packer:
 
     def begin(self, overwrite: bool) -> None:
         """Check the destination, and find where an earlier run stopped."""
+        destination = self.job.destination
+        if self.options.shuffle and not isinstance(self.source, IndexedSource):
+            raise OptionError(
+                f"shuffle needs a source that can be indexed; {self.source.name!r} can only "
+                "be read in order. The loader shuffles too: fastdata.loader(shuffle=True)."
+            )
+        self.job.restore()
+        exists = os.path.lexists(destination)
         unfinished = (self.job.directory / "job.json").exists()
-        exists = self.job.destination.exists()
         if exists and not overwrite and not unfinished:
             raise DestinationExistsError(
-                f"{self.job.destination} already exists. Choose another destination, or pass "
+                f"{destination} already exists. Choose another destination, or pass "
                 "overwrite=True (--overwrite) to replace it once the new dataset is complete."
+            )
+        if overwrite and destination.is_dir() and not (destination / MANIFEST).exists():
+            raise DestinationExistsError(
+                f"{destination} is a directory but no dataset (it has no {MANIFEST}), so it is "
+                "not replaced. Remove it yourself, or choose another destination."
             )
         identity = {
             "source": type(self.source).name,
@@ -310,20 +342,30 @@ class _Packer:
             None if self.options.shuffle else self.options.limit
         )
         self.job.begin(identity, fingerprints, self.source.key_at, restart=overwrite)
-        published = self.job.state.digest and not self._data().exists()
+        published = self._is_published()
+        if self.job.state.digest and not published and not self._data().exists():
+            self.job.start_over()  # somebody removed the dataset that we were to tidy up after
         if exists and not overwrite and not published:
             raise DestinationExistsError(
-                f"{self.job.destination} already exists, beside the unfinished pack "
+                f"{destination} already exists, beside the unfinished pack "
                 f"{self.job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
             )
-        if self.options.shuffle:
-            if not isinstance(self.source, IndexedSource):
-                raise OptionError(
-                    f"shuffle needs a source that can be indexed; {self.source.name!r} can only "
-                    "be read in order. The loader shuffles too: fastdata.loader(shuffle=True)."
-                )
+        self.overwrite = overwrite
+        if isinstance(self.source, IndexedSource) and self.options.shuffle:
             generator = np.random.Generator(np.random.PCG64(self.options.seed))
             self.order = generator.permutation(self.source.num_samples)
+
+    def _is_published(self) -> bool:
+        """Tell whether an earlier run got as far as giving the dataset its name."""
+        destination, digest = self.job.destination, self.job.state.digest
+        if not digest or self._data().exists():
+            return False
+        try:
+            if self.options.many:
+                return Manifest.read(destination).digest == digest
+            return ShardReader(destination).header.digest == digest
+        except FastdataError:
+            return False
 
     # -- the work ---------------------------------------------------------------------
 
@@ -346,9 +388,7 @@ class _Packer:
                 self._seal()
             self.whole = True
             for result in results:
-                self.whole = False
                 self._take(result)
-                self.whole = True
                 bar.update(len(result.records))
                 if state.num_rejected:
                     bar.set_postfix(rejected=state.num_rejected, refresh=False)
@@ -373,7 +413,15 @@ class _Packer:
     def _samples(self, start: int) -> Iterator[Sample | Reject]:
         """Yield the source's samples from `start` on, bad ones as rejects."""
         if not isinstance(self.source, IndexedSource):
-            yield from itertools.islice(self.source, start, self.options.limit)
+            samples = itertools.islice(self.source, self.options.limit)
+            skipped = sum(1 for _ in itertools.islice(samples, start))
+            if skipped < start:
+                raise JobChangedError(
+                    f"{self.job.directory} is an unfinished pack of something else: the source "
+                    f"had at least {start} samples and has {skipped}. Pass overwrite=True "
+                    "(--overwrite) to start anew."
+                )
+            yield from samples
             return
         assert self.total is not None
         for place in range(start, self.total):
@@ -410,15 +458,17 @@ class _Packer:
 
     def _take(self, result: ChunkResult) -> None:
         """Append a chunk's records; commit or close the shard where it is time to."""
+        bad = next((record for record in result.records if isinstance(record, Reject)), None)
+        if bad is not None and self.stop_on_error:
+            raise RejectedError(
+                f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
+                "out and lists them; or mend or remove it and start anew with overwrite=True."
+            )
+        self.whole = False
         state, writer = self.job.state, self._open_writer()
         records = []
         for index, record in enumerate(result.records, state.position):
             if isinstance(record, Reject):
-                if self.stop_on_error:
-                    raise RejectedError(
-                        f"{record.key}: {record.reason}. Mend or remove it, or pack with "
-                        "on_error='report' to leave such images out and list them."
-                    )
                 self.job.reject(index, record)
             else:
                 records.append(record)
@@ -435,6 +485,7 @@ class _Packer:
             or time.monotonic() - self.last_commit >= _COMMIT_SECONDS
         ):
             self._commit()
+        self.whole = True
 
     def _commit(self) -> None:
         """Make everything so far durable: first the data, then the word that it is."""
@@ -470,9 +521,14 @@ class _Packer:
             self._seal()
         if not state.sealed:
             rejects = self.job.rejects()
-            first = f"; the first: {rejects[0].key}: {rejects[0].reason}" if rejects else ""
             self.job.abandon()
-            raise SourceError(f"nothing to pack: {state.num_rejected} samples were rejected{first}")
+            if not rejects:
+                raise SourceError("nothing to pack: the source has no samples")
+            raise SourceError(
+                f"nothing to pack: all {state.num_rejected} samples were rejected, the first, "
+                f"{rejects[0].key}, since: {rejects[0].reason}. All are listed in "
+                f"{rejects_path(self.job.destination)}."
+            )
         state.digest = state.sealed[0].digest
         if self.options.many:
             readers = [ShardReader(self.job.shards / shard.file) for shard in state.sealed]
@@ -483,13 +539,13 @@ class _Packer:
         self.job.commit()
 
     def _data(self) -> Path:
-        """Return what, once finished, gets the destination's name."""
+        """Return what, once there is a digest, gets the destination's name."""
         shards = self.job.shards
         return shards if self.options.many else shards / self.job.state.sealed[0].file
 
     def _publish(self, started: float, resumed_at: int) -> PackReport:
         state, destination = self.job.state, self.job.destination
-        self.job.publish(self._data())
+        self.job.publish(self._data(), replace=self.overwrite)
         seconds = time.monotonic() - started
         return PackReport(
             path=destination,

@@ -16,9 +16,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
-import fcntl
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,17 +29,13 @@ from tqdm import tqdm
 from fastdata.codecs.encode import encode_png
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
-from fastdata.errors import (
-    DestinationExistsError,
-    DestinationLockedError,
-    DiskFullError,
-    OptionError,
-)
+from fastdata.errors import DestinationExistsError, DiskFullError, OptionError
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
 from .cells import cell_of, schema_path, write_schema
 from .names import FileNames, folder_names, image_suffix, split_key
+from .workplace import own_workplace, publish
 
 __all__ = ["ExportReport", "export"]
 
@@ -141,7 +135,7 @@ def export(
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     path = Path(os.path.abspath(destination))
     _check_destination(path, chosen, overwrite)
-    with _disk_errors(path), _workplace(path) as workplace:
+    with _disk_errors(path), own_workplace(path) as workplace:
         files = workplace / "files"
         files.mkdir()
         with tqdm(
@@ -153,7 +147,7 @@ def export(
         ) as bar:
             writer = _FilesWriter(files, chosen.schema)
             writer.write(chosen, bar)
-        _publish(files, path, workplace / "replaced", overwrite)
+        publish(files, path, workplace / "replaced", overwrite)
     return ExportReport(
         Path(destination),
         len(chosen),
@@ -182,18 +176,6 @@ def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
         )
 
 
-def _publish(files: Path, path: Path, replaced: Path, overwrite: bool) -> None:
-    """Give the finished folder its name; an earlier one stays if that fails."""
-    if overwrite and path.exists():
-        os.rename(path, replaced)
-    try:
-        os.rename(files, path)
-    except BaseException:
-        if replaced.exists():
-            os.rename(replaced, path)
-        raise
-
-
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
     try:
@@ -204,58 +186,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
                 error.errno, f"{path}: {error.strerror}. Make room and run the same command again."
             ) from error
         raise
-
-
-@contextlib.contextmanager
-def _workplace(path: Path) -> Iterator[Path]:
-    """Own the folder in which an export is made, and remove it in the end.
-
-    What a killed export left there is removed first.
-    """
-    workplace = path.with_name(path.name + ".exporting")
-    lock = _lock(workplace)
-    try:
-        if (workplace / "replaced").exists() and not path.exists():
-            os.rename(workplace / "replaced", path)  # killed between the two renames
-        for entry in os.scandir(workplace):
-            if entry.name in ("files", "replaced"):
-                shutil.rmtree(entry.path)
-        yield workplace
-    finally:
-        shutil.rmtree(workplace, ignore_errors=True)
-        os.close(lock)
-
-
-def _lock(workplace: Path) -> int:
-    """Make the folder and lock it against other exports; return the lock's descriptor."""
-    place = workplace / "lock"
-    while True:
-        workplace.mkdir(parents=True, exist_ok=True)
-        if not place.exists() and any(workplace.iterdir()):
-            raise DestinationExistsError(
-                f"{workplace} is in the way, and no export made it. Move it elsewhere."
-            )
-        with contextlib.suppress(FileNotFoundError):  # an export that just finished removed it
-            descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if _holds(descriptor, place):
-                return descriptor
-
-
-def _holds(descriptor: int, place: Path) -> bool:
-    """Take the lock; tell whether it is still the one of that name.  Closes it otherwise."""
-    held = False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held = os.stat(place).st_ino == os.fstat(descriptor).st_ino
-    except BlockingIOError:
-        raise DestinationLockedError(
-            f"{place.parent}: another process is exporting there. Wait for it, or choose "
-            "another folder."
-        ) from None
-    finally:
-        if not held:
-            os.close(descriptor)
-    return held
 
 
 class _FilesWriter:

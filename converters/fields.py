@@ -6,6 +6,7 @@ read by these rules; ``fields={"name": "kind"}`` overrules them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
     to agree but later ones will not, name the field in ``fields=``.
     """
     first = values[0]
-    if isinstance(first, (Image.Image, Path)) or _is_image_bytes(first):
+    if isinstance(first, (Image.Image, os.PathLike)) or _is_image_bytes(first):
         return _image(name, channels)
     if isinstance(first, (bool, np.bool_)):
         return ScalarField("bool")
@@ -79,11 +80,12 @@ def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
         arrays = [to_numpy(value) for value in values]
     except Exception as error:
         raise SourceError(f"field {name!r}: a {type(first).__name__} cannot be stored") from error
-    dtype = arrays[0].dtype.name
+    kinds = {array.dtype for array in arrays}
+    dtype = np.result_type(*kinds).name if all(k.kind in "biuf" for k in kinds) else "object"
     if dtype not in SCALAR_DTYPES:
         raise SourceError(
-            f"field {name!r}: a {type(first).__name__} of dtype {dtype} cannot be stored. "
-            f"Fields are images, text, bytes and numbers of {', '.join(SCALAR_DTYPES)}."
+            f"field {name!r}: a {type(first).__name__} of dtype {arrays[0].dtype} cannot be "
+            f"stored. Fields are images, text, bytes and numbers of {', '.join(SCALAR_DTYPES)}."
         )
     if is_pixels(arrays[0]):
         return _image(name, channels)
@@ -128,15 +130,20 @@ def convert(value: Any, field: Field, name: str) -> Any:
         If it does not fit the field; the message says how.
     """
     if isinstance(field, ImageField):
-        return value
+        return _convert_image(value, name)
     if isinstance(field, StringField):
         if not isinstance(value, str):
             raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
         value.encode()  # lone surrogates are no text; UnicodeEncodeError is a ValueError
         return value
     if isinstance(field, BytesField):
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise ValueError(f"{name!r} is a {type(value).__name__}, not bytes")
         return bytes(value)
-    array = to_numpy(value)
+    try:
+        array = to_numpy(value)
+    except Exception as error:  # a user's object may raise anything
+        raise ValueError(f"{name!r} is a {type(value).__name__}, not numbers") from error
     if isinstance(field, ScalarField):
         if array.size != 1:
             raise ValueError(f"{name!r} has shape {array.shape}, not one number")
@@ -150,17 +157,41 @@ def convert(value: Any, field: Field, name: str) -> Any:
                 f"{name!r} has shape {array.shape}, not {field.shape}; where lengths vary, say so: "
                 f"fields={{{name!r}: ArrayField({field.dtype!r}, {(None,) * array.ndim})}}"
             )
-    result = array.astype(field.dtype)
+    if array.dtype.kind not in "biuf":
+        # Python's own integers beyond 64 bits have dtype object.
+        raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
+    with np.errstate(all="ignore"):
+        result = array.astype(field.dtype)
     if array.dtype != result.dtype and not _same(array, result):
-        raise ValueError(f"{name!r}: {array.dtype} values do not fit {field.dtype}")
+        raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
     return result[()] if isinstance(field, ScalarField) else result
+
+
+def _convert_image(value: Any, name: str) -> Any:
+    """Bring an image into a form that can be sent to a worker."""
+    if isinstance(value, Image.Image):
+        value.load()  # else a broken file would show only while it is sent
+        return value
+    if isinstance(value, (str, os.PathLike)):
+        return Path(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    array = to_numpy(value)
+    if array.dtype == object:
+        raise ValueError(f"{name!r} is a {type(value).__name__}, not an image")
+    return array
 
 
 def _same(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> bool:
     """Tell whether a conversion kept values (floats may lose precision)."""
     if after.dtype.kind == "f":
-        return before.dtype.kind in "iufb"
-    return before.dtype.kind in "iubf" and bool(np.array_equal(before, after))
+        return bool(np.array_equal(np.isfinite(before), np.isfinite(after)))
+    return bool(np.array_equal(before, after))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def check_names(fields: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -42,7 +42,7 @@ class FolderSource(IndexedSource):
         return (
             isinstance(location, (str, os.PathLike))
             and Path(location).is_dir()
-            and any(entry.is_dir() for entry in os.scandir(Path(location)))
+            and any(entry.is_dir() for entry in Path(location).iterdir())
         )
 
     def __init__(
@@ -101,7 +101,7 @@ class FolderSource(IndexedSource):
         return Sample(printable(path), (self.root / path, self._labels[index]))
 
     def key_at(self, index: int) -> str:
-        return self._paths[index]
+        return printable(self._paths[index])
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         count = self.num_samples if limit is None else min(limit, self.num_samples)
@@ -121,6 +121,6 @@ def stat_of(path: Path) -> tuple[int, int]:
     """Return size and modification time (ns) of a file; zeros where there is none."""
     try:
         status = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a null byte
         return 0, 0
     return status.st_size, status.st_mtime_ns

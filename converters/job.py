@@ -11,18 +11,25 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 ``rejects.csv``    samples left out so far
 ``shard-00000/``   the shard being written
 ``shards/``        finished shards
+``replaced``       what had the destination's name, until the new has it
 =================  ==========================================================
 
 State is committed after the data it speaks of, so killing the process at any
-moment loses at most what came after the last commit.
+moment loses at most what came after the last commit.  A pack exists as long
+as ``job.json`` does: it comes first, after what it is compared by, and goes
+first, once the dataset has its name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import errno
 import fcntl
+import io
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -32,18 +39,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fastdata.errors import DestinationLockedError, JobChangedError
+from fastdata.errors import DestinationExistsError, DestinationLockedError, JobChangedError
 from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
 from fastdata.formats.spool import Spool, sync_directory
 
 from .base import Reject
 
-__all__ = ["Job", "State", "rejects_path"]
+__all__ = ["Job", "State", "read_rejects", "rejects_path"]
 
 Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
-_held: set[Path] = set()
+_OURS = re.compile(
+    r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|shard-\d{5}|shards|replaced"
+)
+"""Names in the directory; whatever else somebody put there is left alone."""
+
+_held: set[str] = set()
+"""Real paths of the directories that threads of this process have locked."""
 _held_guard = threading.Lock()
 
 
@@ -102,11 +115,18 @@ class Job:
         self.destination = destination
         self.directory = destination.with_name(destination.name + ".partial")
         self.shards = self.directory / "shards"
-        self._descriptor = _lock(self.directory)
         self._rejects: Spool | None = None
         self.state = State()
+        self._held_as = ""
+        self._descriptor, self._held_as = _lock(self.directory)
 
     # -- starting -------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Put back what was to be replaced, if a packer died between the renames."""
+        replaced = self.directory / "replaced"
+        if os.path.lexists(replaced) and not os.path.lexists(self.destination):
+            os.rename(replaced, self.destination)
 
     def begin(
         self,
@@ -152,31 +172,50 @@ class Job:
                 found = None
         if found is None:
             self._clear()
-            fingerprints.tofile(self.directory / "source.u64")
+            _write(self.directory / "source.u64", fingerprints.tobytes())
             self._replace("job.json", identity)
         saved = self._read("state.json")
         if saved is not None:
             saved["sealed"] = [ShardEntry(**entry) for entry in saved["sealed"]]
             self.state = State(**saved)
-        elif found is not None:
-            self._clear(keep=("lock", "job.json", "source.u64"))
-        self.shards.mkdir(exist_ok=True)
-        self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects_bytes)
+            self._open()
+        else:
+            self.start_over()
         return saved is not None
+
+    def start_over(self) -> None:
+        """Forget how far the pack is, but not what it is."""
+        self._clear(keep=("job.json", "source.u64"))
+        self.state = State()
+        self._open()
+
+    def _open(self) -> None:
+        if self._rejects is not None:
+            self._rejects.close()
+        if not self.state.digest:
+            # Else it may have been given the destination's name already.
+            self.shards.mkdir(exist_ok=True)
+        self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects_bytes)
 
     def _source_changes(self, now: Fingerprints, key_at: Callable[[int], str]) -> str:
         before = np.fromfile(self.directory / "source.u64", np.uint64)
+        common = min(len(before), len(now))
+        different = np.flatnonzero(before[:common] != now[:common])
         if len(before) != len(now):
-            return f"the source had {len(before)} samples and has {len(now)}"
-        different = np.flatnonzero(before != now)
+            first = int(different[0]) if len(different) else common
+            where = f"; they differ from {key_at(first)} on" if first < len(now) else ""
+            return f"the source had {len(before)} samples and has {len(now)}{where}"
         if len(different) == 0:
             return ""
         return f"in the source, {key_at(int(different[0]))} changed" + (
             f" and {len(different) - 1} more" if len(different) > 1 else ""
         )
 
-    def _clear(self, keep: Sequence[str] = ("lock",)) -> None:
-        for entry in os.scandir(self.directory):
+    def _clear(self, keep: Sequence[str] = ()) -> None:
+        with os.scandir(self.directory) as entries:
+            found = [entry for entry in entries if _OURS.fullmatch(entry.name)]
+        # job.json first: without it, what is left of the rest means nothing.
+        for entry in sorted(found, key=lambda entry: entry.name != "job.json"):
             if entry.name in keep:
                 continue
             if entry.is_dir(follow_symlinks=False):
@@ -213,26 +252,42 @@ class Job:
 
     # -- ending -----------------------------------------------------------------------
 
-    def publish(self, data: Path) -> None:
+    def publish(self, data: Path, *, replace: bool) -> None:
         """Give finished data the destination's name, and remove what is left.
 
         The list of rejects comes first and the dataset last, so that a
         dataset that is there is complete.
+
+        Parameters
+        ----------
+        data : Path
+            Where it is; if nothing is there, an earlier run has done it.
+        replace : bool
+            Whether to replace what has the destination's name.
+
+        Raises
+        ------
+        DestinationExistsError
+            If something has, and is not to be replaced.
         """
-        self._publish_rejects()
         if data.exists():
+            if os.path.lexists(self.destination) and not replace:
+                raise DestinationExistsError(
+                    f"{self.destination} has appeared while the dataset was packed. Move it away "
+                    "and run the same command again, or pass overwrite=True (--overwrite)."
+                )
+            self._publish_rejects()
             if data.is_dir() or self.destination.is_dir():
-                replaced = self.directory / "replaced"
-                if self.destination.exists():
-                    os.rename(self.destination, replaced)
+                if os.path.lexists(self.destination):
+                    os.rename(self.destination, self.directory / "replaced")
                 os.rename(data, self.destination)
             else:
                 os.replace(data, self.destination)
             sync_directory(self.destination.parent)
-        shutil.rmtree(self.directory)
+        self._clear()
 
     def abandon(self) -> None:
-        """Remove everything but the list of rejects: there is nothing to go on with."""
+        """End a pack that came to nothing, leaving the list of rejects."""
         self._publish_rejects()
         self._clear()
 
@@ -241,7 +296,9 @@ class Job:
         rejects = rejects_path(self.destination)
         if self.state.num_rejected:
             self._rejects.sync()
-            shutil.copyfile(self._rejects.path, rejects)
+            scratch = self.directory / "rejects.csv.new"
+            shutil.copyfile(self._rejects.path, scratch)
+            os.replace(scratch, rejects)
         else:
             rejects.unlink(missing_ok=True)
 
@@ -249,11 +306,21 @@ class Job:
         """Release the lock, keeping what was committed."""
         if self._rejects is not None:
             self._rejects.close()
-        if self._descriptor >= 0:
+        if self._descriptor < 0:
+            return
+        try:
+            if not (self.directory / "job.json").exists():
+                # Finished, or never begun.  While we hold the lock nobody else
+                # can be in here, but they may be waiting to: the lock goes last.
+                with contextlib.suppress(OSError):
+                    self._clear()
+                    os.unlink(self.directory / "lock")
+                    os.rmdir(self.directory)
+        finally:
             os.close(self._descriptor)
             self._descriptor = -1
             with _held_guard:
-                _held.discard(self.directory.absolute())
+                _held.discard(self._held_as)
 
     def _read(self, name: str) -> Any:
         try:
@@ -265,10 +332,10 @@ class Job:
 
     def _replace(self, name: str, body: Mapping[str, Any]) -> None:
         scratch = self.directory / f"{name}.new"
-        with open(scratch, "w", encoding="utf-8") as file:
-            json.dump({"checksum": _checksum(body), "body": body}, file, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(
+            scratch,
+            json.dumps({"checksum": _checksum(body), "body": body}, allow_nan=False).encode(),
+        )
         os.replace(scratch, self.directory / name)
 
 
@@ -281,9 +348,14 @@ def read_rejects(path: Path) -> list[Reject]:
         return []
 
 
-def _csv_line(*cells: object) -> bytes:
-    import io
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
+
+def _csv_line(*cells: object) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode("utf-8", "replace")
@@ -298,8 +370,33 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     now = json.loads(json.dumps(now))
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return "; ".join(
-        f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}" for name in names
+        _schema_changes(before[name], now[name])
+        if name == "schema" and name in before
+        else f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
+        for name in names
     )
+
+
+def _schema_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
+    """Say which fields differ, and which classes: there may be thousands."""
+    old = {entry["name"]: entry for entry in before}
+    new = {entry["name"]: entry for entry in now}
+    if list(old) != list(new):
+        return f"fields were {_short(list(old))} and are {_short(list(new))}"
+    parts = []
+    for name in old:
+        for what in {**old[name], **new[name]}:
+            was, is_ = old[name].get(what), new[name].get(what)
+            if was == is_:
+                continue
+            if what == "classes" and was and is_ and set(was) != set(is_):
+                changed = [f"{c!r} is new" for c in is_ if c not in set(was)]
+                changed += [f"{c!r} is gone" for c in was if c not in set(is_)]
+                more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+                parts.append(f"classes of {name}: {', '.join(changed[:3])}{more}")
+            else:
+                parts.append(f"{what} of {name} was {_short(was)} and is {_short(is_)}")
+    return "; ".join(parts)
 
 
 def _short(value: Any) -> str:
@@ -307,17 +404,27 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _lock(directory: Path) -> int:
+def _lock(directory: Path) -> tuple[int, str]:
     """Lock a directory, made if missing, for this process.
 
     A POSIX record lock rather than ``flock``: worker processes do not inherit
     it, so that the kernel drops it the moment the packer dies.  It does not
-    keep out threads of the same process; `_held` does.
+    keep out threads of the same process, and would be lost were they to open
+    and close the file; `_held` keeps them out.
+
+    Returns
+    -------
+    (int, str)
+        The open lock file, and the directory's entry in `_held`.
     """
+    real = os.path.realpath(directory)
     with _held_guard:
-        if directory.absolute() in _held:
-            raise DestinationLockedError(f"{directory}: this process is already packing there")
-        _held.add(directory.absolute())
+        if real in _held:
+            raise DestinationLockedError(
+                f"{directory}: another thread of this process is packing there. Wait for it, or "
+                "choose another destination."
+            )
+        _held.add(real)
     try:
         while True:
             directory.mkdir(parents=True, exist_ok=True)
@@ -328,23 +435,24 @@ def _lock(directory: Path) -> int:
                 continue  # a packer that just finished removed the directory
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
-                os.close(descriptor)
-                raise DestinationLockedError(
-                    f"{directory}: another process ({holder or 'unknown'}) is packing there. "
-                    "Wait for it, or choose another destination."
-                ) from None
-            try:
                 current = os.stat(path).st_ino == os.fstat(descriptor).st_ino
             except FileNotFoundError:
                 current = False
+            except OSError as error:
+                holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+                os.close(descriptor)
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise  # e.g. a network file system without locks
+                raise DestinationLockedError(
+                    f"{directory}: another process ({holder or 'just started'}) is packing "
+                    "there. Wait for it, or choose another destination."
+                ) from None
             if current:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
-                return descriptor
+                return descriptor, real
             os.close(descriptor)  # the file was removed while we waited for it
     except BaseException:
         with _held_guard:
-            _held.discard(directory.absolute())
+            _held.discard(real)
         raise

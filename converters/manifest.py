@@ -1,12 +1,14 @@
 """A CSV or TSV that lists images: ``path,label[,more columns]``.
 
 Paths are relative to the manifest.  A first line in which no cell looks like
-an image's file name is the header; without one the columns are ``path``,
-``label``, ``column2`` and so on.  The path column becomes the field ``image``; a column
-``mask`` holds paths of masks.  Other columns hold int, float, or text,
-whichever fits all cells that are not empty (a row with an empty cell in a
-column of numbers is rejected); text in ``label`` or ``class`` becomes class numbers in
-sorted order.
+an image's file name, or names a file, is the header; without one the columns are
+``path``, ``label``, ``column2`` and so on.  The path column becomes the field
+``image``; a column ``mask`` holds paths of masks.  Other columns hold int, float, or
+text, whichever fits all cells that are not empty (a row with an empty cell in a
+column of numbers is rejected; a column of empty cells is text).  Text in
+``label``, ``class`` or ``target`` becomes class numbers in sorted order.  Field names
+are the columns' as far as a field can be called so: ``class`` becomes ``label``, or
+``class_`` beside a ``label``.
 
 Nothing is guessed where a schema lies beside the manifest, as `fastdata export`
 leaves it there (``cells.py``).
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import csv
 import json
+import keyword
 import os
 import re
 from collections.abc import Iterator
@@ -26,6 +29,7 @@ import numpy as np
 
 from fastdata.errors import SourceError
 from fastdata.schema import (
+    RESERVED_NAMES,
     ArrayField,
     BytesField,
     Field,
@@ -36,7 +40,7 @@ from fastdata.schema import (
 )
 
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
-from .cells import parse_array, parse_bytes, read_schema
+from .cells import parse_array, parse_bytes, read_schema, schema_path
 from .fields import check_names, convert, named_field
 from .folder import is_image_name, stat_of
 from .table import StringTable
@@ -46,6 +50,8 @@ __all__ = ["ManifestSource"]
 _PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "filepath")
 _LABEL_COLUMNS = ("label", "class", "target")
 _CELL_BYTES = 1 << 30
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE)
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -60,7 +66,7 @@ class ManifestSource(IndexedSource):
             return False
         with open(location, "rb") as file:
             start = file.read(4096)
-        if b"\0" in start:
+        if b"\0" in start and not schema_path(Path(location)).exists():
             return False
         return Path(location).suffix.lower() in (".csv", ".tsv", ".txt")
 
@@ -74,9 +80,9 @@ class ManifestSource(IndexedSource):
         first = next(rows, None)
         if first is None:
             raise SourceError(f"{self.path}: the manifest is empty")
-        header = not any(is_image_name(cell) for cell in first)
+        header = not any(self._is_file(cell) for cell in first)
         columns = first if header else ["path", "label", *(f"column{k}" for k in range(2, 1000))]
-        self._columns = [_identifier(name) for name in columns[: len(first)]]
+        self._columns = _identifiers(columns[: len(first)])
         self._image = next(
             (k for k, name in enumerate(self._columns) if name.lower() in _PATH_COLUMNS), 0
         )
@@ -93,6 +99,12 @@ class ManifestSource(IndexedSource):
         self._settle(rows, channels, {**known, **(fields or {})})
         if known:
             self.schema = Schema({name: self.schema[name] for name in self._columns})
+
+    def _is_file(self, cell: str) -> bool:
+        try:
+            return is_image_name(cell) or (bool(cell) and (self.path.parent / cell).is_file())
+        except (OSError, ValueError):  # no possible file name
+            return False
 
     def _known_fields(self, channels: int) -> dict[str, Field]:
         """Return the fields of the columns that a schema beside the manifest tells."""
@@ -141,6 +153,8 @@ class ManifestSource(IndexedSource):
         self.num_samples = len(self._rows)
         if self.num_samples == 0:
             raise SourceError(f"{self.path}: the manifest has a header but no rows")
+        for guess in guesses:
+            guess.settle()
         settled: dict[str, Field] = {}
         for k, (name, guess) in enumerate(zip(self._columns, guesses, strict=True)):
             if name in fields:
@@ -219,25 +233,41 @@ class _Guess:
         self.is_float = True
         self._may_be_label = may_be_label
         self._values: set[str] = set()
+        self._seen = False
 
     def see(self, cell: str) -> None:
-        if not cell.strip():
+        text = cell.strip()
+        if not text:
             return
-        if self.is_int and not re.fullmatch(r"[+-]?\d{1,18}", cell.strip()):
-            self.is_int = False
-        if self.is_float and not self.is_int:
-            try:
-                float(cell)
-            except ValueError:
-                self.is_float = False
+        self._seen = True
+        if self.is_int or self.is_float:
+            whole = _INTEGER.fullmatch(text) is not None
+            # An integer beyond 64 bits is a name: as a float it would lose digits.
+            fits = whole and len(text) <= 20 and -(2**63) <= int(text) < 2**63
+            self.is_int &= fits
+            self.is_float &= fits or (not whole and _FLOAT.fullmatch(text) is not None)
         if self._may_be_label:
             self._values.add(cell)
+
+    def settle(self) -> None:
+        """Call a column without any content text."""
+        self.is_int &= self._seen
+        self.is_float &= self._seen
 
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(sorted(self._values))
 
 
-def _identifier(name: str) -> str:
-    """Return a column's name as a field name."""
-    return re.sub(r"\W", "_", name.strip()).lstrip("_0123456789") or "column"
+def _identifiers(names: list[str]) -> list[str]:
+    """Return columns' names as field names."""
+    found = []
+    for name in names:
+        text = re.sub(r"\W", "_", name.strip(), flags=re.ASCII).lstrip("_0123456789")[:99]
+        text = text or "column"
+        if text.lower() == "class" and not any(n.strip().lower() == "label" for n in names):
+            text = "label"
+        if keyword.iskeyword(text) or text in RESERVED_NAMES:
+            text += "_"
+        found.append(text)
+    return found

@@ -74,7 +74,8 @@ class EncodeOptions:
     dct_margin: float = 3.0
 
     def __post_init__(self) -> None:
-        size = tuple(self.size)
+        given: Any = self.size
+        size = tuple(given) if isinstance(given, (tuple, list)) else ()
         if len(size) != 2:
             raise OptionError(f"size={self.size!r} is neither an int nor (height, width)")
         for side in size:
@@ -155,7 +156,9 @@ def parse_shard_size(value: int | str | None) -> dict[str, int]:
         return {}
     if isinstance(value, int):
         return {"shard_size": value}
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B?)\s*", value, re.IGNORECASE)
+    match = re.fullmatch(
+        r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B?)\s*", str(value), re.ASCII | re.IGNORECASE
+    )
     if not match:
         raise OptionError(
             f"shard_size={value!r} is neither a number of samples nor bytes such as '2GB'"

@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import Any, TypeAlias
 
 from fastdata.errors import WorkerError
@@ -23,10 +26,18 @@ from fastdata.errors import WorkerError
 from .base import Reject, Sample
 from .chunk import ChunkResult
 
-__all__ = ["ProcessPool", "run_in_order"]
+__all__ = ["ProcessPool", "SetupError", "run_in_order"]
 
 Chunk: TypeAlias = "Sequence[Sample | Reject]"
 Work: TypeAlias = "Callable[[Chunk], ChunkResult]"
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_GRACE_SECONDS = 5.0
+
+
+class SetupError(Exception):
+    """What workers need cannot be sent to them; the message says why."""
 
 
 def run_in_order(
@@ -60,26 +71,57 @@ class ProcessPool:
     Workers come from ``multiprocessing``'s default start method.  They ignore
     Ctrl-C, which is the packer's to handle, and end by themselves within
     moments of the packer's death.
+
+    Raises
+    ------
+    SetupError
+        If `setup` cannot be pickled and the start method needs it to be.
+    WorkerError
+        If the workers die as they start.
     """
 
     def __init__(self, workers: int, setup: Callable[[], None] | None = None) -> None:
         self._workers = workers
+        self._file: Any = None
+        self._context = multiprocessing.get_context()
+        if setup is not None and self._context.get_start_method() != "fork":
+            # By way of a file: multiprocessing would write it into a pipe, and
+            # wait for ever where the worker dies before it has read all of it.
+            self._file = tempfile.NamedTemporaryFile(prefix="fastdata-")  # noqa: SIM115
+            try:
+                pickle.dump(setup, self._file, pickle.HIGHEST_PROTOCOL)
+                self._file.flush()
+            except Exception as error:  # a user's object may raise anything
+                self._file.close()
+                raise SetupError(f"{type(error).__name__}: {error}") from error
+            setup = partial(_run_pickled, self._file.name)
         self._setup = setup
-        self._executor = self._start()
+        try:
+            self._executor = self._start()
+        except BaseException:
+            self._close_file()
+            raise
 
     def _start(self) -> ProcessPoolExecutor:
         executor = ProcessPoolExecutor(
-            self._workers, initializer=_start_worker, initargs=(self._setup,)
+            self._workers,
+            mp_context=self._context,
+            initializer=_start_worker,
+            initargs=(self._setup,),
         )
         try:
             # All workers are started by the first task: before anything else
             # here opens files or starts threads.
-            executor.submit(os.getpid).result()
-        except BrokenProcessPool as error:
+            with _signals_held():
+                first = executor.submit(os.getpid)
+            first.result()
+        except (BrokenProcessPool, EOFError, OSError) as error:
+            # The last two come from a fork server that died.
             executor.shutdown(wait=False)
             raise WorkerError(
-                "the worker processes died as they started. In a script, call fastdata.pack under "
-                "`if __name__ == '__main__':`; num_workers=0 packs without worker processes."
+                f"the worker processes died as they started ({type(error).__name__}: {error}). In "
+                "a script, call fastdata.pack under `if __name__ == '__main__':`; num_workers=0 "
+                "packs without worker processes."
             ) from error
         return executor
 
@@ -129,12 +171,38 @@ class ProcessPool:
     def close(self) -> None:
         """Stop the workers; what they are at is finished and thrown away."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _run_pickled(path: str) -> None:
+    with open(path, "rb") as file:
+        pickle.load(file)()
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold back the signals that stop a pack while processes are forked.
+
+    What their handlers raise would be lost in the hooks that Python runs around a
+    fork, and a new worker would still have the packer's handlers.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(setup: Callable[[], None] | None) -> None:
     """Make a fresh process a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _end_soon)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
@@ -152,9 +220,26 @@ def _start_worker(setup: Callable[[], None] | None) -> None:
         setup()
 
 
+def _end_soon(signum: int, frame: object) -> None:
+    """Have the kernel end this process, but only in a while.
+
+    Schedulers send SIGTERM to workers too.  One that died of it while sending a
+    result would leave the packer waiting for the rest for ever; in a while, the
+    packer has taken what is complete, and ended the workers itself.
+    """
+    signal.setitimer(signal.ITIMER_REAL, _GRACE_SECONDS)
+
+
 def _end_with(sentinel: Any) -> None:
+    """End this process when the packer has ended.
+
+    The sentinel alone is not enough: it is a pipe that is closed once the
+    packer *and all it has forked since* are gone.
+    """
     from multiprocessing.connection import wait
 
+    parent = os.getppid()
     with contextlib.suppress(OSError):
-        wait([sentinel])
+        while not wait([sentinel], timeout=1.0) and os.getppid() == parent:
+            pass
     os._exit(1)

@@ -1,20 +1,23 @@
 """Samples from Python: any iterable, or any torch Dataset.
 
 A sample is an image, a tuple, a dict, a named tuple or a dataclass; images
-are ``PIL.Image.Image``, uint8 arrays or tensors, a `pathlib.Path`, or the bytes of
+are ``PIL.Image.Image``, uint8 arrays or tensors, a path, or the bytes of
 an image file.  Fields take their names from dict keys, tuple names, ``fields=``
 or else ``image``, ``label``, ``field2``, ...; their kinds from the first samples.
 
 A Dataset with ``__len__`` and ``__getitem__`` is called in the worker processes;
 one like ``torchvision.datasets.ImageFolder`` without transforms is not called at
-all: its files are packed as they are.
+all: its files are packed as they are.  Where workers cannot be given the Dataset
+(it cannot be pickled, and the start method is not fork), it is called here.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,8 +36,9 @@ from .base import (
     Source,
     hash_fields,
 )
+from .chunk import reason_of
 from .fields import check_names, convert, field_of, named_field
-from .folder import printable, stat_of
+from .folder import is_image_name, printable, stat_of
 
 __all__ = ["DatasetSource", "ImageFolderSource", "IterableSource"]
 
@@ -49,8 +53,8 @@ class IterableSource(Source):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        path = isinstance(location, (str, os.PathLike))
-        return hasattr(location, "__iter__") and not (path or _is_map_style(location))
+        whole = isinstance(location, (str, bytes, bytearray, os.PathLike, Mapping))
+        return hasattr(location, "__iter__") and not (whole or _is_map_style(location))
 
     def __init__(
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
@@ -65,8 +69,8 @@ class IterableSource(Source):
         for index, item in enumerate(samples):
             try:
                 yield to_sample(item, f"{index:08}", self.schema)
-            except ValueError as error:
-                yield Reject(f"{index:08}", str(error))
+            except Exception as error:  # a lazily opened image may raise nearly anything
+                yield Reject(f"{index:08}", reason_of(error))
 
 
 class DatasetSource(IndexedSource):
@@ -84,14 +88,14 @@ class DatasetSource(IndexedSource):
         self._dataset = location
         self.notes = []
         self.num_samples = len(location)
-        first = [location[index] for index in range(min(_PEEK, self.num_samples))]
-        self.schema = _schema(first, channels, fields or {})
+        self.schema = _schema(_first_samples(location), channels, fields or {})
         classes = getattr(location, "classes", None)
         label = self.schema.get("label")
         if isinstance(label, ScalarField) and label.dtype == "int64" and _are_names(classes):
             named = {"label": ScalarField(classes=tuple(classes or ()))}
             self.schema = Schema({**self.schema, **named})
-        self._token = f"{os.getpid()}.{id(location)}"
+        self._token = f"{os.getpid()}.{next(_tokens)}"
+        weakref.finalize(self, _DATASETS.pop, self._token, None)
 
     def __getitem__(self, index: int) -> Sample:
         if index >= self.num_samples:
@@ -100,7 +104,7 @@ class DatasetSource(IndexedSource):
 
     @property
     def worker_setup(self) -> Callable[[], None]:
-        return partial(_DATASETS.__setitem__, self._token, self._dataset)
+        return partial(_register, self._token, self._dataset)
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return np.array(
@@ -149,6 +153,42 @@ class ImageFolderSource(IndexedSource):
 _DATASETS: dict[str, Any] = {}
 """Datasets this process can call; filled once in each worker, not a pickle a chunk."""
 
+_tokens = itertools.count()
+
+
+def _register(token: str, dataset: Any) -> None:
+    _DATASETS[token] = dataset
+
+
+def _first_samples(dataset: Any) -> list[Any]:
+    """Return some samples of a map-style dataset, leaving out those that fail.
+
+    They are asked of a shallow copy of a torch Dataset: one that opens a file at
+    its first sample must do that in the workers, since HDF5 and LMDB handles
+    do not survive fork.
+    """
+    if isinstance(dataset, _torch_dataset()):
+        dataset = copy.copy(dataset)
+    samples = []
+    failure: Exception | None = None
+    for index in range(min(_PEEK, len(dataset))):
+        try:
+            samples.append(dataset[index])
+        except Exception as error:  # a user's Dataset may raise anything
+            failure = error
+    if failure is not None and not samples:
+        raise SourceError(
+            f"none of the dataset's first {_PEEK} samples can be read, the last of them since: "
+            f"{reason_of(failure)}"
+        ) from failure
+    return samples
+
+
+def _torch_dataset() -> type[Any]:
+    from torch.utils.data import Dataset
+
+    return Dataset
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deferred:
@@ -172,9 +212,8 @@ def to_sample(item: Any, key: str, schema: Schema) -> Sample:
         If it does not fit.
     """
     values = _values(item, list(schema))
-    missing = [name for name in schema if name not in values]
-    if missing:
-        raise ValueError(f"the sample has no {', '.join(missing)}")
+    if values.keys() != schema.keys():
+        raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
     return Sample(key, tuple(convert(values[n], field, n) for n, field in schema.items()))
 
 
@@ -209,11 +248,14 @@ def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_map_style(location: Any) -> bool:
-    return (
-        hasattr(location, "__getitem__")
-        and hasattr(location, "__len__")
-        and not isinstance(location, (str, Mapping))
-    )
+    if isinstance(location, (str, bytes, bytearray, Mapping)):
+        return False
+    if not (hasattr(location, "__getitem__") and hasattr(location, "__len__")):
+        return False
+    # torch's IterableDataset has a __getitem__ too, which only raises.
+    from torch.utils.data import IterableDataset
+
+    return not isinstance(location, IterableDataset)
 
 
 def _is_image_folder(location: Any) -> bool:
@@ -224,6 +266,7 @@ def _is_image_folder(location: Any) -> bool:
         and isinstance(samples[0], tuple)
         and len(samples[0]) == 2
         and isinstance(samples[0][0], (str, os.PathLike))
+        and is_image_name(os.fspath(samples[0][0]))
         and _are_names(getattr(location, "classes", None))
         and all(getattr(location, name, None) is None for name in _TRANSFORMS)
     )

@@ -16,10 +16,10 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Dataset": "fastdata.dataset",
     "FastdataError": "fastdata.errors",
-    "Loader": "fastdata.loader",
+    "Loader": "fastdata.loading",
     "PackReport": "fastdata.converters.report",
     "Schema": "fastdata.schema",
-    "loader": "fastdata.loader",
+    "loader": "fastdata.loading",
     "open": "fastdata.dataset",
     "pack": "fastdata.converters.driver",
 }
@@ -31,14 +31,12 @@ if TYPE_CHECKING:
     from fastdata.converters.report import PackReport
     from fastdata.dataset import Dataset, open
     from fastdata.errors import FastdataError
-    from fastdata.loader import Loader, loader
+    from fastdata.loading import Loader, loader
     from fastdata.schema import Schema
 
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        # Also replaces the submodule of that name (fastdata.loader), which
-        # importing it has put here.
         value = getattr(import_module(_PUBLIC[name]), name)
         globals()[name] = value
         return value

@@ -44,10 +44,15 @@ class ShardSet:
     """
 
     def __init__(
-        self, paths: Sequence[Path], entries: Sequence[ShardEntry | None], check: bool
+        self,
+        paths: Sequence[Path],
+        entries: Sequence[ShardEntry | None],
+        check: bool,
+        schema: Schema | None = None,
     ) -> None:
         self.paths = paths
         self.check = check
+        self.schema = schema
         self.entries = list(entries)
         self._readers: list[ShardReader | None] = [None] * len(paths)
         for number, entry in enumerate(entries):
@@ -72,6 +77,12 @@ class ShardSet:
                     f"{reader.path}: this is not the shard that the manifest lists or that was "
                     f"pickled: it has {found[1]} samples and the digest {found[0]}, not "
                     f"{entry.num_samples} and {entry.digest}. "
+                    "Restore the shard, or pack the dataset again."
+                )
+            if self.schema is not None and reader.header.schema != self.schema:
+                raise FormatError(
+                    f"{reader.path} has other fields than the dataset that it is opened as a part "
+                    f"of: {reader.header.schema!r}, not {self.schema!r}. "
                     "Restore the shard, or pack the dataset again."
                 )
             self._readers[number] = reader
@@ -246,10 +257,12 @@ class Dataset:
 
     def _positions(self, indices: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Translate indices into this view to positions in the shards."""
-        chosen = np.asarray(indices, np.int64)
+        chosen = np.asarray(indices)
+        # Before the conversion, in which 2**64 - 1 would become -1.
         wrong = (chosen < -len(self)) | (chosen >= len(self))
         if wrong.any():
             raise IndexError(f"index {chosen[wrong][0]} for a dataset of {len(self)} samples")
+        chosen = chosen.astype(np.int64, copy=False)
         chosen = np.where(chosen < 0, chosen + len(self), chosen)
         if isinstance(self._indices, range):
             return self._indices.start + self._indices.step * chosen
@@ -391,7 +404,7 @@ def _reopen(
     digest: str,
     indices: Indices,
 ) -> Dataset:
-    shards = ShardSet([Path(path) for path in paths], entries, check)
+    shards = ShardSet([Path(path) for path in paths], entries, check, schema)
     if len(paths) == 1:
         shards.reader(0)
     return Dataset(shards, schema, digest, indices)
@@ -449,6 +462,7 @@ def open(path: Location | Iterable[Location], *, check: bool = True) -> Dataset:
                 f"{place} has other fields than {found[0][0]}: {schema!r}, not {found[0][1]!r}. "
                 "Datasets opened as one must have the same schema."
             )
+    shard_set.schema = found[0][1]  # what a manifest says, shards read later must have too
     digest = found[0][2] if len(found) == 1 else ""
     return Dataset(shard_set, found[0][1], digest, range(int(shard_set.starts[-1])))
 

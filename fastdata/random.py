@@ -80,7 +80,8 @@ class Draws:
     def uniform(self, count: int = 1, *, first: int = 0) -> NDArray[np.float64]:
         """Return floats in [0, 1) with 53 random bits, float64 [n, count]."""
         words = self.bits(count, first=first) >> np.uint64(11)
-        return words.astype(np.float64) * 2.0**-53
+        floats: NDArray[np.float64] = words.astype(np.float64) * 2.0**-53
+        return floats
 
     def integers(self, bound: ArrayLike, count: int = 1, *, first: int = 0) -> NDArray[np.int64]:
         """Return integers in [0, bound), int64 [n, count].
@@ -98,7 +99,8 @@ class Draws:
         """
         words = self.bits(count, first=first) >> np.uint64(32)
         product: NDArray[np.uint64] = words * np.asarray(bound).astype(np.uint64)
-        return (product >> np.uint64(32)).astype(np.int64)
+        integers: NDArray[np.int64] = (product >> np.uint64(32)).astype(np.int64)
+        return integers
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -219,7 +219,8 @@ class _Verification:
         self.num_samples += len(reader)
         self.file_bytes += path.stat().st_size
         try:
-            self.damage += (Damaged(path, *found) for found in find_damage(reader))
+            for place, reason in find_damage(reader):
+                self.damage.append(Damaged(path, place, reason.removeprefix(f"{path}: ")))
         except FastdataError as error:
             self._found(path, "", error)
         return reader

@@ -8,14 +8,15 @@ import multiprocessing.resource_tracker as resource_tracker
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from samples import EVERY_KIND, SUFFIXES, make_records, write_shard, write_shards
 
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 3.0
+_PASSED = pytest.StashKey[bool]()
 
 
 def _descriptors() -> set[str]:
@@ -70,18 +71,31 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember whether a test passed."""
+    report = yield
+    item.stash[_PASSED] = report.when == "call" and report.passed
+    return report
+
+
 @pytest.fixture(autouse=True)
-def no_leaks() -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a file descriptor, a thread or a child process behind."""
     before = _resources()
     yield
+    if not request.node.stash.get(_PASSED, False):
+        return  # its traceback keeps alive whatever it had open
+    request.node.funcargs.clear()  # values of fixtures, alive until the test is torn down
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while left := _resources() - before:
         if time.monotonic() > deadline:
             pytest.fail(f"the test left behind: {', '.join(sorted(left))}")
         # What only a reference cycle holds is no leak, nor what is about to end.
         gc.collect()
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 @pytest.fixture(params=list(SUFFIXES))

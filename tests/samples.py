@@ -223,7 +223,7 @@ def forge(
     header: Callable[[dict[str, Any]], Any] | None = None,
     columns: Mapping[str, Callable[[np.ndarray[Any, Any]], Any]] | None = None,
     text: bytes | None = None,
-    **footer: int,
+    **footer: Any,
 ) -> Path:
     """Change a shard and make every checksum anew, as somebody malicious would.
 
@@ -236,7 +236,7 @@ def forge(
     text : bytes
         Takes the place of the header.
     footer : int
-        Other values for ``version``, ``offset``, ``length`` or ``file_bytes``.
+        Other values for ``version``, ``flags``, ``offset``, ``length`` or ``file_bytes``.
     """
     body = bytearray(path.read_bytes()[:-64])
     document: Any = header_of(path)
@@ -254,20 +254,52 @@ def forge(
     offset = len(body)
     body += data
     values = {
+        "magic": b"FASTDATA",
         "version": 1,
+        "flags": 0,
         "offset": offset,
         "length": len(data),
+        "checksum": xxhash.xxh3_64_intdigest(data),
         "file_bytes": len(body) + 64,
         **footer,
     }
-    end_piece = FOOTER.pack(
-        b"FASTDATA",
-        values["version"],
-        0,
-        values["offset"],
-        values["length"],
-        xxhash.xxh3_64_intdigest(data),
-        values["file_bytes"],
-    )
-    path.write_bytes(body + end_piece + struct.pack("<Q", xxhash.xxh3_64_intdigest(end_piece)))
+    end = FOOTER.pack(*values.values())
+    path.write_bytes(body + end + struct.pack("<Q", xxhash.xxh3_64_intdigest(end)))
     return path
+
+
+def put_blob(path: Path, index: int, data: bytes, field: str = "image", **columns: int) -> Path:
+    """Give a sample of a shard other bytes for an image, and make every checksum anew.
+
+    Parameters
+    ----------
+    columns : int
+        Other values for ``height``, ``width`` or ``codec``.
+    """
+    stored = path.read_bytes()
+    path.write_bytes(stored[:-64] + data + stored[-64:])
+    columns |= {
+        "offset": len(stored) - 64,
+        "length": len(data),
+        "checksum": xxhash.xxh3_64_intdigest(data),
+    }
+
+    def put(value: int) -> Callable[[np.ndarray[Any, Any]], None]:
+        return lambda column: column.__setitem__(index, value)
+
+    return forge(path, columns={f"{field}.{name}": put(value) for name, value in columns.items()})
+
+
+def forge_manifest(directory: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    """Change a manifest's JSON in place, or return another, and make its checksum anew."""
+    path = directory / "manifest.json"
+    body: Any = json.loads(path.read_bytes())
+    body = change(body) or body
+    if isinstance(body, dict):
+        body.pop("checksum", None)
+        text = json.dumps(body, indent=1).encode()
+        head = text.removesuffix(b"\n}") + b',\n "checksum": "'
+        path.write_bytes(head + f"{xxhash.xxh3_64_intdigest(head):016x}".encode() + b'"\n}')
+    else:
+        path.write_text(json.dumps(body))
+    return directory

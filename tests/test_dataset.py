@@ -200,12 +200,10 @@ def test_a_selection_is_a_lazy_dataset(dataset: fastdata.Dataset, selection: Any
     assert subset.gather("label", np.arange(len(expected))).tolist() == labels(subset)
 
 
-@pytest.mark.parametrize("outer", SELECTIONS[:8], ids=repr)
+@pytest.mark.parametrize("outer", [SELECTIONS[i] for i in (0, 1, 2, 5, 6, 8, 12)], ids=repr)
 @pytest.mark.parametrize("inner", [slice(None, None, -1), [1, 0], slice(1, None), -1], ids=repr)
 def test_a_selection_of_a_selection(dataset: fastdata.Dataset, outer: Any, inner: Any) -> None:
     first = np.arange(6)[np.asarray(outer) if not isinstance(outer, slice) else outer]
-    if len(first) < 2:
-        pytest.skip("nothing to choose from")
     result = dataset[outer][inner]
     if isinstance(inner, int):
         assert fingerprint(result) == fingerprint(dataset[int(first[inner])])
@@ -479,7 +477,7 @@ def test_a_pickle_keeps_whether_to_check(shard: Path) -> None:
     expected = fingerprints(dataset)
     copy = pickle.loads(pickle.dumps(dataset))
     data = bytearray(shard.read_bytes())
-    data[int(next(iter(copy.shards)).column("image.offset")[0]) + 4] ^= 1  # in the JFIF segment
+    data[int(next(iter(copy.shards)).column("image.offset")[0]) + 15] ^= 1  # JFIF's density
     shard.write_bytes(data)
     assert fingerprints(copy) == expected
     with pytest.raises(ShardCorruptError, match="the checksum of 'image' of sample 0"):
@@ -487,12 +485,13 @@ def test_a_pickle_keeps_whether_to_check(shard: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_dataset_in_use_can_be_handed_to_processes(
-    dataset: fastdata.Dataset, method: str
-) -> None:
+def test_a_dataset_in_use_can_be_handed_to_processes(tmp_path: Path, method: str) -> None:
+    records = make_records()
+    dataset = fastdata.open(write_shards(tmp_path / "shards", [records[:3], records[3:]]))
     expected = fingerprints(dataset)
     context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(2, mp_context=context) as pool:
+    # One process: those that do not fork import everything again, which takes seconds.
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
         parts = list(pool.map(fingerprints, [dataset[:4], dataset[[5, 4]]]))
     assert parts == [expected[:4], [expected[5], expected[4]]]
     assert fingerprints(dataset) == expected
@@ -521,18 +520,13 @@ def collate(batch: list[Any]) -> list[int]:
     return [fingerprint(sample) for sample in batch]
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "method"),
-    [(0, None), (2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)],
-)
-def test_a_stock_dataloader_reads_a_dataset(
-    dataset: fastdata.Dataset, num_workers: int, method: str | None
-) -> None:
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stock_dataloader_reads_a_dataset(dataset: fastdata.Dataset, num_workers: int) -> None:
     loader = DataLoader(
         dataset,
         batch_size=4,
         num_workers=num_workers,
-        multiprocessing_context=method,
+        multiprocessing_context="fork" if num_workers else None,
         collate_fn=collate,
     )
     expected = fingerprints(dataset)

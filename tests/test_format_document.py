@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -353,8 +354,22 @@ def test_hdf5_datasets(packed: dict[str, Path]) -> None:
             np.testing.assert_array_equal(stored[()], column)
         assert file["blobs/tiny"].shape == (NUM_SAMPLES, 28, 28, 1)
         assert file["blobs/tiny"][9].tobytes() == shard.image("tiny", 9)[3]
+        assert file["footer"][:].tobytes() == path.read_bytes()[-64:]
         flat = file["blobs/image"][:].tobytes()
         assert flat == b"".join(shard.image("image", i)[3] for i in range(NUM_SAMPLES))
+
+
+@pytest.mark.parametrize("name", ["lmdb-1", "hdf5-1"])
+def test_opening_for_writing_and_closing_does_no_harm(
+    packed: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / packed[name].name
+    shutil.copy(packed[name], path)
+    if name == "hdf5-1":
+        h5py.File(path, "r+").close()
+    else:
+        lmdb.open(str(path), subdir=False, lock=False, lib_version=0).close()
+    assert fastdata.open(path)[3].label == 1
 
 
 # -- what must be refused, and what must be ignored ------------------------------------------
@@ -435,3 +450,67 @@ def test_what_must_be_refused_is(packed: dict[str, Path], tmp_path: Path, damage
         document.Shard(path)
     with pytest.raises(FastdataError, match=re.escape(str(path))):
         fastdata.open(path)
+
+
+def with_manifest(source: Path, target: Path, change: Callable[[Any], Any]) -> Path:
+    """Copy a directory of shards and change its manifest, with the checksum that fits."""
+    shutil.copytree(source, target)
+    path = target / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    del manifest["checksum"]
+    change(manifest)
+    head = json.dumps(manifest).encode()[:-1] + b', "checksum": "'
+    path.write_bytes(head + document.hexadecimal(head).encode() + b'"\n}')
+    return target
+
+
+def read_all(path: Path) -> None:
+    """Open a dataset and look at every sample's label."""
+    dataset = fastdata.open(path)
+    dataset.gather("label", range(len(dataset)))
+
+
+def extend_manifest(manifest: Any) -> None:
+    manifest["later"] = {"checksum": "0"}
+    manifest["shards"][1]["later"] = 1
+
+
+def test_unknown_members_of_a_manifest_are_ignored(packed: dict[str, Path], tmp_path: Path) -> None:
+    path = with_manifest(packed["lmdb-3"], tmp_path / "more", extend_manifest)
+    assert len(document.read_manifest(path)[1]) == 3
+    read_all(path)
+
+
+MANIFEST_REFUSED: dict[str, Callable[[Any], Any]] = {
+    "version 0": lambda manifest: manifest.update(version=0),
+    "version 2": lambda manifest: manifest.update(version=2),
+    "name in another directory": lambda manifest: manifest["shards"][0].update(file="../a.lmdb"),
+    "name of the directory itself": lambda manifest: manifest["shards"][0].update(file="."),
+    "missing shard": lambda manifest: manifest["shards"][0].update(file="a.lmdb"),
+    "length": lambda manifest: manifest["shards"][1].update(file_bytes=1 << 20),
+    "digest": lambda manifest: manifest["shards"][1].update(digest="0" * 32),
+    "number of samples": lambda manifest: manifest["shards"][1].update(num_samples=22),
+    "order": lambda manifest: manifest["shards"][1].update(file=manifest["shards"][2]["file"]),
+    "schema": lambda manifest: manifest["schema"][3].update(dtype="int32"),
+}
+
+
+@pytest.mark.parametrize("damage", list(MANIFEST_REFUSED))
+def test_manifest_that_must_be_refused_is(
+    packed: dict[str, Path], tmp_path: Path, damage: str
+) -> None:
+    path = with_manifest(packed["lmdb-3"], tmp_path / "changed", MANIFEST_REFUSED[damage])
+    with pytest.raises((document.Refused, FileNotFoundError)):
+        document.read_manifest(path)
+    with pytest.raises(FastdataError, match=re.escape(str(path))):
+        read_all(path)
+
+
+def test_manifest_that_was_edited_is_refused(packed: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(packed["lmdb-3"], tmp_path / "edited")
+    path = tmp_path / "edited" / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"quality": 90', b'"quality": 91'))
+    with pytest.raises(document.Refused, match="checksum"):
+        document.read_manifest(tmp_path / "edited")
+    with pytest.raises(FastdataError, match=r"manifest\.json.*checksum"):
+        fastdata.open(tmp_path / "edited")

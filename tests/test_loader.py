@@ -6,6 +6,8 @@ import functools
 import gc
 import hashlib
 import json
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -19,10 +21,10 @@ import torch
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import cores
-from fastdata.engine.buffers import allocate
+from fastdata.engine.buffers import BufferPool
 from fastdata.engine.threads import THREAD_NAME
 from fastdata.errors import DatasetNotFoundError, OptionError, ShardCorruptError
-from fastdata.loader import Loader, loader
+from fastdata.loading import Loader, loader
 from fastdata.schema import (
     ArrayField,
     BytesField,
@@ -252,6 +254,17 @@ def test_epochs_and_seeds_differ() -> None:
     assert digest(again) == digest(second)
     other = loader(data, batch_size=20, transform=RRC, num_workers=0, seed=1)
     assert digest(other) != digest(first)
+
+
+def test_a_batch_that_is_kept_is_never_overwritten() -> None:
+    it = loader(MemoryData(64), batch_size=4, transform=RRC, num_workers=2)
+    batches = list(it)
+    kept = batches[3].image.numpy()[1:]
+    before = kept.copy()
+    del batches
+    for _ in range(3):
+        list(it)
+    np.testing.assert_array_equal(kept, before)
 
 
 def test_batch_memory_is_not_shared_between_batches() -> None:
@@ -598,6 +611,14 @@ def test_what_is_no_dataset_is_refused() -> None:
         loader(3)
 
 
+def test_importing_the_module_does_not_hide_the_function() -> None:
+    script = "import fastdata, fastdata.loader; print(len(fastdata.loader([1, 2, 3])))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["3"], done.stderr
+
+
 # -- packed data --------------------------------------------------------------------
 
 
@@ -770,10 +791,69 @@ def test_workers_are_shared_out_over_the_processes_of_a_machine(
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
-def test_allocated_memory_is_a_tensor_like_any(dtype: torch.dtype) -> None:
-    shape = (2, 3, 4, 5)
-    tensor = allocate(shape, dtype)
-    assert tensor.shape == shape
+def test_pooled_memory_is_a_tensor_like_any(dtype: torch.dtype) -> None:
+    tensor = BufferPool(keep=1).take((2, 3, 4, 5), dtype)
+    assert tensor.shape == (2, 3, 4, 5)
     assert tensor.dtype == dtype
     assert tensor.is_contiguous()
-    assert torch.equal(tensor.fill_(1), torch.ones(shape, dtype=dtype))
+    assert torch.equal(tensor.fill_(1), torch.ones((2, 3, 4, 5), dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda tensor: tensor,
+        lambda tensor: tensor.permute(0, 3, 1, 2)[1:, :2],
+        lambda tensor: tensor.numpy()[1],
+        lambda tensor: tensor.untyped_storage(),
+        lambda tensor: list(tensor),
+        lambda tensor: torch.from_numpy(tensor.numpy()),
+        lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+    ],
+    ids=["itself", "permuted", "numpy", "storage", "list", "there and back", "parameter"],
+)
+def test_memory_returns_with_the_last_view_and_not_before(view: Any) -> None:
+    pool = BufferPool(keep=4)
+    first = pool.take((2, 3, 4, 5), torch.float32)
+    address = first.data_ptr()
+    kept = view(first)
+    del first
+    second = pool.take((2, 3, 4, 5), torch.float32)
+    assert second.data_ptr() != address
+    del kept
+    third = pool.take((2, 3, 4, 5), torch.float32)
+    assert third.data_ptr() == address
+
+
+def test_a_pool_keeps_no_more_than_it_should() -> None:
+    pool = BufferPool(keep=2)
+    tensors = [pool.take((100,), torch.uint8) for _ in range(5)]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    while tensors:
+        del tensors[0]
+    assert pool.take((50,), torch.uint8).data_ptr() not in addresses
+    assert len(pool._unused) == 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("transform", [RRC, [*RRC, T.Normalize(MEAN, STD)]])
+def test_memory_of_batches_goes_round_without_the_garbage_collector(
+    num_workers: int, transform: Any
+) -> None:
+    it = loader(MemoryData(80), batch_size=4, transform=transform, num_workers=num_workers)
+    gc.disable()
+    try:
+        addresses = {batch.image.data_ptr() for _ in range(3) for batch in it}
+    finally:
+        gc.enable()
+    # Two ahead, one being made, one in the loop, and one just let go.
+    assert len(addresses) <= 5
+
+
+def test_batches_outlive_their_loader() -> None:
+    def kept(num_workers: int) -> list[Any]:
+        return list(loader(MemoryData(30), batch_size=4, transform=RRC, num_workers=num_workers))
+
+    batches = kept(2)
+    kept(2)
+    assert digest(batches) == digest(kept(0))

@@ -43,7 +43,8 @@ such files; several of ImageNet's are among them."""
 
 
 _TAIL_BYTES = 1 << 16
-"""How far from the end the end-of-image marker may be: some files have padding."""
+"""How far from the end the end-of-image marker is looked for first: some files
+have padding.  "Motion photos" have a whole film behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def decode_image(
     if is_jpeg(data):
         header = header or read_jpeg_header(data)
         check_pixels(header.height, header.width, max_pixels)
-        if _turbo_decodes(header):
+        if _turbo_decodes(header) and not mask:  # class numbers have no luma and no average
             size = header.height, header.width
             factor = scale(*(size if header.orientation < 5 else size[::-1])) if scale else 1
             pixels = decode_jpeg(data, header, channels, factor)
@@ -145,7 +146,8 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
         options["min_height"] = -(-header.height // factor)
         options["min_width"] = -(-header.width // factor)
         options["min_factor"] = factor
-    if data.rfind(b"\xff\xd9", max(header.scan_offset, len(data) - _TAIL_BYTES)) < 0:
+    tail = max(header.scan_offset, len(data) - _TAIL_BYTES)
+    if data.rfind(b"\xff\xd9", tail) < 0 and data.find(b"\xff\xd9", header.scan_offset) < 0:
         raise ImageError("the JPEG is truncated: it has no end-of-image marker")
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, **options)

@@ -12,7 +12,7 @@ Batches do not depend on how they are cut into pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias, TypeGuard
@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.collate import collate_column, collate_samples, split_column
-from fastdata.engine.buffers import allocate
+from fastdata.engine.buffers import BufferPool
 from fastdata.engine.job import Job, Request
 from fastdata.errors import OptionError
 from fastdata.schema import ImageField, Schema
@@ -76,8 +76,8 @@ class BatchMaker:
     seed : int
     pieces : int
         Parts a batch is cut into, at most.
-    pinned : bool
-        Whether images are put into pinned memory.
+    buffers : BufferPool, optional
+        Memory of images; by default, it is used once.
     pixels : bool
         False leaves out a direct pipeline's pixel stage: the caller runs it,
         on another device.
@@ -90,13 +90,13 @@ class BatchMaker:
         *,
         seed: int = 0,
         pieces: int = 1,
-        pinned: bool = False,
+        buffers: BufferPool | None = None,
         pixels: bool = True,
     ) -> None:
         self.dataset = dataset
         self.pipeline = pipeline
         self.seed = seed
-        self.pinned = pinned
+        self.buffers = buffers or BufferPool(keep=0)
         self._pieces = pieces
         self.tables: dict[str, PixelTable] = {}
         if pixels and pipeline.pixels is not None:
@@ -128,11 +128,10 @@ class _DirectJob:
         self._maker = maker
         self._indices = request.indices
         self._values: dict[str, Any] = {}
-        self.pieces: list[Callable[[], None]] = []
+        self._programs: list[Program] | None = None
         schema, dataset = maker.dataset.schema, maker.dataset
 
         sizes = {name: dataset.image_sizes(name, request.indices) for name in schema.images}
-        programs: list[Program] | None = None
         if maker.pipeline.geometry is not None and sizes:
             heights = np.stack([height for height, _ in sizes.values()])
             widths = np.stack([width for _, width in sizes.values()])
@@ -142,35 +141,29 @@ class _DirectJob:
             )
             if not geometry.identity:
                 sizes = dict.fromkeys(sizes, (geometry.height, geometry.width))
-                programs = geometry.programs()
+                self._programs = geometry.programs()
 
         for name, field in schema.images.items():
             height, width = _only_size(name, *sizes[name], request.indices)
             table = maker.tables.get(name)
-            batch = allocate(
-                (len(request.indices), height, width, field.channels),
-                table.dtype if table else torch.uint8,
-                pinned=maker.pinned,
-            )
-            self._values[name] = batch.permute(0, 3, 1, 2)
-            fill = partial(self._fill, name, field, programs, table, as_words(batch))
-            self.pieces += [partial(fill, *bounds) for bounds in maker.cut(len(batch))]
-        for name in schema:
-            if name not in sizes:
-                self.pieces.append(partial(self._gather, name))
+            shape = (len(request.indices), height, width, field.channels)
+            self._values[name] = maker.buffers.take(shape, table.dtype if table else torch.uint8)
 
-    def _fill(
-        self,
-        name: str,
-        field: ImageField,
-        programs: Sequence[Program] | None,
-        table: PixelTable | None,
-        batch: NDArray[Any],
-        start: int,
-        stop: int,
-    ) -> None:
+    def pieces(self) -> list[Callable[[], None]]:
+        pieces: list[Callable[[], None]] = []
+        for name, field in self._maker.dataset.schema.items():
+            if isinstance(field, ImageField):
+                fill = partial(self._fill, name, field)
+                pieces += [partial(fill, *bounds) for bounds in self._maker.cut(len(self._indices))]
+            else:
+                pieces.append(partial(self._gather, name))
+        return pieces
+
+    def _fill(self, name: str, field: ImageField, start: int, stop: int) -> None:
         """Make images start to stop of a field."""
-        read = self._maker.dataset.read_image
+        read, programs = self._maker.dataset.read_image, self._programs
+        table = self._maker.tables.get(name)
+        batch = as_words(self._values[name])
         pixels = np.empty(batch.shape[1:], np.uint8) if table else None
         for number, index in enumerate(self._indices[start:stop].tolist(), start):
             target = batch[number] if pixels is None else pixels
@@ -187,6 +180,8 @@ class _DirectJob:
 
     def finish(self) -> Any:
         schema = self._maker.dataset.schema
+        for name in schema.images:
+            self._values[name] = self._values[name].permute(0, 3, 1, 2)
         return schema.sample_type(*(self._values[name] for name in schema))
 
 
@@ -196,9 +191,11 @@ class _SampleJob:
     def __init__(self, maker: BatchMaker, request: Request) -> None:
         self._maker = maker
         self._request = request
-        bounds = maker.cut(len(request.indices))
-        self._parts: list[list[Any]] = [[] for _ in bounds]
-        self.pieces = [partial(self._run, number, *b) for number, b in enumerate(bounds)]
+        self._bounds = maker.cut(len(request.indices))
+        self._parts: list[list[Any]] = [[] for _ in self._bounds]
+
+    def pieces(self) -> list[Callable[[], None]]:
+        return [partial(self._run, number, *b) for number, b in enumerate(self._bounds)]
 
     def _run(self, number: int, start: int, stop: int) -> None:
         maker, indices = self._maker, self._request.indices[start:stop]

@@ -31,9 +31,13 @@ class Request:
 class Job(Protocol):
     """One batch to be made."""
 
-    @property
     def pieces(self) -> Sequence[Callable[[], None]]:
-        """Parts of the work: in any order, on any thread, each once."""
+        """Return the parts of the work; called once.
+
+        They may run in any order, on any thread, each once.  A job does not
+        hold on to them: they hold it, and its memory would wait for the
+        garbage collector.
+        """
 
     def finish(self) -> Any:
         """Return the batch; called once, after all pieces returned."""

@@ -22,10 +22,15 @@ THREAD_NAME = "fastdata-worker"
 def run_in_caller(prepare: Prepare, requests: Iterable[Request]) -> Iterator[Any]:
     """Make each batch when it is asked for, in the calling thread."""
     for request in requests:
-        job = prepare(request)
-        for piece in job.pieces:
-            piece()
-        yield job.finish()
+        yield _make(prepare, request)
+
+
+def _make(prepare: Prepare, request: Request) -> Any:
+    """Return one batch.  A function, as what it names is gone when it returns."""
+    job = prepare(request)
+    for piece in job.pieces():
+        piece()
+    return job.finish()
 
 
 class ThreadRun(Iterator[Any]):
@@ -72,7 +77,7 @@ class ThreadRun(Iterator[Any]):
             failed.set_exception(error)
             self._pending.append((None, [failed]))
         else:
-            self._pending.append((job, [self._pool.submit(piece) for piece in job.pieces]))
+            self._pending.append((job, [self._pool.submit(piece) for piece in job.pieces()]))
 
     def __next__(self) -> Any:
         self._submit()
@@ -85,7 +90,7 @@ class ThreadRun(Iterator[Any]):
                 futures.pop(0).result()
             assert job is not None, "a job that could not be prepared has a failed future"
             return job.finish()
-        except Exception:
+        except BaseException:  # Ctrl-C too: nothing would be left to end the threads
             self.close()
             raise
 

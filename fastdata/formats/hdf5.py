@@ -57,13 +57,12 @@ class Hdf5ShardWriter(ShardWriter):
 
     def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
         offsets: dict[str, int] = {}
-        with h5py.File(
-            self.path,
-            "w",
-            locking=False,
-            alignment_threshold=1,
-            alignment_interval=_ALIGNMENT_BYTES,
-        ) as file:
+        options = {
+            "locking": False,
+            "alignment_threshold": 1,
+            "alignment_interval": _ALIGNMENT_BYTES,
+        }
+        with h5py.File(self.path, "w", **options) as file:
             file.attrs["format"] = "fastdata"
             file.attrs["version"] = 1
             for field in self.schema.images:
@@ -74,12 +73,10 @@ class Hdf5ShardWriter(ShardWriter):
             for name, array in arrays.items():
                 offsets[name] = _allocate(file, f"columns/{name}", array.dtype, array.shape)
             header = _allocate(file, "header", np.dtype("uint8"), (header_bytes,))
-            # The last to be allocated, it ends the file.  Inside a dataset, the footer
-            # also survives being opened for writing, when HDF5 cuts what it does not know.
+        # In a dataset, the footer survives that a tool opens the file for writing, when
+        # HDF5 cuts off what it does not know.  Allocated alone, it ends the file.
+        with h5py.File(self.path, "r+", **options) as file:
             footer = _allocate(file, "footer", np.dtype("uint8"), (FOOTER_BYTES,))
-        size = self.path.stat().st_size
-        if footer + FOOTER_BYTES == size:
-            size = footer
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             for name, spool in self.spools.items():
@@ -92,7 +89,7 @@ class Hdf5ShardWriter(ShardWriter):
             ends = np.cumsum(lengths, dtype=np.uint64)
             blobs[field] = ends - lengths + np.uint64(offsets[self._blobs(field)])
         columns = {name: offsets[name] for name in arrays}
-        return Layout(self.path, size, header, columns, blobs)
+        return Layout(self.path, footer, header, columns, blobs)
 
     def _blob_shape(self, field: str, arrays: Mapping[str, Array]) -> tuple[int, ...]:
         codecs = arrays[f"{field}.codec"].values()

@@ -100,6 +100,8 @@ class Manifest:
             if body["format"] != "fastdata":
                 raise ValueError(f"format is {body['format']!r}")
             version = int(body["version"])
+            if version < 1:
+                raise ValueError(f"there is no version {version}")
             if version <= VERSION:
                 head = data[: -len(_END) - 16]
                 if data != head + f"{checksum(head):016x}".encode() + _END:

@@ -1,6 +1,6 @@
 """Crops: random and resized, random with padding, and centred.
 
-Semantics are torchvision's (`torchvision.transforms.v2`, version 0.2x); the
+Semantics are torchvision's (`torchvision.transforms.v2`); the
 random numbers are fastdata's own.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import GeometricTransform, range_pair, size_pair
-from fastdata.transforms.geometry import Geometry, Interpolation
+from fastdata.transforms.geometry import Geometry, Interpolation, Ints
 
 __all__ = ["CenterCrop", "RandomCrop", "RandomResizedCrop"]
 
@@ -175,9 +175,7 @@ def check_interpolation(interpolation: object, antialias: object) -> None:
         raise OptionError(f"antialias is True, False or None, not {antialias!r}")
 
 
-def _centre(
-    room: np.ndarray[tuple[int], np.dtype[np.int64]],
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _centre(room: Ints) -> Ints:
     """Return torchvision's offset of a centred window; negative where it pads.
 
     Inside an image it rounds halves to even, as Python's `round` does; around

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Geometry", "Interpolation", "Program", "Scale", "Window"]
+__all__ = ["Geometry", "Interpolation", "Ints", "Program", "Scale", "Window"]
 
 Ints: TypeAlias = NDArray[np.int64]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]

@@ -8,8 +8,7 @@ target is made such that just m times its size remains at that scale; the
 result is compared with PIL's antialiased bilinear of the full decode, before encoding:
 
 whole     all pixels
-inside    without the last row and column, into which a reduced decode mixes
-          what the file's encoder put behind the edge, where the size is no multiple
+inside    without the last row and column, where partly covered pixels weigh too much
 rough     all pixels, the last row and column counted as fully covered
 
 Prints one JSON line a scale and margin, then a table of PSNR in dB.
@@ -48,15 +47,15 @@ def measure(data: bytes, factor: int, margin: float) -> tuple[float, float, floa
     """Return PSNR whole, inside and rough for one file; None where the target would be tiny."""
     header = read_jpeg_header(data)
     size = header.height, header.width
-    target = tuple(int(side / factor / margin) for side in size)
+    target = int(size[0] / factor / margin), int(size[1] / factor / margin)
     if min(target) < 16:
         return None
     image = Image.open(io.BytesIO(data)).convert("RGB")
     expected = np.asarray(image.resize(target[::-1], Image.Resampling.BILINEAR))
     pixels = decode_jpeg(data, header, 3, factor)
     extent = (size[0] / factor, size[1] / factor)
-    result = resize_pixels(pixels, (target[0], target[1]), "bilinear", extent)
-    rough = resize_pixels(pixels, (target[0], target[1]), "bilinear")
+    result = resize_pixels(pixels, target, "bilinear", extent)
+    rough = resize_pixels(pixels, target, "bilinear")
     return (
         psnr(result, expected),
         psnr(result[:-1, :-1], expected[:-1, :-1]),

@@ -74,7 +74,7 @@ def read_lmdb(path: str, order: np.ndarray[Any, Any], check: bool) -> float:
     with environment.begin(buffers=True) as transaction:
         started = time.perf_counter()
         for index in order:
-            bytes(transaction.get(b"image/%010d" % index))
+            bytes(transaction.get(b"image/%010d" % index, b""))
         return time.perf_counter() - started
 
 

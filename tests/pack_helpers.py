@@ -1,0 +1,155 @@
+"""What the tests of packing share: sources, digests, and packers in processes of their own."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from samples import photo
+
+import fastdata
+from fastdata.converters import driver
+from fastdata.errors import DatasetNotFoundError, DestinationExistsError
+
+__all__ = [
+    "ORIENTED",
+    "digest_of",
+    "finish",
+    "image_folder",
+    "open_if_there",
+    "pil_file",
+    "pixels",
+    "png",
+    "quick_commits",
+    "rejects_of",
+    "run_child",
+    "start_child",
+    "with_orientation",
+]
+
+ORIENTED = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: a.transpose(1, 0, 2)[:, ::-1],
+    7: lambda a: a.transpose(1, 0, 2)[::-1, ::-1],
+    8: lambda a: a.transpose(1, 0, 2)[::-1],
+}
+"""What each Exif orientation does to stored rows and columns (Exif 2.3, table 6)."""
+
+
+def pil_file(picture: Any, kind: str, **options: Any) -> bytes:
+    """Return a file, as PIL writes it, of an array or a PIL image."""
+    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def with_orientation(picture: Any, orientation: int, kind: str, **options: Any) -> bytes:
+    """Return a file whose Exif tag says how to turn it."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return pil_file(picture, kind, exif=exif, **options)
+
+
+def pixels(value: Any) -> np.ndarray[Any, Any]:
+    """Return an image of a sample as H x W x C."""
+    array: np.ndarray[Any, Any] = value.permute(1, 2, 0).numpy()
+    return array
+
+
+def image_folder(
+    root: Path, count: int = 12, *, classes: Iterable[str] = ("ant", "bee"), side: int = 40
+) -> Path:
+    """Make class folders with `count` different JPEGs in all, which take little time to make."""
+    names = list(classes)
+    base = photo(side, side + 20, seed=5)
+    for index in range(count):
+        folder = root / names[index % len(names)]
+        folder.mkdir(parents=True, exist_ok=True)
+        rolled = np.roll(base, 3 * index + 1, axis=1)
+        (folder / f"{index:05}.jpg").write_bytes(pil_file(rolled, "JPEG", quality=80))
+    return root
+
+
+def png(value: int = 0) -> bytes:
+    """Return a small PNG of one colour."""
+    return pil_file(Image.new("RGB", (70, 70), (value % 256, value // 256, 9)), "PNG")
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest of a dataset, every byte of which has been looked at."""
+    from fastdata.formats.verify import first_damage
+
+    dataset = fastdata.open(path)
+    for shard in dataset.shards:
+        assert first_damage(shard) is None
+    return dataset.digest
+
+
+def open_if_there(path: Path) -> str | None:
+    """Return the digest of what is taken for a dataset at `path`; None where nothing is."""
+    try:
+        return digest_of(path)
+    except DatasetNotFoundError:
+        assert not os.path.lexists(path)
+        return None
+
+
+def rejects_of(path: Path) -> str:
+    """Return the list of rejects beside a dataset."""
+    file = path.with_name(path.name + ".rejects.csv")
+    return file.read_text() if file.exists() else ""
+
+
+def finish(source: Any, path: Path, **options: Any) -> str:
+    """Run a pack again until it is done, as somebody would at a shell; return the digest."""
+    try:
+        report = fastdata.pack(source, path, **options)
+    except DestinationExistsError:
+        pass  # it was complete, and only the tidying up was left
+    else:
+        assert report.digest == fastdata.open(path).digest
+    assert not path.with_name(path.name + ".partial").exists()
+    return digest_of(path)
+
+
+def quick_commits(chunk_samples: int = 4) -> None:
+    """Commit after every chunk, and make chunks small."""
+    driver.CHUNK_SAMPLES = chunk_samples
+    driver._COMMIT_BYTES = 1
+
+
+def _child(action: Callable[..., None], args: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)  # OpenMP's threads do not survive fork
+    quick_commits()
+    action(*args)
+
+
+def start_child(action: Callable[..., None], *args: Any) -> Any:
+    """Run `action` in a forked process: it has everything imported already."""
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(action, args))
+    process.start()
+    return process
+
+
+def run_child(action: Callable[..., None], *args: Any) -> int:
+    """Run `action` in a forked process; return its exit code."""
+    process = start_child(action, *args)
+    process.join()
+    code = process.exitcode
+    process.close()
+    assert isinstance(code, int)
+    return code

@@ -1,0 +1,587 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import typing
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import pytest
+from cli_helpers import make_folder, run, run_json, start
+
+import fastdata
+from fastdata import errors
+from fastdata.cli import choices, main
+from fastdata.codecs.image import MAX_PIXELS
+from fastdata.codecs.resize import Filter, Resize
+from fastdata.converters.fields import KINDS
+from fastdata.converters.job import Job
+from fastdata.converters.options import Container
+from fastdata.schema import Codec
+
+COMMANDS = ("pack", "info", "verify", "export")
+HEAVY = ("numpy", "torch", "cv2", "lmdb", "h5py", "PIL", "tqdm", "simplejpeg")
+DOCUMENT = Path(__file__).parents[1] / "docs" / "cli.md"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Two classes of three JPEGs."""
+    return make_folder(tmp_path / "images")
+
+
+@pytest.fixture
+def packed(tmp_path: Path, images: Path) -> Path:
+    """These, packed."""
+    path = tmp_path / "packed.lmdb"
+    fastdata.pack(images, path, size=32, num_workers=0, progress=False)
+    return path
+
+
+# -- help -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], *([c, "--help"] for c in COMMANDS)])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom fastdata.cli import main\n"
+        f"try:\n    main({words!r})\n"
+        f"finally:\n    print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_an_example_and_the_exit_codes(command: str) -> None:
+    text = run(command, "--help").stdout
+    assert re.search(rf"Examples:\n +fastdata {command} ", text)
+    assert "Exit codes: 0" in text
+
+
+def test_without_a_command_it_helps() -> None:
+    result = run()
+    assert result.exit_code == 0
+    assert result.stdout == run("--help").stdout
+    places = [result.stdout.index(f"  {command} ") for command in COMMANDS]
+    assert places == sorted(places)
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"fastdata {fastdata.__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_document_has_every_option(command: str) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    section = text.split(f"## `fastdata {command}`")[1].split("\n## ")[0]
+    options = [
+        name
+        for parameter in main.commands[command].params  # type: ignore[attr-defined]
+        if isinstance(parameter, click.Option)
+        for name in parameter.opts
+        if name not in ("--json", "--quiet", "-q", "--traceback")
+    ]
+    assert [name for name in options if f"`{name}" not in section] == []
+    for name in ("--json", "--quiet", "--traceback"):
+        assert f"`{name}" in text
+
+
+# -- the command line against the library -----------------------------------------------
+
+
+def _annotation(name: str) -> Any:
+    return eval(
+        inspect.signature(fastdata.pack).parameters[name].annotation, {"Literal": typing.Literal}
+    )
+
+
+@pytest.mark.parametrize(
+    ("listed", "literal"),
+    [
+        (choices.RESIZES, Resize),
+        (choices.FILTERS, Filter),
+        (choices.CODECS, Codec),
+        (choices.CONTAINERS, Container),
+        (choices.ON_ERROR, _annotation("on_error")),
+    ],
+)
+def test_choices_are_those_of_the_options(listed: tuple[str, ...], literal: Any) -> None:
+    assert listed == typing.get_args(literal)
+
+
+def test_constants_are_those_of_the_library() -> None:
+    assert choices.FIELD_KINDS == KINDS
+    assert choices.MAX_PIXELS == MAX_PIXELS
+
+
+def test_pack_has_every_option_of_the_function_with_its_default() -> None:
+    expected = {
+        name: parameter.default
+        for name, parameter in inspect.signature(fastdata.pack).parameters.items()
+        if name not in ("source", "destination", "executor", "progress", "fields")
+    }
+    command = main.commands["pack"]  # type: ignore[attr-defined]
+    context = command.make_context("pack", ["a", "b"])
+    found = {name: value for name, value in context.params.items() if name in expected}
+    assert found == expected
+
+
+def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def pack(source: str, destination: str, **options: Any) -> NoReturn:
+        seen.update(options)
+        raise errors.SourceError("seen enough")
+
+    monkeypatch.setattr(fastdata, "pack", pack)
+    words = (
+        "--size 224x320 --resize exact --enlarge --filter lanczos --codec png --quality 80 "
+        "--channels 1 --container hdf5 --shards 2 --shard-size 2GB --workers 3 --on-error stop "
+        "--overwrite --limit 9 --shuffle --seed 4 --format folder --field caption=string "
+        "--field mask=image --max-pixels 1000 --dct-margin 1.5 --quiet"
+    )
+    assert run("pack", "a", "b", *words.split()).exit_code == 1
+    assert seen == {
+        "size": (224, 320),
+        "resize": "exact",
+        "enlarge": True,
+        "filter": "lanczos",
+        "codec": "png",
+        "quality": 80,
+        "channels": 1,
+        "container": "hdf5",
+        "shards": 2,
+        "shard_size": "2GB",
+        "num_workers": 3,
+        "on_error": "stop",
+        "overwrite": True,
+        "limit": 9,
+        "shuffle": True,
+        "seed": 4,
+        "format": "folder",
+        "fields": {"caption": "string", "mask": "image"},
+        "max_pixels": 1000,
+        "dct_margin": 1.5,
+        "progress": False,
+    }
+
+
+# -- pack -----------------------------------------------------------------------------
+
+
+def test_pack_prints_a_summary_and_the_line_that_loads_it(tmp_path: Path, images: Path) -> None:
+    out = tmp_path / "out.lmdb"
+    result = run("pack", images, out, "--size", 32, "--workers", 0)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "6 images" in result.stdout
+    assert f'fastdata.loader("{out}"' in result.stdout
+    assert len(fastdata.open(out)) == 6
+
+
+def test_pack_json_is_the_report(tmp_path: Path, images: Path) -> None:
+    out = tmp_path / "out.h5"
+    document = run_json("pack", images, out, "--size", 32, "--workers", 0, "--limit", 4)
+    assert document["num_samples"] == 4
+    assert document["digest"] == fastdata.open(out).digest
+
+
+def test_quiet_pack_prints_nothing(tmp_path: Path, images: Path) -> None:
+    result = run("pack", images, tmp_path / "out.lmdb", "--workers", 0, "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_rejected_samples_are_exit_code_3(tmp_path: Path, images: Path) -> None:
+    (images / "cat" / "bad.jpg").write_bytes(b"no image")
+    result = run("pack", images, tmp_path / "out.lmdb", "--workers", 0)
+    assert result.exit_code == 3
+    assert "1 rejected" in result.stdout
+    assert "cat/bad.jpg" in (tmp_path / "out.lmdb.rejects.csv").read_text()
+    again = run("pack", images, tmp_path / "stop.lmdb", "--workers", 0, "--on-error", "stop")
+    assert again.exit_code == 1
+    assert "cat/bad.jpg" in again.stderr
+
+
+def test_a_csv_with_a_field_option_packs(tmp_path: Path, images: Path) -> None:
+    rows = "path,label,code\ncat/0.jpg,cat,1\ndog/0.jpg,dog,2\n"
+    (images / "list.csv").write_text(rows)
+    out = tmp_path / "out.lmdb"
+    words = ("--field", "code=string", "--format", "manifest", "--workers", 0)
+    assert run("pack", images / "list.csv", out, *words).exit_code == 0
+    assert [sample.code for sample in fastdata.open(out)] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--size", "big"], "neither a number nor HEIGHTxWIDTH"),
+        (["--size", "0"], "size=0 is not an int of at least 1"),
+        (["--size", "20x30"], "takes one size"),
+        (["--codec", "gif"], "'gif' is not one of"),
+        (["--codec", "keep", "--resize", "short"], "needs resize='none'"),
+        (["--quality", "101"], "more than 100"),
+        (["--shard-size", "many"], "neither a number of samples nor bytes"),
+        (["--workers", "-1"], "num_workers=-1 is negative"),
+        (["--format", "nosuch"], "format 'nosuch' is not one of"),
+        (["--field", "caption"], "is not NAME=KIND"),
+        (["--field", "caption=colour"], "is not NAME=KIND"),
+        (["--nosuch"], "No such option"),
+    ],
+)
+def test_wrong_options_are_exit_code_2(
+    tmp_path: Path, images: Path, words: list[str], message: str
+) -> None:
+    result = run("pack", images, tmp_path / "out.lmdb", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["images"]
+
+
+def test_a_taken_destination_is_exit_code_4(images: Path, packed: Path) -> None:
+    options = ("--size", 32, "--workers", 0)
+    result = run("pack", images, packed, *options)
+    assert result.exit_code == 4
+    assert "already exists" in result.stderr
+    assert run("pack", images, packed, *options, "--overwrite").exit_code == 0
+
+
+def test_a_locked_destination_is_exit_code_4(tmp_path: Path, images: Path) -> None:
+    job = Job(tmp_path / "out.lmdb")
+    try:
+        document = run_json("pack", images, tmp_path / "out.lmdb", code=4)
+    finally:
+        job.close()
+    assert document["error"]["type"] == "DestinationLockedError"
+
+
+def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists() and process.poll() is None:
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_pack_says_how_to_go_on_and_does(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    images = make_folder(tmp_path / "images", count=1, size=640)
+    for index in range(400):
+        (images / "cat" / f"link{index}.jpg").symlink_to(images / "cat" / "0.jpg")
+    out = tmp_path / "out.lmdb"
+    words = ("pack", images, out, "--size", 64, "--workers", 0)
+    with start(*words) as process:
+        _wait_for(tmp_path / "out.lmdb.partial" / "job.json", process)
+        process.send_signal(number)
+        printed, said = process.communicate()
+    assert (process.returncode, printed) == (code, "")
+    assert "running the same command again continues" in said
+    assert "Traceback" not in said
+    assert not out.exists()
+
+    other = run(*words, "--codec", "png")
+    assert other.exit_code == 4
+    assert 'codec was "auto" and is "png"' in other.stderr
+    assert run_json(*words)["num_samples"] == 402
+    whole = run_json(*words[:2], tmp_path / "whole.lmdb", *words[3:])
+    assert fastdata.open(out).digest == whole["digest"]
+
+
+_FULL_DISK = """
+import os, resource, types
+from fastdata.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+os.statvfs = lambda path: types.SimpleNamespace(f_bavail=0, f_frsize=4096)
+main({words!r})
+"""
+"""A file cannot grow beyond a limit, which is what a full disk looks like from LMDB."""
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".h5"])
+def test_a_full_disk_is_exit_code_5_and_the_same_command_goes_on(
+    tmp_path: Path, images: Path, suffix: str
+) -> None:
+    out = tmp_path / f"out{suffix}"
+    words = ["pack", str(images), str(out), "--codec", "png", "--workers", "0"]
+    code = _FULL_DISK.format(words=words)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 5, done.stderr
+    assert "Make room and run the same command again" in done.stderr
+    assert run_json(*words)["num_samples"] == 6
+
+
+# -- errors ---------------------------------------------------------------------------
+
+
+def test_an_error_is_one_paragraph_without_traceback(tmp_path: Path) -> None:
+    result = run("info", tmp_path / "nothing.lmdb")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("fastdata: error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_traceback_is_shown_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Traceback" in run("info", tmp_path / "x.lmdb", "--traceback").stderr
+    monkeypatch.setenv("FASTDATA_TRACEBACK", "1")
+    assert "Traceback" in run("info", tmp_path / "x.lmdb").stderr
+    monkeypatch.setenv("FASTDATA_TRACEBACK", "0")
+    assert "Traceback" not in run("info", tmp_path / "x.lmdb").stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (errors.FastdataError("a  b\nc"), 1, "a b c"),
+        (errors.OptionError("o"), 2, "o"),
+        (errors.DestinationExistsError("d"), 4, "d"),
+        (errors.DestinationLockedError("d"), 4, "d"),
+        (errors.JobChangedError("j"), 4, "j"),
+        (errors.DiskFullError(28, "x.lmdb: No space left"), 5, "x.lmdb: No space left"),
+        (errors.RejectedError("r"), 1, "r"),
+        (errors.MissingExtraError("pip install 'fastdata[dali]'"), 1, "pip install"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "/x: Permission denied"),
+        (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero. This is likely"),
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C."),
+    ],
+)
+def test_every_error_has_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    def fail(path: str) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("fastdata.summary.summarise", fail)
+    result = run("info", "x.lmdb", "--json")
+    assert result.exit_code == code
+    document = json.loads(result.stdout)
+    assert set(document) == {"error"}
+    assert document["error"]["type"] == type(error).__name__
+    assert document["error"]["message"].startswith(message)
+    assert document["error"]["message"] in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [(name, 4) for name in ("DestinationExistsError", "DestinationLockedError", "JobChangedError")]
+    + [("OptionError", 2), ("DiskFullError", 5)],
+)
+def test_the_document_tells_the_exit_codes(name: str, code: int) -> None:
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE))
+    assert set(rows) == {"0", "1", "2", "3", "4", "5", "130", "143"}
+    assert name in rows[str(code)]
+
+
+@pytest.mark.parametrize("words", [["pack"], ["pack", "--nosuch", "a", "b"], ["nosuch"]])
+def test_wrong_usage_is_json_too(words: list[str]) -> None:
+    document = run_json(*words, code=2)
+    assert "--help` shows what it takes" in document["error"]["message"]
+
+
+def test_json_after_a_double_dash_is_a_name() -> None:
+    result = run("info", "--", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+
+
+def test_sigterm_unwinds_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned = []
+
+    def wait(path: str) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            cleaned.append(path)
+
+    monkeypatch.setattr("fastdata.summary.summarise", wait)
+    before = signal.getsignal(signal.SIGTERM)
+    assert run("info", "x.lmdb").exit_code == 143
+    assert cleaned == ["x.lmdb"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("words", [["info"], ["info", "--json"], ["--help"], ["verify"]])
+def test_a_reader_that_has_gone_is_no_error(packed: Path, words: list[str]) -> None:
+    with start(*words, *([] if words == ["--help"] else [packed])) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_names_that_are_no_unicode_are_printed_escaped(tmp_path: Path, packed: Path) -> None:
+    strange = tmp_path / os.fsdecode(b"caf\xe9.lmdb")
+    packed.rename(strange)
+    result = run("info", strange)
+    assert result.exit_code == 0
+    assert "caf\\udce9.lmdb: 6 samples" in result.stdout
+    assert run_json("info", strange)["path"] == str(strange)
+    assert run("info", os.fsdecode(b"\xff")).exit_code == 1
+
+
+# -- info -----------------------------------------------------------------------------
+
+
+def test_info_tells_what_is_inside(packed: Path) -> None:
+    text = run("info", packed).stdout
+    for part in (
+        "6 samples, 1 lmdb shard",
+        "image: RGB image, 32 x 32-42 (median 37) (H x W)",
+        "raw 6",
+        "label: int64, 2 classes",
+        "cat  3",
+        "size=32x32",
+        f"digest: {fastdata.open(packed).digest}",
+        f'load it: loader = fastdata.loader("{packed}"',
+    ):
+        assert part in text
+
+
+def test_info_json_counts_everything(tmp_path: Path, images: Path) -> None:
+    out = tmp_path / "shards"
+    options = ("--size", 100, "--enlarge", "--shards", 2, "--container", "hdf5", "--workers", 0)
+    assert run("pack", images, out, *options).exit_code == 0
+    document = run_json("info", out)
+    dataset = fastdata.open(out)
+    image, label = document["fields"]
+    assert document["num_samples"] == 6
+    assert document["digest"] == dataset.digest
+    assert document["containers"] == ["hdf5"]
+    assert document["file_bytes"] == sum(shard["file_bytes"] for shard in document["shards"])
+    assert [shard["num_samples"] for shard in document["shards"]] == [3, 3]
+    assert [Path(shard["path"]).parent.name for shard in document["shards"]] == ["shards"] * 2
+    assert image["codecs"] == {"jpeg": 6}
+    assert image["height"] == {"min": 100, "median": 100, "max": 100}
+    assert image["width"] == {"min": 100, "median": 116, "max": 133}
+    assert (label["classes"], label["class_counts"]) == (["cat", "dog"], [3, 3])
+    assert label["num_without_class"] == 0
+    assert document["options"]["size"] == [100, 100]
+    loader = eval(document["load_line"].removeprefix("loader = "), {"fastdata": fastdata})
+    assert len(loader) == 1
+
+
+def test_info_of_a_field_of_every_kind(rich_shard: Path) -> None:
+    result = run("info", rich_shard)
+    assert result.exit_code == 0
+    for part in ("mask: mask", "points: array, int16, ?x2", "caption: string", "raw 1, jpeg 2"):
+        assert part in result.stdout
+
+
+# -- verify ---------------------------------------------------------------------------
+
+
+def test_verify_intact(rich_shard: Path) -> None:
+    result = run("verify", rich_shard)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "intact; 6 samples in 1 shard" in result.stdout
+    assert run("verify", rich_shard, "--quiet").stdout == ""
+
+
+def test_verify_lists_every_damaged_image(packed: Path) -> None:
+    (reader,) = fastdata.open(packed).shards
+    data = bytearray(packed.read_bytes())
+    for index in (1, 4):
+        data[int(reader.column("image.offset")[index]) + 7] ^= 16
+    packed.write_bytes(data)
+    document = run_json("verify", packed, code=3)
+    assert not document["intact"]
+    assert [(d["path"], d["place"]) for d in document["damage"]] == [
+        (str(packed), "'image' of sample 1 (key 'cat/1.jpg')"),
+        (str(packed), "'image' of sample 4 (key 'dog/1.jpg')"),
+    ]
+    result = run("verify", packed)
+    assert result.exit_code == 3
+    assert result.stdout.count("the checksum does not match\n") == 2
+    assert "2 damaged" in result.stdout
+
+
+def test_verify_goes_on_behind_a_bad_shard(shards: Path) -> None:
+    _, second, third = fastdata.open(shards).paths
+    second.unlink()
+    data = third.read_bytes()
+    third.write_bytes(data[:-10])
+    document = run_json("verify", shards, code=3)
+    assert document["num_samples"] == 3
+    assert [(Path(d["path"]), d["reason"][:30]) for d in document["damage"]] == [
+        (second, "the shard is missing (No such "),
+        (third, f"{len(data)} bytes were written but the"[:30]),
+        (third, "not a fastdata shard, or one t"),
+    ]
+
+
+def test_verify_finds_swapped_shards(shards: Path) -> None:
+    first, second, _ = fastdata.open(shards).paths
+    kept = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(kept)
+    reasons = [damage["reason"] for damage in run_json("verify", shards, code=3)["damage"]]
+    assert sum("not the shard that the manifest lists" in reason for reason in reasons) == 2
+    assert "1 samples, where the manifest lists 3" in reasons
+
+
+def test_verify_reads_the_shards_of_a_damaged_manifest(shards: Path) -> None:
+    manifest = shards / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"num_samples": 6', '"num_samples": 7'))
+    document = run_json("verify", shards, code=3)
+    assert document["num_samples"] == 6
+    (damage,) = document["damage"]
+    assert damage["path"] == str(manifest)
+    assert "the checksum does not match" in damage["reason"]
+
+
+def test_verify_calls_a_cut_shard_damaged(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    (damage,) = run_json("verify", shard, code=3)["damage"]
+    assert "cut short" in damage["reason"]
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"x" * 1000])
+def test_verify_of_something_else_fails(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "notes.lmdb").write_bytes(content)
+    assert run("verify", tmp_path / "notes.lmdb").exit_code == 1
+    assert run("verify", tmp_path / "nothing.lmdb").exit_code == 1
+    assert run("verify", tmp_path).exit_code == 1
+
+
+def test_verify_does_not_call_a_newer_version_damaged(shards: Path) -> None:
+    manifest = shards / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"version": 1', '"version": 99'))
+    document = run_json("verify", shards, code=1)
+    assert "newer" in document["error"]["message"]
+
+
+# -- export ---------------------------------------------------------------------------
+
+
+def test_export_and_pack_again_is_the_same_dataset(tmp_path: Path, images: Path) -> None:
+    packed, again = tmp_path / "a.lmdb", tmp_path / "b.h5"
+    options = ("--size", 80, "--enlarge", "--workers", 0)
+    digest = run_json("pack", images, packed, *options)["digest"]
+    result = run("export", packed, tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "6 samples, 6 image files" in result.stdout
+    assert run_json("pack", tmp_path / "out/manifest.csv", again, *options)["digest"] == digest
+
+
+def test_export_of_a_selection_and_over_an_earlier_one(tmp_path: Path, packed: Path) -> None:
+    out = tmp_path / "out"
+    assert run_json("export", packed, out, "--select", "::2")["num_samples"] == 3
+    assert run_json("export", packed, out, code=4)["error"]["type"] == "DestinationExistsError"
+    assert run_json("export", packed, out, "--overwrite", "--select=-2:")["num_files"] == 2
+    assert run("export", packed, out, "--overwrite", "-q").stdout == ""
+    assert len(list(out.glob("*/*"))) == 6
+
+
+@pytest.mark.parametrize("text", ["3", "a:b", "1:2:0", "1:2:3:4", "--:1"])
+def test_a_wrong_selection_is_exit_code_2(tmp_path: Path, packed: Path, text: str) -> None:
+    result = run("export", packed, tmp_path / "out", f"--select={text}")
+    assert result.exit_code == 2
+    assert "is not START:STOP" in result.stderr

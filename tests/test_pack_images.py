@@ -1,0 +1,742 @@
+"""Every sort of image file has one defined result, and the pixels are those of torchvision."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import pytest
+from pack_helpers import ORIENTED, pil_file, pixels, with_orientation
+from PIL import Image
+from samples import photo, psnr
+
+import fastdata
+from fastdata.codecs.image import dct_scale, decode_image
+from fastdata.converters.base import Reject, Sample
+from fastdata.converters.chunk import encode_chunk, encode_image
+from fastdata.converters.options import EncodeOptions
+from fastdata.errors import ImageError, OptionError
+from fastdata.formats.layout import CODECS
+from fastdata.schema import ImageField, Schema
+
+COLOUR = photo(60, 83)
+GREY = photo(60, 83, 1)[:, :, 0]
+DEEP = np.random.default_rng(1).integers(0, 65536, (60, 83, 3), np.uint16)
+INDICES = (np.arange(60 * 83).reshape(60, 83) // 100).astype(np.uint8)
+PALETTE = bytes(np.random.default_rng(2).integers(0, 256, 768, np.uint8))
+
+
+def paletted() -> Image.Image:
+    picture = Image.fromarray(INDICES).copy()
+    picture.putpalette(PALETTE)
+    return picture
+
+
+def ycck() -> bytes:
+    """Return a JPEG that says it is YCCK: a CMYK one with another word in its Adobe segment."""
+    data = bytearray(pil_file(Image.fromarray(COLOUR).convert("CMYK"), "JPEG"))
+    data[data.index(b"Adobe") + 11] = 2
+    return bytes(data)
+
+
+def rgb_jpeg() -> bytes:
+    """Return a JPEG that stores RGB, not YCbCr."""
+    return pil_file(COLOUR, "JPEG", keep_rgb=True)
+
+
+def deep_png(array: np.ndarray[Any, Any]) -> bytes:
+    done, data = cv2.imencode(".png", array)
+    assert done
+    return data.tobytes()
+
+
+def bomb_png() -> bytes:
+    """Return a PNG of 60,000 x 60,000 pixels, by its own account."""
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    chunk = b"IHDR" + header
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", len(header))
+        + chunk
+        + struct.pack(">I", zlib.crc32(chunk))
+        + pil_file(COLOUR, "PNG")[33:]
+    )
+
+
+def bomb_jpeg() -> bytes:
+    data = bytearray(pil_file(COLOUR, "JPEG"))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", 65000, 65000)
+    return bytes(data)
+
+
+def by_pil(data: bytes) -> np.ndarray[Any, Any]:
+    return np.array(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def repeated(grey: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.repeat(grey[:, :, None], 3, axis=2)
+
+
+JPEG = pil_file(COLOUR, "JPEG", quality=95)
+ALPHA = np.dstack([COLOUR, GREY])
+FRAMES = [Image.fromarray(COLOUR), Image.fromarray(255 - COLOUR)]
+ONE_BIT = Image.fromarray(GREY > 128)
+TRANSPARENT = {"transparency": bytes(range(0, 250, 5))}
+
+GOOD: dict[str, tuple[bytes, np.ndarray[Any, Any] | None]] = {
+    # name: (file, pixels), or None where PIL decodes it as it should be
+    "colour.jpg": (JPEG, None),
+    "grey.jpg": (pil_file(GREY, "JPEG"), None),
+    "444.jpg": (pil_file(COLOUR, "JPEG", subsampling=0), None),
+    "progressive.jpg": (pil_file(COLOUR, "JPEG", progressive=True), None),
+    "rgb.jpg": (rgb_jpeg(), None),
+    "cmyk.jpg": (pil_file(Image.fromarray(COLOUR).convert("CMYK"), "JPEG"), None),
+    "ycck.jpg": (ycck(), None),
+    "a-few-bytes-behind.jpg": (JPEG + b"\0" * 99, None),
+    "a-film-behind.jpg": (JPEG + bytes(100_000), None),
+    "really-a-png.jpg": (pil_file(COLOUR, "PNG"), COLOUR),
+    "really-a-jpeg.png": (JPEG, None),
+    "colour.png": (pil_file(COLOUR, "PNG"), COLOUR),
+    "grey.png": (pil_file(GREY, "PNG"), repeated(GREY)),
+    "alpha.png": (pil_file(ALPHA, "PNG"), COLOUR),
+    "grey-alpha.png": (pil_file(Image.fromarray(GREY).convert("LA"), "PNG"), repeated(GREY)),
+    "palette.png": (
+        pil_file(paletted(), "PNG"),
+        np.frombuffer(PALETTE, np.uint8).reshape(256, 3)[INDICES],
+    ),
+    "palette-transparent-index.png": (
+        pil_file(paletted(), "PNG", transparency=7),
+        np.frombuffer(PALETTE, np.uint8).reshape(256, 3)[INDICES],
+    ),
+    "palette-transparent.png": (
+        pil_file(paletted(), "PNG", **TRANSPARENT),
+        np.frombuffer(PALETTE, np.uint8).reshape(256, 3)[INDICES],
+    ),
+    "1-bit.png": (pil_file(ONE_BIT, "PNG"), repeated((GREY > 128) * np.uint8(255))),
+    "1-bit.tif": (pil_file(ONE_BIT, "TIFF"), repeated((GREY > 128) * np.uint8(255))),
+    "16-bit-grey.png": (
+        deep_png(DEEP[:, :, 0]),
+        repeated((DEEP[:, :, 0] >> 8).astype(np.uint8)),
+    ),
+    "16-bit-colour.png": (deep_png(DEEP[:, :, ::-1]), (DEEP >> 8).astype(np.uint8)),
+    "16-bit-grey.tif": (
+        pil_file(Image.fromarray(DEEP[:, :, 0]), "TIFF"),
+        repeated((DEEP[:, :, 0] >> 8).astype(np.uint8)),
+    ),
+    "still.gif": (
+        pil_file(paletted(), "GIF"),
+        np.frombuffer(PALETTE, np.uint8).reshape(256, 3)[INDICES],
+    ),
+    "film.gif": (
+        pil_file(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]),
+        None,
+    ),
+    "colour.bmp": (pil_file(COLOUR, "BMP"), COLOUR),
+    "lossless.webp": (pil_file(COLOUR, "WEBP", lossless=True), COLOUR),
+    "lossy.webp": (pil_file(COLOUR, "WEBP"), None),
+    "alpha.webp": (pil_file(ALPHA, "WEBP", lossless=True, exact=True), COLOUR),
+    "colour.tif": (pil_file(COLOUR, "TIFF"), COLOUR),
+    "two-pages.tif": (
+        pil_file(FRAMES[0], "TIFF", save_all=True, append_images=FRAMES[1:]),
+        COLOUR,
+    ),
+    "colour.ppm": (pil_file(COLOUR, "PPM"), COLOUR),
+}
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "zero.jpg": (b"", "the file is empty"),
+    "page.jpg": (b"<!doctype html><p>404", "not an image of a known format"),
+    "truncated.jpg": (JPEG[: len(JPEG) // 2], "truncated"),
+    "no-eoi.jpg": (JPEG[:-2], "truncated"),
+    "only-its-header.jpg": (JPEG[:100], "broken JPEG header"),
+    "middle-lost.jpg": (JPEG[: len(JPEG) // 2] + JPEG[-50:], "broken JPEG"),
+    "progressive-truncated.jpg": (
+        pil_file(COLOUR, "JPEG", progressive=True)[:-800],
+        "truncated",
+    ),
+    "cmyk-truncated.jpg": (GOOD["cmyk.jpg"][0][:-600], "cannot be decoded: OSError"),
+    "truncated.png": (GOOD["colour.png"][0][:-3000], "cannot be decoded"),
+    "truncated.gif": (GOOD["still.gif"][0][:900], "cannot be decoded"),
+    "truncated.webp": (GOOD["lossy.webp"][0][:300], "cannot be decoded|not an image"),
+    "truncated.tif": (GOOD["colour.tif"][0][:9000], "cannot be decoded"),
+    "truncated.bmp": (GOOD["colour.bmp"][0][:9000], "cannot be decoded"),
+    "32-bit-int.tif": (
+        pil_file(Image.fromarray(DEEP[:, :, 0].astype(np.int32)), "TIFF"),
+        "32 bits",
+    ),
+    "32-bit-float.tif": (
+        pil_file(Image.fromarray(DEEP[:, :, 0].astype(np.float32)), "TIFF"),
+        "32 bits",
+    ),
+    "bomb.png": (bomb_png(), "3600000000 pixels.* exceeds limit"),
+    "bomb.jpg": (bomb_jpeg(), "65000 x 65000 pixels are more than the limit"),
+}
+
+
+class Packed(NamedTuple):
+    images: Mapping[str, Any]
+    rejects: Mapping[str, str]
+
+
+@pytest.fixture(scope="module", params=[3, 1], ids=["colour", "grey"])
+def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Pack all of `GOOD` and `BAD` at once, without loss."""
+    folder = tmp_path_factory.mktemp("every-input")
+    for name, (data, _) in [*GOOD.items(), *BAD.items()]:
+        (folder / name).write_bytes(data)
+    manifest = folder / "all.csv"
+    manifest.write_text("\n".join(["path", *GOOD, *BAD, "missing.jpg"]))
+    report = fastdata.pack(
+        manifest,
+        folder / "all.lmdb",
+        resize="none",
+        codec="png",
+        channels=request.param,
+        num_workers=0,
+    )
+    dataset = fastdata.open(folder / "all.lmdb")
+    images = {key: pixels(sample.image) for key, sample in zip(dataset.keys, dataset, strict=True)}
+    return Packed(images, dict(report.rejects))
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_every_good_input_has_its_pixels(packed: Packed, name: str) -> None:
+    data, expected = GOOD[name]
+    if expected is None:
+        expected = by_pil(data)
+    found = packed.images[name]
+    if found.shape[2] == 1:
+        luma = Image.fromarray(expected).convert("L")
+        if Image.open(io.BytesIO(data)).format == "JPEG":
+            # The file has luma itself; by way of RGB it is rounded, and clipped where RGB is.
+            assert psnr(found[:, :, 0], np.array(luma)) > 36
+            return
+        expected = np.array(luma)[:, :, None]
+    # Decoders differ by the rounding of their colour conversion, if at all.
+    assert np.abs(found.astype(int) - expected).max() <= (2 if name.endswith(".jpg") else 1)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_bad_input_is_rejected_with_its_reason(packed: Packed, name: str) -> None:
+    assert re.search(BAD[name][1], packed.rejects[name])
+
+
+def test_nothing_else_is_rejected_and_nothing_lost(packed: Packed) -> None:
+    assert set(packed.rejects) == {*BAD, "missing.jpg"}
+    assert "No such file or directory" in packed.rejects["missing.jpg"]
+    assert set(packed.images) == set(GOOD)
+
+
+FIELD = ImageField()
+FILES = {
+    "jpeg": JPEG,
+    "progressive": GOOD["progressive.jpg"][0],
+    "cmyk": GOOD["cmyk.jpg"][0],
+    "png": GOOD["colour.png"][0],
+    "palette": GOOD["palette-transparent.png"][0],
+    "gif": GOOD["still.gif"][0],
+    "webp": GOOD["lossy.webp"][0],
+    "tiff": GOOD["colour.tif"][0],
+    "bmp": GOOD["colour.bmp"][0],
+    "exif": with_orientation(COLOUR, 6, "JPEG"),
+}
+
+
+@pytest.mark.parametrize("codec", ["auto", "keep"])
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_files_are_packed_or_rejected_but_never_worse(name: str, codec: Any) -> None:
+    """A flipped bit may well leave a picture; it may not leave anything else."""
+    dice = random.Random(name)
+    options = EncodeOptions(
+        size=(32, 32),
+        codec=codec,
+        resize="none" if codec == "keep" else "crop",
+        max_pixels=1 << 20,
+    )
+    samples = []
+    for number in range(40):
+        data = bytearray(FILES[name])
+        for _ in range(dice.choice([1, 1, 5, 50])):
+            data[dice.randrange(min(len(data), dice.choice([64, 700, 10**6])))] ^= (
+                1 << dice.randrange(8)
+            )
+        samples.append(Sample(str(number), (bytes(data),)))
+    result = encode_chunk(samples, Schema({"image": FIELD}), options)
+    assert len(result.records) == len(samples)
+    for record in result.records:
+        if isinstance(record, Reject):
+            assert record.reason
+            continue
+        (image,) = record.values
+        if codec == "auto":
+            assert (image.height, image.width) == (32, 32)
+        assert 0 < image.height * image.width <= 1 << 20
+
+
+# -- sizes and filters ----------------------------------------------------------------------
+
+FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def torchvision_resize(
+    picture: Image.Image, mode: str, size: tuple[int, int], filter: Any
+) -> Image.Image:
+    """``torchvision.transforms.Resize`` and ``CenterCrop`` on PIL images, from their documentation.
+
+    ``Resize(s)``: the smaller edge becomes s, the other ``int(s * long / short)``.
+    """
+    width, height = picture.size
+    if mode == "none":
+        return picture
+    if mode == "exact":
+        return picture.resize(size[::-1], filter)
+    if mode == "short":
+        short, long = min(width, height), max(width, height)
+        other = int(size[0] * long / short)
+        new = (size[0], other) if width <= height else (other, size[0])
+        return picture.resize(new, filter)
+    if mode == "long":
+        short, long = min(width, height), max(width, height)
+        other = max(1, int(size[0] * short / long))
+        new = (other, size[0]) if width <= height else (size[0], other)
+        return picture.resize(new, filter)
+    scale = max(size[0] / height, size[1] / width)
+    new = (max(size[1], int(width * scale + 1e-9)), max(size[0], int(height * scale + 1e-9)))
+    picture = picture.resize(new, filter)
+    top, left = round((new[1] - size[0]) / 2), round((new[0] - size[1]) / 2)
+    return picture.crop((left, top, left + size[1], top + size[0]))
+
+
+def packed_pixels(
+    data: Any, options: EncodeOptions, field: ImageField = FIELD
+) -> np.ndarray[Any, Any]:
+    """Return an image as it is just before it is encoded."""
+    image = encode_image(data, field, options)
+    assert CODECS[image.codec] == "raw"
+    return np.frombuffer(image.data, np.uint8).reshape(image.height, image.width, field.channels)
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [
+        ("short", (70, 70)),
+        ("long", (90, 90)),
+        ("exact", (64, 96)),
+        ("crop", (80, 80)),
+        ("crop", (60, 110)),
+        ("crop", (110, 60)),
+    ],
+)
+@pytest.mark.parametrize("shape", [(200, 301), (301, 200), (250, 250)])
+def test_pixels_are_those_of_torchvision(
+    shape: tuple[int, int], mode: Any, size: tuple[int, int], filter: Any
+) -> None:
+    picture = photo(*shape)
+    options = EncodeOptions(size=size, resize=mode, filter=filter, codec="raw")
+    expected = torchvision_resize(Image.fromarray(picture), mode, size, FILTERS[filter])
+    for value in (pil_file(picture, "PNG"), picture, Image.fromarray(picture)):
+        assert psnr(packed_pixels(value, options), np.array(expected)) >= 45
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize(
+    ("shape", "size", "factor"), [((450, 611), 70, 2), ((613, 450), 70, 2), ((905, 1101), 70, 4)]
+)
+def test_large_jpegs_are_decoded_at_a_reduced_scale_and_still_equal_torchvision(
+    shape: tuple[int, int], size: int, factor: int, filter: Any
+) -> None:
+    data = pil_file(photo(*shape), "JPEG", quality=92)
+    options = EncodeOptions(size=(size, size), filter=filter, codec="raw")
+    assert dct_scale(*shape, (size, size), options.dct_margin) == factor
+    picture = Image.open(io.BytesIO(data))
+    expected = torchvision_resize(picture, "short", (size, size), FILTERS[filter])
+    found = packed_pixels(data, options)
+    assert psnr(found, np.array(expected)) >= 45
+    whole = packed_pixels(
+        data, EncodeOptions(options.size, filter=filter, codec="raw", dct_margin=1e6)
+    )
+    assert not np.array_equal(found, whole)
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"), [(1.0, 1), (1.99, 1), (2.0, 2), (3.9, 2), (4.0, 4), (8.0, 8), (50, 8)]
+)
+def test_the_dct_scale_leaves_the_margin(left: float, expected: int) -> None:
+    height, width = round(300 * left * 1.5), round(400 * left * 1.5)
+    assert dct_scale(height, width, (300, 400), 1.5) == expected
+    assert dct_scale(2 * height, width, (300, 400), 1.5) == expected
+
+
+def test_only_jpegs_that_are_no_masks_are_reduced() -> None:
+    def scale(height: int, width: int) -> int:
+        return 8
+
+    data = pil_file(photo(64, 80, 1)[:, :, 0], "JPEG")
+    assert decode_image(data, 1, scale=scale).pixels.shape == (8, 10, 1)
+    assert decode_image(data, 1, mask=True, scale=scale).pixels.shape == (64, 80, 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [
+        ("short", (30, 30)),
+        ("long", (30, 30)),
+        ("exact", (20, 44)),
+        ("crop", (36, 28)),
+        ("none", (1, 1)),
+    ],
+)
+@pytest.mark.parametrize("orientation", ORIENTED)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_exif_orientation_is_baked_in(
+    kind: str, orientation: int, mode: Any, size: tuple[int, int]
+) -> None:
+    picture = photo(60, 84)
+    lossless = {"WEBP": {"lossless": True}, "JPEG": {"quality": 95, "subsampling": 0}}
+    data = with_orientation(picture, orientation, kind, **lossless.get(kind, {}))
+    stored = Image.open(io.BytesIO(data)).convert("RGB") if kind == "JPEG" else picture
+    upright = np.ascontiguousarray(ORIENTED[orientation](np.array(stored)))
+    expected = torchvision_resize(Image.fromarray(upright), mode, size, FILTERS["bilinear"])
+    options = EncodeOptions(size=size, resize=mode, codec="raw")
+    assert psnr(packed_pixels(data, options), np.array(expected)) >= 45
+
+
+@pytest.mark.parametrize("orientation", [3, 6, 7])
+def test_a_reduced_jpeg_is_turned_as_well(orientation: int) -> None:
+    data = with_orientation(photo(460, 611), orientation, "JPEG", quality=92)
+    stored = np.array(Image.open(io.BytesIO(data)))
+    upright = Image.fromarray(np.ascontiguousarray(ORIENTED[orientation](stored)))
+    expected = torchvision_resize(upright, "short", (70, 70), FILTERS["bilinear"])
+    found = packed_pixels(data, EncodeOptions(size=(70, 70), codec="raw"))
+    assert psnr(found, np.array(expected)) >= 45
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+def test_an_absurd_orientation_is_ignored(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = pil_file(COLOUR, "JPEG", exif=exif)
+    assert packed_pixels(data, EncodeOptions(resize="none", codec="raw")).shape == COLOUR.shape
+
+
+@pytest.mark.parametrize(
+    ("mode", "enlarge", "expected"),
+    [
+        ("short", False, (60, 83)),
+        ("short", True, (90, 124)),
+        ("long", False, (60, 83)),
+        ("long", True, (65, 90)),
+        ("exact", False, (90, 90)),
+        ("crop", False, (90, 90)),
+        ("none", False, (60, 83)),
+    ],
+)
+def test_small_images_are_enlarged_only_where_that_is_asked_for(
+    mode: Any, enlarge: bool, expected: tuple[int, int]
+) -> None:
+    options = EncodeOptions(size=(90, 90), resize=mode, enlarge=enlarge, codec="png")
+    image = encode_image(COLOUR, FIELD, options)
+    assert (image.height, image.width) == expected
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 500), (500, 1), (3, 700)])
+@pytest.mark.parametrize("mode", ["short", "long", "exact", "crop", "none"])
+def test_thin_images_keep_at_least_a_pixel(shape: tuple[int, int], mode: Any) -> None:
+    for channels in (3, 1):
+        image = encode_image(
+            np.full((*shape, 3), 77, np.uint8),
+            ImageField(channels),
+            EncodeOptions(size=(20, 20), resize=mode),
+        )
+        assert image.height >= 1
+        assert image.width >= 1
+
+
+# -- files that are kept ----------------------------------------------------------------------
+
+SQUARE = photo(80, 80)
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (pil_file(photo(80, 120), "JPEG"), {"size": (80, 80)}),
+        (pil_file(photo(80, 120), "JPEG"), {"size": (120, 120), "resize": "long"}),
+        (pil_file(photo(80, 120), "JPEG"), {"size": (100, 100)}),  # smaller already
+        (pil_file(photo(80, 120), "JPEG"), {"size": (80, 120), "resize": "exact"}),
+        (pil_file(photo(80, 120), "JPEG"), {"size": (80, 120), "resize": "crop"}),
+        (pil_file(photo(80, 120), "JPEG"), {"resize": "none"}),
+        (pil_file(photo(80, 120), "JPEG", subsampling=0), {"size": (80, 80)}),
+        (pil_file(photo(80, 120), "JPEG", quality=30), {"size": (80, 80), "quality": 95}),
+        (pil_file(photo(80, 120, 1)[:, :, 0], "JPEG"), {"size": (80, 80)}),
+    ],
+)
+@pytest.mark.parametrize("codec", ["jpeg", "auto"])
+def test_a_jpeg_that_is_what_is_wanted_is_not_encoded_again(
+    data: bytes, options: dict[str, Any], codec: Any
+) -> None:
+    image = encode_image(data, FIELD, EncodeOptions(**options, codec=codec))
+    assert image.data == data
+    assert CODECS[image.codec] == "jpeg"
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "codec"),
+    [
+        (pil_file(SQUARE, "JPEG"), {"size": (70, 70)}, "jpeg"),
+        (pil_file(SQUARE, "JPEG", progressive=True), {}, "jpeg"),
+        (with_orientation(SQUARE, 3, "JPEG"), {}, "jpeg"),
+        (pil_file(Image.fromarray(SQUARE), "JPEG", keep_rgb=True), {}, "jpeg"),
+        (pil_file(Image.fromarray(SQUARE).convert("CMYK"), "JPEG"), {}, "jpeg"),
+        (pil_file(SQUARE, "PNG"), {}, "jpeg"),
+        (pil_file(SQUARE, "JPEG"), {"codec": "png"}, "png"),
+        (pil_file(SQUARE, "JPEG"), {"codec": "raw"}, "raw"),
+        (pil_file(SQUARE, "JPEG"), {"resize": "crop", "size": (80, 70)}, "jpeg"),
+        (pil_file(SQUARE, "JPEG"), {"enlarge": True, "size": (81, 81)}, "jpeg"),
+        (pil_file(photo(64, 64), "JPEG"), {}, "raw"),  # auto: small enough to lie raw
+    ],
+)
+def test_every_other_file_is_encoded(data: bytes, options: dict[str, Any], codec: str) -> None:
+    image = encode_image(data, FIELD, EncodeOptions(**{"size": (80, 80), **options}))
+    assert image.data != data
+    assert CODECS[image.codec] == codec
+
+
+def test_a_colour_jpeg_is_encoded_again_where_grey_is_asked_for() -> None:
+    data = pil_file(SQUARE, "JPEG")
+    image = encode_image(data, ImageField(channels=1), EncodeOptions(size=(80, 80)))
+    assert Image.open(io.BytesIO(image.data)).mode == "L"
+
+
+def test_a_broken_jpeg_of_the_right_size_is_not_kept() -> None:
+    data = pil_file(photo(80, 120), "JPEG")
+    with pytest.raises(ImageError, match="truncated"):
+        encode_image(data[:-2], FIELD, EncodeOptions(size=(80, 80)))
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_keep_takes_files_over_byte_for_byte(name: str) -> None:
+    data, _ = GOOD[name]
+    image = encode_image(data, FIELD, EncodeOptions(resize="none", codec="keep"))
+    assert image.data == data
+    plain = name in ("colour.jpg", "grey.jpg", "444.jpg", "really-a-jpeg.png")
+    plain |= name.endswith("-behind.jpg")
+    assert CODECS[image.codec] == ("jpeg" if plain else "file")
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if not name.startswith("bomb")])
+def test_keep_does_not_keep_what_is_broken(name: str) -> None:
+    data, reason = BAD[name]
+    with pytest.raises(ImageError, match=reason):
+        encode_image(data, FIELD, EncodeOptions(resize="none", codec="keep"))
+
+
+def test_a_kept_file_is_turned_when_it_is_read(tmp_path: Path) -> None:
+    data = with_orientation(COLOUR, 6, "PNG")
+    fastdata.pack([data], tmp_path / "kept.lmdb", codec="keep", num_workers=0)
+    (sample,) = fastdata.open(tmp_path / "kept.lmdb")
+    np.testing.assert_array_equal(pixels(sample.image), ORIENTED[6](COLOUR))
+
+
+def test_keep_and_a_new_size_contradict_each_other(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="needs resize='none'"):
+        fastdata.pack([JPEG], tmp_path / "x.lmdb", codec="keep", resize="short")
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((64, 64), "raw"), ((64, 20), "raw"), ((65, 20), "jpeg"), ((20, 65), "jpeg")],
+)
+def test_auto_stores_little_images_raw(shape: tuple[int, int], expected: str) -> None:
+    for value in (photo(*shape), pil_file(photo(*shape), "PNG")):
+        image = encode_image(value, FIELD, EncodeOptions(resize="none"))
+        assert CODECS[image.codec] == expected
+
+
+@pytest.mark.parametrize("limit", [60 * 83 - 1, 60 * 83])
+@pytest.mark.parametrize("name", ["colour.jpg", "colour.png", "cmyk.jpg", "pixels"])
+def test_the_limit_of_pixels_is_the_users_to_set(name: str, limit: int) -> None:
+    value = COLOUR if name == "pixels" else GOOD[name][0]
+    options = EncodeOptions(max_pixels=limit)
+    if limit == 60 * 83:
+        assert encode_image(value, FIELD, options).height == 60
+        return
+    with pytest.raises(ImageError, match="83 x 60 pixels are more than the limit of 4979"):
+        encode_image(value, FIELD, options)
+
+
+# -- pixels given as such ----------------------------------------------------------------------
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "H x W x 3": lambda: COLOUR,
+    "3 x H x W": lambda: COLOUR.transpose(2, 0, 1),
+    "not contiguous": lambda: np.repeat(COLOUR, 2, axis=1)[:, ::2],
+    "read-only": lambda: np.frombuffer(COLOUR.tobytes(), np.uint8).reshape(COLOUR.shape),
+    "PIL RGB": lambda: Image.fromarray(COLOUR),
+    "PIL RGBA": lambda: Image.fromarray(ALPHA),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_pixels_in_any_form_are_taken(name: str) -> None:
+    import torch
+
+    value = VALUES[name]()
+    found = [value]
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        found.append(torch.from_numpy(value))
+    for each in found:
+        np.testing.assert_array_equal(
+            packed_pixels(each, EncodeOptions(resize="none", codec="raw")), COLOUR
+        )
+
+
+@pytest.mark.parametrize("value", [GREY, GREY[:, :, None], GREY[None], Image.fromarray(GREY)])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_grey_pixels_get_as_many_channels_as_are_asked_for(value: Any, channels: int) -> None:
+    found = packed_pixels(
+        value, EncodeOptions(resize="none", codec="raw"), ImageField(channels=channels)
+    )
+    np.testing.assert_array_equal(found, np.repeat(GREY[:, :, None], channels, axis=2))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (COLOUR.astype(np.float32), "pixels are float32, not uint8"),
+        (COLOUR[:0], r"shape \(0, 83, 3\) is no image"),
+        (np.zeros(9, np.uint8), r"shape \(9,\) is no image"),
+        (np.zeros((9, 9, 9), np.uint8), "has not 3 channels"),
+        (ALPHA, "has not 3 channels"),
+    ],
+)
+def test_what_is_no_image_is_refused(value: Any, reason: str) -> None:
+    with pytest.raises(ImageError, match=reason):
+        encode_image(value, FIELD, EncodeOptions())
+
+
+# -- masks ----------------------------------------------------------------------
+
+MASK = ImageField(channels=1, mask=True)
+CLASSES = np.random.default_rng(4).integers(0, 200, (12, 17), np.uint8).repeat(11, 0).repeat(11, 1)
+
+
+def mask_palette() -> Image.Image:
+    picture = Image.fromarray(CLASSES).copy()
+    picture.putpalette(PALETTE)
+    return picture
+
+
+MASKS = {
+    "grey.png": pil_file(CLASSES, "PNG"),
+    "palette.png": pil_file(mask_palette(), "PNG"),
+    "palette-transparent.png": pil_file(mask_palette(), "PNG", transparency=0),
+    "palette.bmp": pil_file(mask_palette(), "BMP"),
+    "16-bit.png": deep_png(CLASSES.astype(np.uint16)),
+    "array": CLASSES,
+    "H x W x 1": CLASSES[:, :, None],
+    "PIL": Image.fromarray(CLASSES),
+    "PIL palette": mask_palette(),
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [("short", (50, 50)), ("crop", (60, 60)), ("exact", (33, 71)), ("none", (1, 1))],
+)
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("codec", ["auto", "jpeg", "png"])
+def test_masks_keep_their_class_numbers(
+    name: str, codec: Any, mode: Any, size: tuple[int, int]
+) -> None:
+    value = MASKS[name]
+    image = encode_image(value, MASK, EncodeOptions(size=size, resize=mode, codec=codec))
+    assert CODECS[image.codec] == "png"
+    expected = torchvision_resize(Image.fromarray(CLASSES), mode, size, Image.Resampling.NEAREST)
+    np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(image.data))), np.array(expected))
+
+
+def test_a_mask_of_one_bit_has_the_classes_0_and_1() -> None:
+    image = encode_image(pil_file(ONE_BIT, "PNG"), MASK, EncodeOptions(resize="none"))
+    np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(image.data))), GREY > 128)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (pil_file(COLOUR, "PNG"), "class numbers; this has mode 'RGB'"),
+        (
+            pil_file(COLOUR, "JPEG"),
+            "class numbers; this has mode 'RGB'",
+        ),
+        (deep_png(DEEP[:, :, 0]), "do not fit 8 bits"),
+        (COLOUR, "has not 1 channels"),
+    ],
+)
+def test_what_is_no_mask_is_refused(data: Any, reason: str) -> None:
+    with pytest.raises(ImageError, match=reason):
+        encode_image(data, MASK, EncodeOptions())
+
+
+@pytest.mark.parametrize("mode", ["short", "long", "exact", "crop"])
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("names", [("image", "mask"), ("mask", "image")])
+def test_a_mask_stays_aligned_with_its_image(
+    tmp_path: Path, names: tuple[str, str], orientation: int, mode: Any
+) -> None:
+    """Blocks of colour, and a mask that says which: both go through the same geometry."""
+    colours = np.array([[200, 10, 10], [10, 200, 10], [10, 10, 200], [200, 200, 10]], np.uint8)
+    classes = np.random.default_rng(8).integers(0, 4, (3, 5)).repeat(60, 0).repeat(60, 1)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    sample = {
+        "image": pil_file(colours[classes], "JPEG", quality=95, exif=exif),
+        "mask": pil_file(classes.astype(np.uint8), "PNG", exif=exif),
+    }
+    fastdata.pack(
+        [{name: sample[name] for name in names}],
+        tmp_path / "x.lmdb",
+        size=90,
+        resize=mode,
+        codec="png",
+        num_workers=0,
+    )
+    (found,) = fastdata.open(tmp_path / "x.lmdb")
+    image, mask = pixels(found.image).astype(int), pixels(found.mask)[:, :, 0]
+    assert image.shape[:2] == mask.shape
+    nearest = np.abs(image[:, :, None] - colours.astype(int)).sum(axis=3).argmin(axis=2)
+    # They may differ only beside an edge, where the image is a mixture.
+    assert (nearest == mask).mean() > 0.93
+    edges = cv2.dilate((cv2.Laplacian(mask, cv2.CV_16S) != 0).astype(np.uint8), np.ones((5, 5)))
+    assert (nearest == mask)[edges == 0].all()
+
+
+@pytest.mark.parametrize("names", [("image", "mask"), ("mask", "image")])
+def test_a_mask_of_another_size_is_rejected(tmp_path: Path, names: tuple[str, str]) -> None:
+    good = {"image": COLOUR, "mask": INDICES}
+    bad = {"image": COLOUR, "mask": INDICES[:, :-9]}
+    report = fastdata.pack(
+        [{name: sample[name] for name in names} for sample in (good, bad)],
+        tmp_path / "x.lmdb",
+        num_workers=0,
+    )
+    assert report.rejects == [
+        Reject(
+            "00000001",
+            "'mask' would be 74 x 60 and its image 83 x 60: image and mask must have the same size",
+        )
+    ]
