@@ -612,7 +612,7 @@ def test_what_is_no_dataset_is_refused() -> None:
 
 
 def test_importing_the_module_does_not_hide_the_function() -> None:
-    script = "import fastdata, fastdata.loader; print(len(fastdata.loader([1, 2, 3])))"
+    script = "import fastdata, fastdata.loading; print(len(fastdata.loader([1, 2, 3])))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
