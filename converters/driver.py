@@ -186,16 +186,12 @@ def pack(
         raise OptionError(f"on_error={on_error!r} is neither 'report' nor 'stop'")
     if num_workers is not None and num_workers < 0:
         raise OptionError(f"num_workers={num_workers} is negative")
-    job = Job(path)
-    try:
-        with _disk_errors(path):
-            found = find_source(source, format=format, channels=channels, fields=fields)
-            packer = _Packer(job, found, options, on_error == "stop", progress)
-            packer.begin(overwrite)
-            with _workers(found, encode, num_workers, executor) as run:
-                return packer.run(run)
-    finally:
-        job.close()
+    with _disk_errors(path), contextlib.closing(Job(path)) as job:
+        found = find_source(source, format=format, channels=channels, fields=fields)
+        packer = _Packer(job, found, options, on_error == "stop", progress)
+        packer.begin(overwrite)
+        with _workers(found, encode, num_workers, executor) as run:
+            return packer.run(run)
 
 
 @contextlib.contextmanager

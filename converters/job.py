@@ -304,12 +304,10 @@ class Job:
 
     def close(self) -> None:
         """Release the lock, keeping what was committed."""
-        if self._rejects is not None:
-            self._rejects.close()
-        if self._descriptor < 0:
-            return
         try:
-            if not (self.directory / "job.json").exists():
+            if self._rejects is not None:
+                self._rejects.close()
+            if self._descriptor >= 0 and not (self.directory / "job.json").exists():
                 # Finished, or never begun.  While we hold the lock nobody else
                 # can be in here, but they may be waiting to: the lock goes last.
                 with contextlib.suppress(OSError):
@@ -317,10 +315,11 @@ class Job:
                     os.unlink(self.directory / "lock")
                     os.rmdir(self.directory)
         finally:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            with _held_guard:
-                _held.discard(self._held_as)
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+                with _held_guard:
+                    _held.discard(self._held_as)
 
     def _read(self, name: str) -> Any:
         try:
@@ -427,7 +426,12 @@ def _lock(directory: Path) -> tuple[int, str]:
         _held.add(real)
     try:
         while True:
-            directory.mkdir(parents=True, exist_ok=True)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                if directory.exists() and not directory.is_dir():
+                    raise
+                continue  # it was there, and is gone again
             path = directory / "lock"
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -448,8 +452,9 @@ def _lock(directory: Path) -> tuple[int, str]:
                     "there. Wait for it, or choose another destination."
                 ) from None
             if current:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+                with contextlib.suppress(OSError):  # a full disk: it only says who we are
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
                 return descriptor, real
             os.close(descriptor)  # the file was removed while we waited for it
     except BaseException:

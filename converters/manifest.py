@@ -123,13 +123,18 @@ class ManifestSource(IndexedSource):
             # The module's limit of 128 kB is meant against malformed files; arrays and
             # bytes may be larger.
             csv.field_size_limit(max(csv.field_size_limit(), _CELL_BYTES))
-            delimiter = "\t" if "\t" in file.readline() else ","
-            file.seek(0)
-            reader = csv.reader(file, delimiter=delimiter)
+            line = 1
             try:
-                yield from (row for row in reader if row)
+                delimiter = "\t" if "\t" in file.readline() else ","
+                file.seek(0)
+                # Strict: a quote that is never closed would swallow all rows behind it.
+                reader = csv.reader(file, delimiter=delimiter, strict=True)
+                for row in reader:
+                    line = reader.line_num + 1
+                    if row:
+                        yield row
             except (csv.Error, UnicodeDecodeError) as error:
-                raise SourceError(f"{self.path}, line {reader.line_num}: {error}") from error
+                raise SourceError(f"{self.path}, line {line}: {error}") from error
 
     def _settle(self, rows: Iterator[list[str]], channels: int, fields: FieldSpec) -> None:
         """Read all rows once; find out what the columns hold."""
@@ -169,7 +174,7 @@ class ManifestSource(IndexedSource):
                 field = ScalarField("int64")
             elif guess.is_float:
                 field = ScalarField("float64")
-            elif name.lower() in _LABEL_COLUMNS:
+            elif name.lower() in _LABEL_COLUMNS and guess.classes:
                 field = ScalarField(classes=guess.classes)
             else:
                 field = StringField()

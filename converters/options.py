@@ -159,11 +159,12 @@ def parse_shard_size(value: int | str | None) -> dict[str, int]:
     match = re.fullmatch(
         r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(B?)\s*", str(value), re.ASCII | re.IGNORECASE
     )
-    if not match:
+    bare = match is not None and not match[2] and not match[3]
+    if match is None or (bare and "." in match[1]):
         raise OptionError(
             f"shard_size={value!r} is neither a number of samples nor bytes such as '2GB'"
         )
-    number, unit, suffix = match.groups()
-    if not unit and not suffix:
-        return {"shard_size": int(float(number))}
+    number, unit, _ = match.groups()
+    if bare:
+        return {"shard_size": int(number)}
     return {"shard_bytes": int(float(number) * _UNITS[unit.upper()])}

@@ -197,6 +197,23 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextlib.contextmanager
+def _opencv_threads_stopped() -> Iterator[None]:
+    """End OpenCV's threads here while workers are forked.
+
+    A forked worker has none of them, and waits for them for ever as soon as it
+    sets their number.
+    """
+    import cv2
+
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
+
+
 def _start_worker(setup: Callable[[], None] | None) -> None:
     """Make a fresh process a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -257,7 +257,7 @@ class Dataset:
 
     def _positions(self, indices: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Translate indices into this view to positions in the shards."""
-        chosen = np.asarray(indices)
+        chosen: np.ndarray[Any, np.dtype[np.int64]] = np.asarray(indices)
         # Before the conversion, in which 2**64 - 1 would become -1.
         wrong = (chosen < -len(self)) | (chosen >= len(self))
         if wrong.any():

@@ -79,6 +79,8 @@ class ImageField:
             raise OptionError(
                 f"an image field has 3 (RGB) or 1 (grey) channels, not {self.channels!r}"
             )
+        if not _is_bool(self.mask):
+            raise OptionError(f"mask is true or false, not {self.mask!r}")
         if self.mask and self.channels != 1:
             raise OptionError("a mask field has 1 channel: its pixels are class numbers")
 
@@ -166,8 +168,12 @@ _KINDS: dict[str, type[Any]] = {
 # Schemas come out of files too, so types are checked where annotations promise them.
 
 
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_length(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value < 2**31
+    return isinstance(value, int) and not _is_bool(value) and 0 <= value < 2**31
 
 
 def _is_text(value: object) -> bool:

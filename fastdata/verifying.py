@@ -244,5 +244,5 @@ def _is_newer(path: Path) -> bool:
     """Tell whether a manifest is sound but of a newer version."""
     try:
         return int(json.loads(path.read_bytes())["version"]) > VERSION
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return False

@@ -221,6 +221,32 @@ def test_a_csv_with_a_field_option_packs(tmp_path: Path, images: Path) -> None:
     assert [sample.code for sample in fastdata.open(out)] == ["1", "2"]
 
 
+_WITH_THREADS = """
+import cv2, numpy, torch
+from fastdata.cli import main
+pixels = numpy.zeros((900, 900, 3), numpy.uint8)
+cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+torch.nn.functional.interpolate(
+    torch.from_numpy(pixels).permute(2, 0, 1)[None], size=500, mode="bilinear", antialias=True
+)
+before = cv2.getNumThreads()
+if __name__ == "__main__":
+    try:
+        main({words!r})
+    finally:
+        assert cv2.getNumThreads() == before
+"""
+"""A process in which OpenCV and PyTorch have threads; forked workers have none of them."""
+
+
+def test_workers_start_where_opencv_has_threads(tmp_path: Path, images: Path) -> None:
+    words = ["pack", str(images), str(tmp_path / "out.lmdb"), "--workers", "1"]
+    script = tmp_path / "script.py"
+    script.write_text(_WITH_THREADS.format(words=words))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -269,18 +295,21 @@ def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code", "workers"),
+    [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGTERM, 143, 2)],
+)
 def test_a_stopped_pack_says_how_to_go_on_and_does(
-    tmp_path: Path, number: signal.Signals, code: int
+    tmp_path: Path, number: signal.Signals, code: int, workers: int
 ) -> None:
     images = make_folder(tmp_path / "images", count=1, size=640)
     for index in range(400):
         (images / "cat" / f"link{index}.jpg").symlink_to(images / "cat" / "0.jpg")
     out = tmp_path / "out.lmdb"
-    words = ("pack", images, out, "--size", 64, "--workers", 0)
-    with start(*words) as process:
+    words = ("pack", images, out, "--size", 64, "--workers", workers)
+    with start(*words, start_new_session=True) as process:
         _wait_for(tmp_path / "out.lmdb.partial" / "job.json", process)
-        process.send_signal(number)
+        os.killpg(process.pid, number)  # to workers too, as terminals and schedulers do
         printed, said = process.communicate()
     assert (process.returncode, printed) == (code, "")
     assert "running the same command again continues" in said

@@ -17,6 +17,7 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
+import simplejpeg
 import xxhash
 from PIL import Image
 from samples import (
@@ -333,6 +334,7 @@ def test_headers_with_strange_values_raise_nothing_but_fastdata_errors(
         (_set("schema", 0, "kind", to="video"), "unknown kind 'video'"),
         (_set("schema", 0, "depth", to=16), "depth"),
         (_set("schema", 0, "channels", to=3.0), "channels, not 3.0"),
+        (_set("schema", 0, "mask", to="\ud800"), "mask is true or false"),
         (_set("schema", 1, "name", to="image"), "field 'image' stands twice"),
         (_set("schema", 1, "name", to="a-b"), "'a-b' is not a letter followed by"),
         (_set("schema", 1, "classes", to=[1]), "Unicode text, not 1"),
@@ -433,6 +435,23 @@ def test_columns_that_lie_about_an_image_are_found_out(
         dataset[3]
 
 
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_images_may_end_where_the_footer_begins_and_no_later(shard: Path, beyond: int) -> None:
+    forge(shard)
+    before = shard.stat().st_size
+    forge(shard)  # adds a header as long as the last one, as the next call will
+    end = 2 * shard.stat().st_size - before - 64
+    length = end - int(ShardReader(shard).column("image.offset")[5]) + beyond
+    forge(shard, columns={"image.length": _put(5, length)})
+    assert shard.stat().st_size == end + 64
+    reader = ShardReader(shard)
+    if beyond:
+        with pytest.raises(ShardCorruptError, match=rf"ends at byte {end + 1}, beyond .* {end}\."):
+            reader.raw_blob("image", 5)
+    else:
+        assert len(reader.raw_blob("image", 5)) == length
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -511,6 +530,17 @@ def test_bytes_that_are_not_the_image_are_refused(
     with pytest.raises(ShardCorruptError, match=f"'image' of sample 0 .*{message}"):
         fastdata.open(shard)[0]
     assert fastdata.open(shard)[1].label == 1
+
+
+def test_a_bomb_is_not_decoded_to_see_its_size(
+    shard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """simplejpeg takes 12 GB for 65,500 pixels a side before it sees that they are not there."""
+    put_blob(shard, 0, _jpeg_of_size(65500, 65500), codec=1)
+    dataset = fastdata.open(shard, check=False)
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", None)
+    with pytest.raises(ShardCorruptError, match=r"has shape \(65500, 65500, 3\), the columns say"):
+        dataset[0]
 
 
 def test_colours_are_no_mask(tmp_path: Path) -> None:

@@ -218,7 +218,9 @@ def test_schemas_of_any_names_and_kinds(tmp_path: Path, container: str, schema: 
         (lambda: Schema({"x": "image"}), "'x' is a str, not a field"),  # type: ignore[dict-item]
         (lambda: ImageField(channels=4), "3 .RGB. or 1 .grey. channels, not 4"),
         (lambda: ImageField(channels=1.0), "channels, not 1.0"),  # type: ignore[arg-type]
+        (lambda: ImageField(channels=True), "channels, not True"),
         (lambda: ImageField(mask=True), "a mask field has 1 channel"),
+        (lambda: ImageField(mask="yes"), "mask is true or false, not 'yes'"),  # type: ignore[arg-type]
         (lambda: ScalarField("complex64"), "dtype 'complex64' is not one of"),
         (lambda: ScalarField(classes=("a", 1)), "Unicode text, not 1"),  # type: ignore[arg-type]
         (lambda: ScalarField(classes=("a", "\udcff")), "Unicode text, not '.udcff'"),
@@ -289,9 +291,7 @@ def test_the_digest_changes_with_the_content(tmp_path: Path, change: Any) -> Non
 
 
 def _lmdb_items(path: Path) -> dict[bytes, bytes]:
-    environment = lmdb.open(
-        str(path), subdir=False, readonly=True, lock=False, max_readers=1, lib_version=0
-    )
+    environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
     with environment, environment.begin() as transaction:
         return dict(transaction.cursor())
 

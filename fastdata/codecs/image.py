@@ -168,7 +168,9 @@ def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) ->
             warnings.simplefilter("ignore")  # about odd metadata, or our own pixel limit
             check_pixels(image.height, image.width, max_pixels)
             image.load()
-            return to_pixels(ImageOps.exif_transpose(image), channels, mask=mask)
+            upright = ImageOps.exif_transpose(image)
+            upright.format = image.format  # a copy has none; old releases of PIL open I;16 as I
+            return to_pixels(upright, channels, mask=mask)
     except ImageError:
         raise
     except UnidentifiedImageError:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from PIL import Image
-
 from fastdata.errors import ImageError
 
 __all__ = ["JpegHeader", "read_jpeg_header"]
@@ -19,6 +17,8 @@ __all__ = ["JpegHeader", "read_jpeg_header"]
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
 _ORIENTATION_TAG = 0x0112
+_INTEGERS = {1: "B", 3: "H", 4: "I"}
+"""TIFF's types BYTE, SHORT and LONG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,8 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
         position += 1
         if marker in _WITHOUT_LENGTH:
             continue
+        if marker == 0xD9:
+            raise ValueError("it ends before its first scan")
         length = data[position] << 8 | data[position + 1]
         body = position + 2
         end = position + length
@@ -143,17 +145,26 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
             return JpegHeader(
                 height, width, precision, sampling, kind, restart_interval, adobe, orientation, end
             )
-        elif marker == 0xD9:
-            raise ValueError("it ends before its first scan")
         position = end
 
 
 def _orientation(exif: bytes) -> int:
-    """Return the orientation tag of an Exif segment, 1 where it is absent or absurd."""
-    tags = Image.Exif()
-    try:
-        tags.load(exif)
-        value = tags.get(_ORIENTATION_TAG, 1)
-    except (SyntaxError, ValueError, KeyError, OSError, struct.error):
-        return 1
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+    """Return the orientation tag of an Exif segment, 1 where it is absent or absurd.
+
+    Not by ``PIL.Image.Exif``, which warns of damage that does not concern us.
+    """
+    order = {b"II": "<", b"MM": ">"}.get(exif[6:8])
+    found = 1
+    if order is not None:
+        # Offsets count from the byte order mark, which follows "Exif\0\0".
+        try:
+            (directory,) = struct.unpack_from(f"{order}I", exif, 6 + 4)
+            (entries,) = struct.unpack_from(f"{order}H", exif, 6 + directory)
+            for entry in range(entries):
+                at = 6 + directory + 2 + 12 * entry
+                tag, kind, count = struct.unpack_from(f"{order}HHI", exif, at)
+                if tag == _ORIENTATION_TAG and kind in _INTEGERS and count == 1:
+                    (found,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
+        except struct.error:
+            pass  # it ends before its directory does; what was found stands
+    return found if 1 <= found <= 8 else 1

@@ -108,7 +108,7 @@ def read_segment_index(
             return None
         marker, size, name, version, part, total = _PREFIX.unpack_from(data, position)
         if marker == _MARKER and name == _NAME:
-            if version != 1 or part != len(bodies):
+            if version != 1 or part != len(bodies) or part >= total:
                 return None
             bodies.append(bytes(data[position + _PREFIX.size : position + 2 + size]))
             parts = total

@@ -68,6 +68,7 @@ def resize_pixels(
     size: tuple[int, int],
     filter: str = "bilinear",
     extent: tuple[float, float] | None = None,
+    out: Pixels | None = None,
 ) -> Pixels:
     """Resize an image.
 
@@ -84,26 +85,33 @@ def resize_pixels(
         row and column are only partly covered.  A JPEG decoded at 1/8 of
         501 pixels has 63 columns but is 62.625 wide; not to say so shifts the
         picture and costs 8 dB in the median (``docs/design/packing.md``).
+    out : numpy.ndarray, optional
+        uint8, size[0] x size[1] x C, C-contiguous, for the result.
 
     Returns
     -------
     numpy.ndarray
-        uint8, size[0] x size[1] x C; `pixels` itself where nothing changes.
+        uint8, size[0] x size[1] x C; without `out`, `pixels` itself where nothing
+        changes.
     """
     extent = extent or (float(pixels.shape[0]), float(pixels.shape[1]))
     if size == pixels.shape[:2] and extent == pixels.shape[:2]:
-        return pixels
+        if out is None:
+            return pixels
+        np.copyto(out, pixels)
+        return out
     channels = pixels.shape[2]
+    result = np.empty((*size, channels), np.uint8) if out is None else out
     if filter in ("bilinear", "bicubic"):
         if extent != pixels.shape[:2]:
             pixels = _weigh_edges(pixels, extent)
-        result = np.empty((*size, channels), np.uint8)
         _resize_with_torch(pixels, result, filter, extent)
         return result
     image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
     box = (0.0, 0.0, extent[1], extent[0])
     resized = image.resize((size[1], size[0]), _PIL_FILTERS[filter], box=box)
-    return np.array(resized).reshape(*size, channels)
+    np.copyto(result, np.asarray(resized).reshape(*size, channels))
+    return result
 
 
 def _weigh_edges(pixels: Pixels, extent: tuple[float, float]) -> Pixels:

@@ -8,10 +8,11 @@ Columns are values too, ``column/<name>``, as is the ``header``.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,16 @@ class LmdbShardWriter(ShardWriter):
         self._pending_bytes = 0
         self._groups: dict[str, tuple[int, list[bytes]]] = {}
         size = self.path.stat().st_size if self.path.exists() else 0
-        self._environment = lmdb.open(
-            str(self.path),
-            map_size=max(_FIRST_MAP_BYTES, 2 * size),
-            subdir=False,
-            lock=False,  # the destination's own lock already keeps others out
-            metasync=False,
-            writemap=False,
-            lib_version=0,  # LMDB 0.9's file format, which every release reads
-        )
+        with self._disk_errors():
+            self._environment = lmdb.open(
+                str(self.path),
+                map_size=max(_FIRST_MAP_BYTES, 2 * size),
+                subdir=False,
+                lock=False,  # the destination's own lock already keeps others out
+                metasync=False,
+                writemap=False,
+                lib_version=0,  # LMDB 0.9's file format, which every release reads
+            )
         if size:
             self._drop_from(self.num_samples)
 
@@ -83,17 +85,23 @@ class LmdbShardWriter(ShardWriter):
         """Run `action` in a transaction, again in a larger map where it is full."""
         while True:
             try:
-                with self._environment.begin(write=True) as transaction:
+                with self._disk_errors(), self._environment.begin(write=True) as transaction:
                     action(transaction)
                 return
             except lmdb.MapFullError:
                 self._environment.set_mapsize(2 * self._environment.info()["map_size"])
-            except lmdb.Error as error:
-                if _is_full(error, self.path.parent):
-                    raise OSError(
-                        errno.ENOSPC, "No space left on device", str(self.path)
-                    ) from error
-                raise
+
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """Turn LMDB's errors that mean a full disk into the system's."""
+        try:
+            yield
+        except lmdb.MapFullError:
+            raise
+        except lmdb.Error as error:
+            if _is_full(error, self.path.parent):
+                raise OSError(errno.ENOSPC, "No space left on device", str(self.path)) from error
+            raise
 
     def _put(self, key: str, value: Any) -> None:
         self._pending.append((key.encode(), value))
@@ -139,7 +147,8 @@ class LmdbShardWriter(ShardWriter):
         for field in list(self._groups):
             self._close_group(field)
         self._flush()
-        self._environment.sync(True)
+        with self._disk_errors():
+            self._environment.sync(True)
 
     def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
         for name, array in arrays.items():

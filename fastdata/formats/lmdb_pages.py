@@ -44,6 +44,8 @@ def _meta(file: memoryview) -> _Meta:
     page_bytes = 0
     for position in (0, None):
         start = (page_bytes if position is None else 0) + _PAGE_HEADER_BYTES
+        if len(file) < start + _META.size:
+            raise ValueError("not an LMDB file: it is too short")
         magic, version, size, root, last, transaction = _META.unpack_from(file, start)
         if magic != _MAGIC or version != 1:
             raise ValueError("not an LMDB 0.9 file")

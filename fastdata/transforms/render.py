@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn.functional import interpolate
 
+from fastdata.codecs.resize import resize_pixels
 from fastdata.transforms.geometry import Program, Scale, Window
 
 __all__ = ["MILD_SHRINK", "render"]
@@ -91,24 +90,13 @@ def _resize(image: Pixels, scale: Scale, out: Pixels | None, mask: bool) -> Pixe
     if mask or interpolation == "nearest":
         flag = cv2.INTER_NEAREST_EXACT
     elif antialias or (antialias is None and max(rows / height, columns / width) >= MILD_SHRINK):
-        result = _resize_antialiased(image, height, width, interpolation)
-        if out is None:
-            return result
-        np.copyto(out, result)
-        return out
+        # Made contiguous here: PyTorch would do it too, but on several threads,
+        # which gets in the way of the other workers.
+        source = np.require(image, requirements=("C", "W"))
+        return resize_pixels(source, (height, width), interpolation, out=out)
     else:
         flag = _WITHOUT_ANTIALIAS[interpolation]
     if out is None:
         out = np.empty((height, width, channels), np.uint8)
     cv2.resize(image, (width, height), dst=out, interpolation=flag)
     return out
-
-
-def _resize_antialiased(image: Pixels, height: int, width: int, interpolation: str) -> Pixels:
-    """Return PIL's (and so torchvision's) antialiased resize, C-contiguous."""
-    # NumPy makes the view of a crop contiguous: torch would do it too, but on
-    # several threads, which gets in the way of the other workers.
-    source = torch.from_numpy(np.require(image, requirements=("C", "W"))).permute(2, 0, 1)
-    result = interpolate(source[None], (height, width), mode=interpolation, antialias=True)
-    pixels: Pixels = result[0].permute(1, 2, 0).numpy()
-    return np.ascontiguousarray(pixels)

@@ -1,0 +1,745 @@
+"""Encoding, decoding, headers, the segment index and resizing, against other libraries."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+from samples import mask, photo, pil_decode, pil_encode, psnr
+
+from fastdata.codecs.encode import decode_stored, encode_jpeg, encode_png
+from fastdata.codecs.image import dct_scale, decode_image, orient, to_pixels
+from fastdata.codecs.jpeg import read_jpeg_header
+from fastdata.codecs.jpeg_index import add_segment_index, read_segment_index, restart_interval
+from fastdata.codecs.resize import centre_crop, resize_pixels, target_size
+from fastdata.errors import ImageError, OptionError
+
+SIDES = st.integers(1, 120)
+CHANNELS = st.sampled_from([1, 3])
+QUALITIES = st.integers(1, 100)
+SEEDS = st.integers(0, 5)
+
+
+def cv2_decode(data: bytes, channels: int) -> np.ndarray[Any, Any]:
+    flag = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
+    return cv2.imdecode(np.frombuffer(data, np.uint8), flag).reshape(-1, 1)
+
+
+def without_index(jpeg: bytes) -> bytes:
+    """Cut the segment index out of a JPEG, as any tool that drops APP segments would."""
+    at, pieces = 2, [jpeg[:2]]
+    while jpeg[at : at + 2] != b"\xff\xda":
+        end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        if jpeg[at : at + 2] != b"\xff\xe9":
+            pieces.append(jpeg[at:end])
+        at = end
+    return b"".join([*pieces, jpeg[at:]])
+
+
+# -- JPEGs with restart intervals ------------------------------------------------------------
+
+
+def check_index(jpeg: bytes, height: int, width: int, channels: int) -> int:
+    """Compare the segment index with the markers in the file; return the number of segments."""
+    side = 16 if channels == 3 else 8
+    columns, rows = -(-width // side), -(-height // side)
+    (dri,) = re.findall(rb"\xff\xdd\0\x04(..)", jpeg[: jpeg.index(b"\xff\xda")], re.DOTALL)
+    interval = int.from_bytes(dri, "big")
+    assert interval == next(n for n in (2, 3, 1) if columns % n == 0)
+    segments = -(-rows * columns // interval)
+    starts = read_segment_index(jpeg)
+    assert starts is not None
+    assert starts.dtype == np.int64
+    assert len(starts) == segments + 1
+    sos = jpeg.index(b"\xff\xda")
+    assert starts[0] == sos + 2 + int.from_bytes(jpeg[sos + 2 : sos + 4], "big")
+    assert starts[-1] == len(jpeg)
+    assert jpeg.endswith(b"\xff\xd9")
+    # In coded data only restart markers follow 0xFF; a zero is stuffed behind other 0xFF.
+    coded = jpeg[starts[0] : -2]
+    found = [match.start() for match in re.finditer(rb"\xff[\xd0-\xd7]", coded)]
+    assert (starts[1:-1] - starts[0] - 2).tolist() == found
+    assert [coded[k + 1] - 0xD0 for k in found] == [n % 8 for n in range(len(found))]
+    assert not re.search(rb"\xff[^\x00\xd0-\xd7]", coded, re.DOTALL)
+    return segments
+
+
+@settings(max_examples=120, deadline=None)
+@given(SIDES, SIDES, CHANNELS, QUALITIES, SEEDS)
+def test_the_index_points_at_every_restart_marker(
+    height: int, width: int, channels: int, quality: int, seed: int
+) -> None:
+    jpeg = encode_jpeg(photo(height, width, channels, seed), quality)
+    check_index(jpeg, height, width, channels)
+    header = read_jpeg_header(jpeg)
+    assert (header.height, header.width, header.frame) == (height, width, 0xC0)
+    assert header.sampling == (((2, 2), (1, 1), (1, 1)) if channels == 3 else ((1, 1),))
+    assert header.is_plain
+
+
+@settings(max_examples=80, deadline=None)
+@given(SIDES, SIDES, CHANNELS, QUALITIES, SEEDS)
+def test_other_decoders_see_the_same_picture(
+    height: int, width: int, channels: int, quality: int, seed: int
+) -> None:
+    pixels = photo(height, width, channels, seed)
+    jpeg = encode_jpeg(pixels, quality)
+    plain = without_index(jpeg)
+    assert len(plain) < len(jpeg)
+    expected = pil_decode(plain, channels)
+    shape = (height, width, channels)
+    np.testing.assert_array_equal(pil_decode(jpeg, channels), expected)
+    np.testing.assert_array_equal(cv2_decode(jpeg, channels), expected.reshape(-1, 1))
+    np.testing.assert_array_equal(decode_stored(memoryview(jpeg), "jpeg", shape), expected)
+    if quality >= 90 and min(height, width) >= 16:
+        assert psnr(expected, pixels) > 25
+
+
+@pytest.mark.parametrize("quality", [1, 50, 90, 100])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_quality_is_libjpegs_scale(quality: int, channels: int) -> None:
+    pixels = photo(64, 80, channels)
+    ours, pils = encode_jpeg(pixels, quality), pil_encode(pixels, "JPEG", quality=quality)
+    with Image.open(io.BytesIO(ours)) as one, Image.open(io.BytesIO(pils)) as other:
+        assert one.quantization == other.quantization
+
+
+@pytest.mark.parametrize(("columns", "interval"), [(1, 1), (2, 2), (3, 3), (5, 1), (6, 2), (9, 3)])
+def test_the_restart_interval_divides_a_row(columns: int, interval: int) -> None:
+    assert restart_interval(columns) == interval
+    assert check_index(encode_jpeg(photo(40, 16 * columns - 3)), 40, 16 * columns - 3, 3) > 1
+
+
+def test_an_index_may_need_several_segments() -> None:
+    """181 columns of MCUs, a prime, and 182 rows: 32,942 segments, of which a part holds 32,760."""
+    pixels = photo(182 * 8, 181 * 8, 1)
+    jpeg = encode_jpeg(pixels)
+    assert check_index(jpeg, *pixels.shape) == 32_942
+    assert jpeg.count(b"\xff\xe9\xff\xffastdata"[:3]) >= 1
+    assert jpeg.count(b"fastdata\0\x01\0\x02") == jpeg.count(b"fastdata\0\x01\x01\x02") == 1
+    np.testing.assert_array_equal(pil_decode(jpeg, 1), pil_decode(without_index(jpeg), 1))
+    swapped = jpeg.replace(b"fastdata\0\x01\0\x02", b"fastdata\0\x01\x05\x02")
+    assert read_segment_index(swapped) is None
+
+
+def _index(jpeg: bytes) -> int:
+    return jpeg.index(b"\xff\xe9")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        without_index,
+        lambda j: pil_encode(photo(40, 50), "JPEG"),
+        lambda j: j + b"\0",
+        lambda j: j[:-1],
+        lambda j: j[: _index(j) + 10],
+        lambda j: j[:3],
+        lambda j: b"",
+        lambda j: j.replace(b"fastdata\0", b"slowdata\0"),
+        lambda j: j.replace(b"fastdata\0\x01", b"fastdata\0\x02"),
+        lambda j: j.replace(b"fastdata\0\x01\0\x01", b"fastdata\0\x01\x01\x01"),
+        lambda j: j.replace(b"fastdata\0\x01\0\x01", b"fastdata\0\x01\0\x02"),
+        lambda j: j.replace(b"fastdata\0\x01\0\x01", b"fastdata\0\x01\0\0"),
+        # One length less, one byte less, and another length.
+        lambda j: _with_body(j, lambda body: body[:-2]),
+        lambda j: _with_body(j, lambda body: body[:-1]),
+        lambda j: _with_body(j, lambda body: b"\0\1" + body[2:]),
+    ],
+)
+def test_an_index_that_does_not_fit_is_none(change: Any) -> None:
+    jpeg = encode_jpeg(photo(40, 50))
+    assert read_segment_index(jpeg) is not None
+    changed = change(jpeg)
+    assert changed != jpeg
+    found = read_segment_index(changed)
+    # No parts at all is an index of nothing, which fits nothing.
+    assert found is None
+
+
+def _with_body(jpeg: bytes, change: Any) -> bytes:
+    at = _index(jpeg)
+    end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+    body = change(jpeg[at + 16 : end])
+    return (
+        jpeg[: at + 2]
+        + struct.pack(">H", len(body) + 14)
+        + jpeg[at + 4 : at + 16]
+        + body
+        + jpeg[end:]
+    )
+
+
+def test_an_index_survives_other_segments_before_it() -> None:
+    """Such as a comment, or an APP9 of somebody else."""
+    jpeg = encode_jpeg(photo(40, 50))
+    at = _index(jpeg)
+    for segment in (
+        b"\xff\xfe\0\x05abc",
+        b"\xff\xe9\0\x06Else",
+        b"\xff\xe1\0\x14" + b"Exif" * 4 + b"\0\0",
+    ):
+        longer = jpeg[:at] + segment + jpeg[at:]
+        starts = read_segment_index(longer)
+        assert starts is not None
+        assert starts[-1] == len(longer)
+
+
+def test_indexing_refuses_what_has_no_restart_markers_where_they_belong() -> None:
+    jpeg = encode_jpeg(photo(64, 64))
+    with pytest.raises(ImageError, match="the JPEG does not end with EOI"):
+        add_segment_index(jpeg + b"\0")
+    marker = jpeg.rindex(b"\xff\xd1")
+    with pytest.raises(ImageError, match="has 7 restart segments, not 8"):
+        add_segment_index(jpeg[:marker] + b"\0\0" + jpeg[marker + 2 :])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=80), st.integers(0, 700), st.integers(0, 80))
+def test_damaged_headers_raise_nothing_but_image_errors(noise: bytes, at: int, cut: int) -> None:
+    data = _DAMAGED[:at] + noise + _DAMAGED[at + cut :]
+    for read in (read_segment_index, read_jpeg_header, decode_image):
+        try:
+            read(data)
+        except ImageError:
+            continue
+
+
+_EXIF = Image.Exif()
+_EXIF[0x0112], _EXIF[0x010E] = 6, "a description"
+_DAMAGED = add_segment_index(
+    cv2.imencode(
+        ".jpg",
+        photo(20, 60),
+        [cv2.IMWRITE_JPEG_RST_INTERVAL, 2, cv2.IMWRITE_JPEG_QUALITY, 40],
+    )[1].tobytes()
+)
+_DAMAGED = (
+    _DAMAGED[:2]
+    + b"\xff\xe1"
+    + struct.pack(">H", len(_EXIF.tobytes()) + 2)
+    + _EXIF.tobytes()
+    + _DAMAGED[2:]
+)
+
+
+# -- the header parser ----------------------------------------------------------------------
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("RGB", {}),
+    ("RGB", {"quality": 5}),
+    ("RGB", {"subsampling": 0}),
+    ("RGB", {"subsampling": 1}),
+    ("RGB", {"subsampling": 2}),
+    ("RGB", {"progressive": True}),
+    ("RGB", {"restart_marker_blocks": 3}),
+    ("RGB", {"restart_marker_rows": 1}),
+    ("RGB", {"comment": b"\xff\xda\xff\xc0" * 9}),
+    ("RGB", {"icc_profile": bytes(range(256)) * 600}),
+    ("RGB", {"keep_rgb": True}),
+    ("RGB", {"optimize": True, "dpi": (72, 72)}),
+    ("L", {}),
+    ("L", {"progressive": True}),
+    ("CMYK", {}),
+    ("CMYK", {"quality": 100}),
+]
+
+
+@pytest.mark.parametrize(("mode", "options"), KINDS, ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (37, 90), (64, 64)], ids=str)
+def test_the_header_says_what_pil_says(
+    mode: str, options: dict[str, Any], size: tuple[int, int]
+) -> None:
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(photo(*size)).convert(mode).save(file, "JPEG", exif=exif, **options)
+    data = file.getvalue()
+    for given_as in (data, memoryview(data)):
+        header = read_jpeg_header(given_as)
+        with Image.open(io.BytesIO(data)) as image:
+            assert (header.width, header.height) == image.size
+            assert header.components == len(image.getbands())
+            assert header.precision == image.bits
+            assert header.sampling == tuple((h, v) for _, h, v, _ in image.layer)
+            assert (header.frame == 0xC2) == bool(image.info.get("progressive"))
+            assert header.adobe_transform == image.info.get("adobe_transform")
+        assert header.orientation == 6
+        rows, columns = header.mcu_grid
+        interval = {"restart_marker_blocks": 3, "restart_marker_rows": columns}
+        expected = next((interval[name] for name in options if name in interval), 0)
+        assert header.restart_interval == expected
+        assert rows * header.mcu_size[0] >= size[0] > (rows - 1) * header.mcu_size[0]
+        sos = data.index(b"\xff\xda", header.scan_offset - 20)
+        assert header.scan_offset == sos + 2 + int.from_bytes(data[sos + 2 : sos + 4], "big")
+        assert not header.is_plain
+
+
+@pytest.mark.parametrize("orientation", [*range(10), 65535])
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_orientation_is_read_in_both_byte_orders(orientation: int, order: str) -> None:
+    mark = "<" if order == "little" else ">"
+    tiff = (b"II*\0" if order == "little" else b"MM\0*") + struct.pack(
+        f"{mark}IHHHIHHI", 8, 1, 0x0112, 3, 1, orientation, 0, 0
+    )
+    exif = b"Exif\0\0" + tiff
+    plain = encode_jpeg(photo(24, 30))
+    data = plain[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + plain[2:]
+    header = read_jpeg_header(data)
+    assert header.orientation == (orientation if 1 <= orientation <= 8 else 1)
+    assert header.is_plain == (header.orientation == 1)
+
+
+@pytest.mark.parametrize(
+    "exif", [b"", b"II", b"II*\0\xff\xff\xff\xff", b"II*\0\x08\0\0\0\xff\xff", b"\0" * 40, b"MM\0*"]
+)
+def test_a_broken_exif_segment_is_no_orientation(exif: bytes) -> None:
+    plain = encode_jpeg(photo(24, 30))
+    body = b"Exif\0\0" + exif
+    data = plain[:2] + b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body + plain[2:]
+    assert read_jpeg_header(data).orientation == 1
+
+
+def test_fill_bytes_between_markers_are_skipped() -> None:
+    plain = encode_jpeg(photo(24, 30))
+    filled = plain[:2] + b"\xff" * 9 + plain[2:]
+    header = read_jpeg_header(filled)
+    assert (header.height, header.width) == (24, 30)
+    assert header.scan_offset == read_jpeg_header(plain).scan_offset + 9
+    np.testing.assert_array_equal(decode_image(filled).pixels, pil_decode(plain, 3))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "does not begin with SOI"),
+        (b"\x89PNG", "does not begin with SOI"),
+        (b"\xff\xd8", "broken JPEG header"),
+        (b"\xff\xd8\xff\xd9", "ends before its first scan"),
+        (b"\xff\xd8\x00", "no marker at byte 2"),
+        (b"\xff\xd8\xff\xe0\x00\x01", "has length 1"),
+        (b"\xff\xd8\xff\xe0\x00\x10abc", "has length 16"),
+        (b"\xff\xd8\xff\xda\x00\x02", "a scan comes before the frame header"),
+    ],
+)
+def test_broken_headers_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ImageError, match=message):
+        read_jpeg_header(data)
+
+
+def test_a_jpeg_cut_anywhere_is_an_error() -> None:
+    data = encode_jpeg(photo(20, 30))
+    for length in range(len(data)):
+        with pytest.raises(ImageError, match=r"empty|JPEG|not an image"):
+            decode_image(data[:length])
+
+
+# -- lossless codecs --------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(SIDES, SIDES, CHANNELS, SEEDS, st.booleans())
+def test_png_and_raw_are_lossless(
+    height: int, width: int, channels: int, seed: int, noise: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    pixels = photo(height, width, channels, seed)
+    if noise:
+        pixels = random.integers(0, 256, pixels.shape, np.uint8)
+    png = encode_png(pixels)
+    np.testing.assert_array_equal(pil_decode(png, channels), pixels)
+    for codec, data in (("png", png), ("raw", pixels.tobytes())):
+        out = np.zeros_like(pixels)
+        assert decode_stored(memoryview(data), codec, pixels.shape, out=out) is out
+        np.testing.assert_array_equal(out, pixels)
+        np.testing.assert_array_equal(decode_stored(memoryview(data), codec, out.shape), pixels)
+
+
+def test_encoders_do_not_change_what_they_are_given() -> None:
+    pixels = photo(30, 40)
+    before = pixels.copy()
+    encode_jpeg(pixels)
+    encode_png(pixels)
+    np.testing.assert_array_equal(pixels, before)
+    pixels.flags.writeable = False
+    assert encode_png(pixels) == encode_png(before)
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png", "raw", "file"])
+def test_memory_for_the_result_must_fit(codec: str) -> None:
+    pixels = photo(20, 30)
+    data = memoryview(
+        {"jpeg": encode_jpeg, "png": encode_png, "raw": np.ndarray.tobytes}.get(codec, encode_png)(
+            pixels
+        )
+    )
+    for shape in [(20, 29, 3), (30, 20, 3), (20, 30, 1), (20, 30), (1, 20, 30, 3)]:
+        with pytest.raises(OptionError, match="out must be uint8, C-contiguous"):
+            decode_stored(data, codec, (20, 30, 3), out=np.zeros(shape, np.uint8))
+
+
+# -- any image file -----------------------------------------------------------------------------
+
+
+def _save(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+RGB = Image.fromarray(photo(30, 44))
+GREY = RGB.convert("L")
+RGBA = RGB.copy()
+RGBA.putalpha(GREY)
+DEEP = Image.fromarray((np.arange(30 * 44, dtype=np.uint16) * 49).reshape(30, 44))
+PALETTE = RGB.quantize(40)
+
+FILES: dict[str, tuple[bytes, Image.Image]] = {
+    "grey jpeg": (_save(GREY, "JPEG"), GREY),
+    "progressive": (_save(RGB, "JPEG", progressive=True), RGB),
+    "cmyk": (_save(RGB.convert("CMYK"), "JPEG", quality=100), RGB),
+    "rgb png": (_save(RGB, "PNG"), RGB),
+    "grey png": (_save(GREY, "PNG"), GREY),
+    "alpha": (_save(RGBA, "PNG"), RGB),
+    "grey and alpha": (_save(RGBA.convert("LA"), "PNG"), GREY),
+    "palette": (_save(PALETTE, "PNG"), PALETTE.convert("RGB")),
+    "palette and transparency": (_save(PALETTE, "PNG", transparency=3), PALETTE.convert("RGB")),
+    "one bit": (_save(GREY.convert("1"), "PNG"), GREY.convert("1").convert("L")),
+    "gif": (_save(PALETTE, "GIF"), PALETTE.convert("RGB")),
+    "two frames": (
+        _save(PALETTE, "GIF", save_all=True, append_images=[GREY]),
+        PALETTE.convert("RGB"),
+    ),
+    "bmp": (_save(RGB, "BMP"), RGB),
+    "webp": (_save(RGB, "WEBP", lossless=True), RGB),
+    "tiff": (_save(RGB, "TIFF"), RGB),
+    "two pages": (_save(RGB, "TIFF", save_all=True, append_images=[RGB.rotate(90)]), RGB),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("channels", [3, 1])
+def test_any_file_has_one_result(name: str, channels: int) -> None:
+    data, picture = FILES[name]
+    decoded = decode_image(data, channels)
+    expected = np.array(picture.convert("RGB" if channels == 3 else "L"))
+    assert decoded.pixels.shape == (30, 44, channels)
+    assert (decoded.size, decoded.factor, decoded.orientation) == ((30, 44), 1, 1)
+    if "jpeg" in name or name in ("progressive", "cmyk"):
+        assert psnr(decoded.pixels, expected.reshape(decoded.pixels.shape)) > 30
+    else:
+        np.testing.assert_array_equal(decoded.pixels, expected.reshape(decoded.pixels.shape))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_of_16_bits_the_high_byte_is_taken(kind: str) -> None:
+    expected = (np.asarray(DEEP) >> 8).astype(np.uint8)[:, :, None]
+    data = _save(DEEP, kind)
+    np.testing.assert_array_equal(decode_image(data, 1).pixels, expected)
+    np.testing.assert_array_equal(decode_image(data, 3).pixels, expected.repeat(3, 2))
+
+
+def test_pils_wide_pngs_are_read_whatever_the_mode() -> None:
+    """Releases of PIL before 11 open a 16-bit PNG as mode I, like 32-bit files."""
+    image = Image.fromarray(np.asarray(DEEP).astype(np.int32))
+    assert image.mode == "I"
+    with pytest.raises(ImageError, match=r"mode .I. .32 bits a sample. has no"):
+        to_pixels(image, 1)
+    image.format = "PNG"
+    np.testing.assert_array_equal(to_pixels(image, 1)[:, :, 0], np.asarray(DEEP) >> 8)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (_save(PALETTE, "PNG"), np.asarray(PALETTE)),
+        (_save(GREY, "PNG"), np.asarray(GREY)),
+        (_save(GREY.convert("1"), "PNG"), np.asarray(GREY.convert("1")).astype(np.uint8)),
+        (_save(Image.fromarray(np.asarray(DEEP) // 256), "PNG"), np.asarray(DEEP) // 256),
+    ],
+    ids=["palette", "grey", "one bit", "16 bits"],
+)
+def test_pixels_of_a_mask_are_class_numbers(data: bytes, expected: Any) -> None:
+    np.testing.assert_array_equal(decode_image(data, 1, mask=True).pixels[:, :, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (b"", {}, "the file is empty"),
+        (b"hello", {}, "not an image of a known format: it begins with b'hello'"),
+        (_save(RGB, "PNG")[:300], {}, "cannot be decoded"),
+        (_save(RGB, "JPEG")[:-2], {}, "truncated: it has no end-of-image marker"),
+        (_save(RGB, "JPEG")[:700] + b"\xff\xd9", {}, "broken JPEG"),
+        (_save(RGB, "PNG"), {"max_pixels": 1319}, "44 x 30 pixels are more than the limit of 1319"),
+        (_save(RGB, "JPEG"), {"max_pixels": 1319}, "more than the limit of 1319"),
+        (_save(RGB, "PNG"), {"channels": 1, "mask": True}, "a mask has one channel"),
+        (_save(DEEP, "PNG"), {"channels": 1, "mask": True}, "up to 64631 do not fit 8 bits"),
+        (_save(GREY.convert("F"), "TIFF"), {}, "mode 'F' .32 bits a sample."),
+        (_save(GREY.convert("I"), "TIFF"), {}, "mode 'I' .32 bits a sample."),
+    ],
+)
+def test_files_without_a_result_say_why(data: bytes, options: Any, message: str) -> None:
+    with pytest.raises(ImageError, match=message):
+        decode_image(data, **options)
+
+
+# -- orientation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_orientation_is_applied_as_pil_does(orientation: int, channels: int, kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    source = photo(30, 44, channels)
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = pil_encode(source, kind, exif=exif, **options)
+    decoded = decode_image(data, channels)
+    upright = orient(decoded.pixels, decoded.orientation)
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.array(ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L"))
+    np.testing.assert_array_equal(upright, expected.reshape(upright.shape))
+    assert upright.shape[:2] == ((44, 30) if orientation >= 5 else (30, 44))
+    assert upright.flags.c_contiguous
+
+
+# -- decoding at reduced scale ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
+@pytest.mark.parametrize("size", [(64, 96), (501, 333), (9, 1000), (7, 8)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_reduced_decoding_is_what_pils_draft_gives(
+    factor: int, size: tuple[int, int], channels: int
+) -> None:
+    data = pil_encode(photo(*size, channels), "JPEG", quality=95)
+    decoded = decode_image(data, channels, scale=lambda height, width: factor)
+    reduced = -(-size[0] // factor), -(-size[1] // factor)
+    assert decoded.pixels.shape == (*reduced, channels)
+    assert (decoded.size, decoded.factor) == (size, factor)
+    assert decoded.extent == (size[0] / factor, size[1] / factor)
+    with Image.open(io.BytesIO(data)) as image:
+        # PIL chooses the scale by whole divisions of the size it is asked for.
+        image.draft(image.mode, (max(1, size[1] // factor), max(1, size[0] // factor)))
+        if image.size == reduced[::-1]:
+            expected = np.array(image).reshape(decoded.pixels.shape)
+            np.testing.assert_array_equal(decoded.pixels, expected)
+        else:
+            assert min(size) < 2 * factor, "PIL could have decoded at this scale"
+
+
+def test_the_scale_is_asked_for_with_the_upright_size() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    asked = []
+    data = pil_encode(photo(30, 44), "JPEG", exif=exif)
+    decode_image(data, scale=lambda height, width: asked.append((height, width)) or 1)
+    assert asked == [(44, 30)]
+
+
+@given(
+    st.integers(1, 9000),
+    st.integers(1, 9000),
+    st.integers(1, 500),
+    st.integers(1, 500),
+    st.sampled_from([1.0, 1.5, 2.0, 3.0]),
+)
+def test_the_dct_scale_leaves_the_margin(h: int, w: int, th: int, tw: int, margin: float) -> None:
+    factor = dct_scale(h, w, (th, tw), margin)
+
+    def enough(n: int) -> bool:
+        return h / n >= margin * th * (1 - 1e-12) and w / n >= margin * tw * (1 - 1e-12)
+
+    assert factor in (1, 2, 4, 8)
+    assert factor == 1 or enough(factor)
+    assert factor == 8 or not enough(2 * factor * (1 + 1e-9))
+
+
+def test_reduced_decoding_and_resizing_do_not_shift_the_picture() -> None:
+    """The last column of a picture of 501 pixels at 1/8 is covered only partly."""
+    source = photo(501, 749, 3, 4)
+    data = pil_encode(source, "JPEG", quality=95)
+    decoded = decode_image(data, scale=lambda height, width: 8)
+    expected = Image.fromarray(source).resize((37, 25), Image.Resampling.BILINEAR)
+    right = resize_pixels(decoded.pixels, (25, 37), extent=decoded.extent)
+    wrong = resize_pixels(decoded.pixels, (25, 37))
+    assert psnr(right, expected) > psnr(wrong, expected) + 3
+
+
+# -- resizing -----------------------------------------------------------------------------------
+
+PIL_FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "nearest": Image.Resampling.NEAREST,
+}
+
+
+def pil_resize(
+    pixels: np.ndarray[Any, Any],
+    size: tuple[int, int],
+    filter: str,
+    extent: tuple[float, float] | None = None,
+) -> np.ndarray[Any, Any]:
+    image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+    box = None if extent is None else (0.0, 0.0, extent[1], extent[0])
+    resized = image.resize(size[::-1], PIL_FILTERS[filter], box=box)
+    return np.array(resized).reshape(*size, pixels.shape[2])
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.tuples(st.integers(8, 300), st.integers(8, 300)),
+    st.tuples(st.integers(4, 200), st.integers(4, 200)),
+    CHANNELS,
+    st.sampled_from(sorted(PIL_FILTERS)),
+    SEEDS,
+    st.booleans(),
+)
+def test_resizing_is_pils(
+    size: tuple[int, int],
+    target: tuple[int, int],
+    channels: int,
+    filter: str,
+    seed: int,
+    partly: bool,
+) -> None:
+    pixels = photo(*size, channels, seed)
+    # PyTorch's kernels know no partly covered pixels; how well that is made up for, the
+    # tests of decoding at reduced scale see.
+    partly = partly and filter in ("lanczos", "nearest")
+    extent = (size[0] - 0.375, size[1] - 0.625) if partly else None
+    before = pixels.copy()
+    resized = resize_pixels(pixels, target, filter, extent)
+    out = np.zeros_like(resized)
+    assert resize_pixels(pixels, target, filter, extent, out=out) is out
+    np.testing.assert_array_equal(out, resized)
+    expected = pil_resize(pixels, target, filter, extent)
+    assert resized.shape == (*target, channels)
+    assert resized.flags.c_contiguous
+    if filter in ("bilinear", "bicubic"):
+        assert psnr(resized, expected) >= 45, "torchvision's promise; usual are 65 and more"
+    else:
+        np.testing.assert_array_equal(resized, expected)
+    np.testing.assert_array_equal(pixels, before)
+
+
+@pytest.mark.parametrize("filter", sorted(PIL_FILTERS))
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1)], ids=str)
+@pytest.mark.parametrize("target", [(1, 1), (7, 3)], ids=str)
+def test_tiny_images_are_resized(
+    filter: str, size: tuple[int, int], target: tuple[int, int]
+) -> None:
+    pixels = photo(*size)
+    expected = pil_resize(pixels, target, filter)
+    assert np.abs(resize_pixels(pixels, target, filter).astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("filter", sorted(PIL_FILTERS))
+def test_read_only_pixels_are_resized_and_same_sizes_left_alone(filter: str) -> None:
+    pixels = photo(40, 50)
+    expected = resize_pixels(pixels, (20, 20), filter)
+    pixels.flags.writeable = False
+    np.testing.assert_array_equal(resize_pixels(pixels, (20, 20), filter), expected)
+    assert resize_pixels(pixels, (40, 50), filter) is pixels
+
+
+def test_masks_keep_their_classes() -> None:
+    pixels = mask(90, 120, 3)
+    resized = resize_pixels(pixels, (37, 41), "nearest")
+    assert set(np.unique(resized)) <= set(np.unique(pixels))
+
+
+# -- target sizes -------------------------------------------------------------------------------
+
+
+def torchvision_size(height: int, width: int, side: int, *, longest: bool) -> tuple[int, int]:
+    """``torchvision.transforms.functional._compute_resized_output_size``, as documented.
+
+    "If the smaller edge of the image will be matched to this number, i.e. if
+    height > width, then image will be rescaled to (size * height / width, size)."
+    """
+    short, long = min(height, width), max(height, width)
+    if longest:
+        new_short, new_long = int(side * short / long), side
+    else:
+        new_short, new_long = side, int(side * long / short)
+    return (new_long, new_short) if width <= height else (new_short, new_long)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 600), st.booleans())
+def test_target_sizes_are_torchvisions(height: int, width: int, side: int, longest: bool) -> None:
+    resize: Any = "long" if longest else "short"
+    expected = torchvision_size(height, width, side, longest=longest)
+    expected = max(1, expected[0]), max(1, expected[1])
+    assert target_size(height, width, (side, side), resize, enlarge=True) == expected
+    smaller = (max if longest else min)(height, width) < side
+    kept = (height, width) if smaller else expected
+    assert target_size(height, width, (side, side), resize) == kept
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 400), st.integers(1, 400))
+def test_before_a_crop_the_image_just_covers_it(h: int, w: int, th: int, tw: int) -> None:
+    height, width = target_size(h, w, (th, tw), "crop")
+    assert height >= th
+    assert width >= tw
+    assert height == th or width == tw
+    # The same aspect, but for rounding down.
+    scale = max(th / h, tw / w)
+    assert height in (th, math.floor(h * scale + 1e-9))
+    assert width in (tw, math.floor(w * scale + 1e-9))
+    if th == tw:
+        assert (height, width) == torchvision_size(h, w, th, longest=False)
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "resize", "expected"),
+    [
+        ((480, 640), (256, 256), "short", (256, 341)),
+        ((640, 480), (256, 256), "short", (341, 256)),
+        ((100, 100), (256, 256), "short", (100, 100)),
+        ((480, 640), (256, 256), "long", (192, 256)),
+        ((1, 5000), (256, 256), "long", (1, 256)),
+        ((480, 640), (256, 256), "exact", (256, 256)),
+        ((48, 64), (10, 300), "exact", (10, 300)),
+        ((480, 640), (256, 256), "crop", (256, 341)),
+        ((100, 100), (256, 128), "crop", (256, 256)),
+        ((480, 640), (256, 256), "none", (480, 640)),
+    ],
+)
+def test_target_sizes_by_example(
+    size: tuple[int, int], asked: tuple[int, int], resize: Any, expected: tuple[int, int]
+) -> None:
+    assert target_size(*size, asked, resize) == expected
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.data())
+def test_centre_crops_lie_where_torchvisions_do(height: int, width: int, data: Any) -> None:
+    size = data.draw(st.tuples(st.integers(1, height), st.integers(1, width)))
+    pixels = np.arange(height * width, dtype=np.uint32).view(np.uint8).reshape(height, width, 4)
+    top, left = round((height - size[0]) / 2.0), round((width - size[1]) / 2.0)
+    expected = pixels[top : top + size[0], left : left + size[1]]
+    cropped = centre_crop(pixels, size)
+    np.testing.assert_array_equal(cropped, expected)
+    assert cropped.flags.c_contiguous
+
+
+def test_all_decoders_here_are_of_one_family() -> None:
+    """The tests above compare bit for bit; without libjpeg-turbo in PIL they could not."""
+    from PIL import features
+
+    assert features.check_feature("libjpeg_turbo")
+    assert simplejpeg.is_jpeg(encode_jpeg(photo(8, 8)))

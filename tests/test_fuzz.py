@@ -1,0 +1,315 @@
+"""Random damage to shards and manifests: `FastdataError`, or the data that was written.
+
+Two kinds of it.  *Accidents* change bytes anywhere: whatever is still read must be
+what was written.  *Attacks* change the header, columns or images and make every
+checksum anew, so that the content may be anything; but reading it must not do anything
+but raise `FastdataError`.
+
+All of it runs in a forked child, so that a crash of the interpreter, or a loop
+without end, fails a test and names the seed, instead of ending pytest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from samples import (
+    EVERY_KIND,
+    SUFFIXES,
+    forge,
+    forge_manifest,
+    header_of,
+    make_records,
+    put_blob,
+    write_shard,
+    write_shards,
+)
+
+import fastdata
+from fastdata.errors import FastdataError
+from fastdata.verifying import verify
+
+EXAMPLES = int(os.environ.get("FASTDATA_FUZZ_EXAMPLES", "500"))
+CHILD_SECONDS = 60 + EXAMPLES // 20
+MEMORY_BYTES = 1 << 30
+"""How much a child may take beyond what it has at first."""
+
+
+def fingerprint(sample: Any) -> int:
+    """Hash everything in a sample."""
+    total = xxhash.xxh3_64()
+    for value in sample:
+        if hasattr(value, "numpy"):
+            total.update(f"{value.dtype} {tuple(value.shape)}".encode())
+            total.update(value.numpy().tobytes())
+        else:
+            total.update(repr(value).encode())
+    return total.intdigest()
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A shard in each container and a directory of shards, all of the same samples."""
+    folder = tmp_path_factory.mktemp("originals")
+    codecs = ("jpeg", "png", "raw", "file")
+    records = make_records(EVERY_KIND, 6, codecs)
+    paths = [
+        write_shard(folder / f"fuzz{suffix}", records, EVERY_KIND) for suffix in SUFFIXES.values()
+    ]
+    parts = [records[:4], records[4:]]
+    return [*paths, write_shards(folder / "fuzz", parts, EVERY_KIND, "hdf5")]
+
+
+def run_in_child(seeds: range, run: Callable[[int], None]) -> None:
+    """Call `run` with every seed in a forked child; fail with the seed where it goes wrong."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with open("/proc/self/statm") as file:
+                now = int(file.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_BYTES, resource.RLIM_INFINITY))
+            for seed in seeds:
+                os.write(send, f"\nseed {seed}: ".encode())
+                run(seed)
+            status = 0
+        except BaseException:
+            os.write(send, traceback.format_exc().encode()[-20_000:])
+        finally:
+            os._exit(status)
+    os.close(send)
+    said, deadline = b"", time.monotonic() + CHILD_SECONDS
+    while True:
+        if not select.select([receive], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            os.kill(child, signal.SIGKILL)
+            said += b"it did not end in time"
+            break
+        block = os.read(receive, 65536)
+        if not block:
+            break
+        said = (said + block)[-40_000:]
+    os.close(receive)
+    _, status = os.waitpid(child, 0)
+    last = said.decode("utf-8", "replace").rpartition("\nseed ")[2]
+    assert status == 0, f"child ended with status {status} in seed {last}"
+
+
+def copy_of(original: Path, folder: Path) -> tuple[Path, list[Path]]:
+    """Copy a dataset; return the copy and its files."""
+    copy = folder / original.name
+    if original.is_dir():
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(original, copy)
+        return copy, sorted(copy.iterdir())
+    shutil.copy(original, copy)
+    return copy, [copy]
+
+
+def damage(data: bytearray, random: np.random.Generator) -> bytes:
+    """Return the bytes with one accident."""
+
+    def place(most: int = len(data)) -> slice:
+        start = int(random.integers(len(data)))
+        return slice(start, start + 1 + int(random.integers(min(most, len(data)))))
+
+    kind = random.integers(8)
+    if kind <= 2:
+        for _ in range(1 + int(random.integers(3)) ** 3):
+            data[int(random.integers(len(data)))] ^= 1 << int(random.integers(8))
+    elif kind == 3:
+        del data[int(random.integers(len(data))) :]
+    elif kind == 4:
+        del data[place(100)]
+    elif kind == 5:
+        part = place(5000)
+        data[part] = random.bytes(len(data[part]))
+    elif kind == 6:
+        part = place(5000)
+        data[part] = bytes(len(data[part]))
+    else:
+        data[place(100)] = data[place(100)]
+    return bytes(data)
+
+
+def test_accidents_never_give_wrong_data(originals: list[Path], tmp_path: Path) -> None:
+    expected = [fingerprint(sample) for sample in fastdata.open(originals[0])]
+    keys = list(fastdata.open(originals[0]).keys)
+
+    def run(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        path, files = copy_of(originals[seed % len(originals)], tmp_path)
+        victim = files[int(random.integers(len(files)))]
+        victim.write_bytes(damage(bytearray(victim.read_bytes()), random))
+        try:
+            intact = verify(path, progress=False).intact
+        except FastdataError:
+            intact = False
+        read = 0
+        with contextlib.suppress(FastdataError):
+            dataset = fastdata.open(path)
+            assert len(dataset) == len(expected)
+            for index in range(len(dataset)):
+                with contextlib.suppress(FastdataError):
+                    assert fingerprint(dataset[index]) == expected[index], f"sample {index}"
+                    read += 1
+                with contextlib.suppress(FastdataError):
+                    assert dataset.keys[index] == keys[index], f"key {index}"
+            repr(dataset)
+        assert read == len(expected) or not intact, "verify did not find the damage"
+
+    run_in_child(range(EXAMPLES), run)
+
+
+def strange_number(random: np.random.Generator) -> int:
+    """Return a number around which arithmetic breaks."""
+    limits = [0, 1, 2**7, 2**8, 2**15, 2**16, 2**31, 2**32, 2**53, 2**63, 2**64, 10**30]
+    return limits[int(random.integers(len(limits)))] + int(random.integers(-2, 3))
+
+
+def mutate(value: Any, random: np.random.Generator) -> Any:
+    """Return a JSON document with one place changed."""
+    if isinstance(value, dict | list) and value and random.random() < 0.9:
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        key = keys[int(random.integers(len(keys)))]
+        if random.random() < 0.1:
+            del value[key]
+        else:
+            value[key] = mutate(value[key], random)
+        return value
+    choices: list[Any] = [
+        strange_number(random),
+        -strange_number(random),
+        float(random.normal()),
+        float("nan"),
+        float("inf"),
+        None,
+        True,
+        "",
+        "\ud800 \0 é",
+        [],
+        {},
+        [value],
+        {"name": value},
+        str(value),
+    ]
+    return choices[int(random.integers(len(choices)))]
+
+
+def attack(path: Path, random: np.random.Generator) -> None:
+    """Change a shard so that all of its checksums are right."""
+    header = header_of(path)
+    kind = random.integers(3)
+    if kind == 0:
+        forge(path, header=lambda document: mutate(document, random))
+    elif kind == 1:
+
+        def change(column: np.ndarray[Any, Any]) -> None:
+            view = column.reshape(-1).view(np.uint8)
+            if view.size and random.random() < 0.5:
+                view[int(random.integers(view.size))] ^= 1 << int(random.integers(8))
+            elif column.size and column.dtype.kind == "u":
+                row = int(random.integers(column.size))
+                limit = 2 ** (8 * column.dtype.itemsize)
+                column.reshape(-1)[row] = strange_number(random) % limit
+
+        names = list(header["columns"])
+        forge(path, columns={str(name): change for name in random.choice(names, 2)})
+    else:
+        field = str(random.choice(list(EVERY_KIND.images)))
+        (reader,) = fastdata.open(path).shards
+        index = int(random.integers(len(reader)))
+        blob = damage(bytearray(reader.blob(field, index)), random)
+        codec = reader.column(f"{field}.codec")[index]
+        if random.random() < 0.2:
+            codec = random.integers(5)
+        put_blob(path, index, blob, field, codec=int(codec))
+
+
+def use(path: Path, *, check: bool) -> None:
+    """Do everything that there is to do with a dataset."""
+    with contextlib.suppress(FastdataError):
+        verify(path, progress=False)
+    with contextlib.suppress(FastdataError):
+        dataset = fastdata.open(path, check=check)
+        for index in range(min(len(dataset), 20)):
+            with contextlib.suppress(FastdataError):
+                dataset[index]
+            with contextlib.suppress(FastdataError):
+                assert isinstance(dataset.keys[index], str)
+        for name in dataset.schema:
+            if name in dataset.schema.images:
+                dataset.image_sizes(name, range(len(dataset)))
+            else:
+                with contextlib.suppress(FastdataError):
+                    dataset.gather(name, range(len(dataset)))
+        assert isinstance(dataset.digest, str)
+        repr(dataset)
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["check", "no check"])
+def test_attacks_raise_nothing_but_fastdata_errors(
+    originals: list[Path], tmp_path: Path, check: bool
+) -> None:
+    def run(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        path, files = copy_of(originals[seed % len(originals)], tmp_path)
+        if path.is_dir():
+            if random.random() < 0.5:
+                forge_manifest(path, lambda document: mutate(document, random))
+            else:
+                attack(files[1], random)
+        else:
+            attack(path, random)
+        use(path, check=check)
+
+    run_in_child(range(1000, 1000 + EXAMPLES), run)
+
+
+def test_damaged_images_without_checks_do_no_harm(originals: list[Path], tmp_path: Path) -> None:
+    """With ``check=False`` the decoders see the damage themselves."""
+
+    def run(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        path, _ = copy_of(originals[seed % 2], tmp_path)
+        (reader,) = fastdata.open(path).shards
+        data = bytearray(path.read_bytes())
+        for field in EVERY_KIND.images:
+            starts, lengths = (reader.column(f"{field}.{part}") for part in ("offset", "length"))
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+                for _ in range(1 + int(random.integers(4))):
+                    data[start + int(random.integers(length))] = int(random.integers(256))
+        path.write_bytes(data)
+        dataset = fastdata.open(path, check=False)
+        for index in range(len(dataset)):
+            with contextlib.suppress(FastdataError):
+                dataset[index]
+
+    run_in_child(range(2000, 2000 + EXAMPLES), run)
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (lambda seed: os.kill(os.getpid(), signal.SIGKILL), "status 9 in seed 5"),
+        (lambda seed: 1 // 0, "status 256 in seed 5: .*ZeroDivisionError"),
+        (lambda seed: bytearray(4 * MEMORY_BYTES), "seed 5: .*MemoryError"),
+    ],
+    ids=["crash", "exception", "memory"],
+)
+def test_the_child_reports_what_goes_wrong(run: Callable[[int], None], message: str) -> None:
+    with pytest.raises(AssertionError, match=f"(?s){message}"):
+        run_in_child(range(5, 9), run)
