@@ -190,7 +190,7 @@ def pack(
         found = find_source(source, format=format, channels=channels, fields=fields)
         packer = _Packer(job, found, options, on_error == "stop", progress)
         packer.begin(overwrite)
-        with _workers(found, encode, num_workers, executor) as run:
+        with _workers(found, encode, num_workers, executor, job.directory / "chunks") as run:
             return packer.run(run)
 
 
@@ -210,7 +210,11 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _workers(
-    source: Source, options: EncodeOptions, num_workers: int | None, executor: Executor | None
+    source: Source,
+    options: EncodeOptions,
+    num_workers: int | None,
+    executor: Executor | None,
+    scratch: Path,
 ) -> Iterator[Encode]:
     """Start the workers; give the function that turns chunks into results."""
     work = partial(encode_chunk, schema=source.schema, options=options)
@@ -231,7 +235,7 @@ def _workers(
     else:
         loads_here = False
         try:
-            pool = ProcessPool(workers, setup)
+            pool = ProcessPool(workers, scratch, setup)
         except SetupError as error:
             assert setup is not None
             setup()
@@ -240,7 +244,7 @@ def _workers(
                 f"the dataset cannot be sent to worker processes ({error}), so it was called in "
                 "this one, which is slower"
             )
-            pool = ProcessPool(workers)
+            pool = ProcessPool(workers, scratch)
         try:
             yield lambda chunks: pool.run(
                 _loaded(chunks) if loads_here else chunks, work, ahead=2 * workers + 2

@@ -9,6 +9,7 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 ``source.u64``     a hash a sample, to say which sample changed
 ``state.json``     how far it is: replaced, never rewritten, at every commit
 ``rejects.csv``    samples left out so far
+``chunks/``        results on their way from the workers
 ``shard-00000/``   the shard being written
 ``shards/``        finished shards
 ``replaced``       what had the destination's name, until the new has it

@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from fastdata.errors import WorkerError
@@ -42,7 +44,7 @@ class SetupError(Exception):
 
 def run_in_order(
     chunks: Iterable[Chunk], work: Work, submit: Callable[..., Future[Any]], ahead: int
-) -> Iterator[ChunkResult]:
+) -> Iterator[Any]:
     """Yield the results of `chunks` in their order, with `ahead` of them in flight."""
     waiting: deque[Future[Any]] = deque()
     try:
@@ -60,9 +62,16 @@ def run_in_order(
 class ProcessPool:
     """A process pool that is made anew when a worker dies.
 
+    Results come back as files, of which workers send only the names: a worker
+    that is killed halfway through sending a result would leave the executor
+    waiting for the rest for ever, while a name goes through a pipe whole or not
+    at all (POSIX: writes of up to ``PIPE_BUF`` bytes).
+
     Parameters
     ----------
     workers : int
+    scratch : Path
+        Directory for these files; emptied now, removed at the end.
     setup : callable, optional
         Picklable; called once in each worker.
 
@@ -80,8 +89,13 @@ class ProcessPool:
         If the workers die as they start.
     """
 
-    def __init__(self, workers: int, setup: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, workers: int, scratch: Path, setup: Callable[[], None] | None = None
+    ) -> None:
         self._workers = workers
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        self._scratch = scratch
         self._file: Any = None
         self._context = multiprocessing.get_context()
         if setup is not None and self._context.get_start_method() != "fork":
@@ -112,7 +126,7 @@ class ProcessPool:
         try:
             # All workers are started by the first task: before anything else
             # here opens files or starts threads.
-            with _signals_held():
+            with _signals_held(), _opencv_threads_stopped():
                 first = executor.submit(os.getpid)
             first.result()
         except (BrokenProcessPool, EOFError, OSError) as error:
@@ -137,9 +151,9 @@ class ProcessPool:
 
         while True:
             try:
-                for result in run_in_order(noted(), work, self._submit, ahead):
+                for path in run_in_order(noted(), work, self._submit, ahead):
                     pending.popleft()
-                    yield result
+                    yield _taken(path)
                 return
             except BrokenProcessPool:
                 self._restart()
@@ -148,14 +162,14 @@ class ProcessPool:
                 yield self._one_by_one(pending.popleft(), work)
 
     def _submit(self, work: Work, chunk: Chunk) -> Future[Any]:
-        return self._executor.submit(work, chunk)
+        return self._executor.submit(_work_into_file, work, chunk, str(self._scratch))
 
     def _one_by_one(self, chunk: Chunk, work: Work) -> ChunkResult:
         records: list[Any] = []
         total = 0
         for sample in chunk:
             try:
-                result: ChunkResult = self._submit(work, [sample]).result()
+                result = _taken(self._submit(work, [sample]).result())
             except BrokenProcessPool:
                 self._restart()
                 reason = "the worker process died on it (a crash of the decoder, or out of memory)"
@@ -172,10 +186,28 @@ class ProcessPool:
         """Stop the workers; what they are at is finished and thrown away."""
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._close_file()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _work_into_file(work: Work, chunk: Chunk, scratch: str) -> str:
+    """Do the work in a worker; return the name of the file with its result."""
+    result = work(chunk)
+    descriptor, path = tempfile.mkstemp(dir=scratch)
+    with open(descriptor, "wb") as file:
+        pickle.dump(result, file, pickle.HIGHEST_PROTOCOL)
+    return path
+
+
+def _taken(path: str) -> ChunkResult:
+    """Read a worker's result, and remove its file."""
+    with open(path, "rb") as file:
+        result: ChunkResult = pickle.load(file)
+    os.unlink(path)
+    return result
 
 
 def _run_pickled(path: str) -> None:

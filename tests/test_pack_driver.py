@@ -680,8 +680,8 @@ def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
     assert len(started) <= 4
 
 
-def test_a_pool_may_be_closed_twice() -> None:
-    workers = ProcessPool(1)
+def test_a_pool_may_be_closed_twice(tmp_path: Path) -> None:
+    workers = ProcessPool(1, tmp_path / "scratch")
     workers.close()
     workers.close()
 
