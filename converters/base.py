@@ -28,7 +28,7 @@ from fastdata.schema import Field, Schema
 
 __all__ = ["IndexedSource", "Reject", "Sample", "Source", "find_source", "hash_fields"]
 
-FieldSpec: TypeAlias = "Mapping[str, Field | str]"
+FieldSpec: TypeAlias = Mapping[str, Field | str]
 
 
 class Sample(NamedTuple):

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastdata.summary import load_line
+
 from .base import Reject
 from .job import read_rejects
 
@@ -60,7 +62,7 @@ class PackReport:
     @property
     def load_line(self) -> str:
         """A line of Python that loads the dataset."""
-        return f'loader = fastdata.loader("{self.path}", batch_size=256, shuffle=True)'
+        return load_line(self.path)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""

@@ -720,6 +720,21 @@ def test_the_stock_dataloaders_workers_are_seeded_and_single_threaded() -> None:
     assert (first[:, 3] == 1).all()
 
 
+class Enlarged(Squares):
+    def __getitem__(self, index: int) -> Any:  # type: ignore[override]
+        cv2 = pytest.importorskip("cv2")
+        return int(cv2.resize(np.full((50, 50), index, np.uint8), (100, 100))[0, 0])
+
+
+def test_workers_forked_after_opencv_used_threads_do_not_hang() -> None:
+    cv2 = pytest.importorskip("cv2")
+    cv2.resize(np.zeros((3000, 3000, 3), np.uint8), (4000, 4000))  # starts OpenCV's threads
+    it = loader(
+        Enlarged(), num_workers=2, multiprocessing_context="fork", persistent_workers=False
+    )
+    assert [int(batch) for batch in it] == list(range(len(Enlarged())))
+
+
 def test_the_stock_dataloader_shuffles_by_seed() -> None:
     def order(seed: int) -> list[int]:
         return [int(x) for x in loader(Squares(), shuffle=True, seed=seed, num_workers=0)]

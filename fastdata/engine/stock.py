@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -81,12 +82,13 @@ def _start_worker(then: Callable[[int], None] | None, worker: int) -> None:
     """Set up a worker process: it is one of many, so it takes one thread.
 
     torch has seeded Python's and its own generator by now, and limited its
-    own threads.
+    own threads.  OpenCV is told by its environment variable, which it reads when
+    it is imported; where it has been already, its threads may be the parent's,
+    and a forked process that sets their number waits for them for ever.
     """
-    import cv2
     import numpy as np
 
-    cv2.setNumThreads(1)
+    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     torch.set_num_threads(1)
     np.random.seed(torch.initial_seed() % 2**32)
     if then is not None:
