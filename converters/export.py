@@ -216,7 +216,15 @@ class _FilesWriter:
             rows = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
             csv.writer(file, lineterminator="\n").writerow(self.schema)
             for index in range(len(dataset)):
-                rows.writerow(self._row(*_locate(dataset, index)))
+                shard, local = _locate(dataset, index)
+                try:
+                    rows.writerow(self._row(shard, local))
+                except csv.Error as error:
+                    raise OptionError(
+                        f"{shard.path}: sample {local} (key {shard.key(local)!r}) has text that "
+                        f"this Python cannot write into a CSV ({error}). Python 3.11 and later "
+                        "can write NUL characters too."
+                    ) from error
                 bar.update()
 
     def _row(self, shard: ShardReader, index: int) -> list[str | int | float | bool]:

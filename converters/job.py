@@ -52,7 +52,7 @@ __all__ = ["Job", "State", "read_rejects", "rejects_path"]
 Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
 _OURS = re.compile(
-    r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|shard-\d{5}|shards|replaced"
+    r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|chunks|shard-\d{5}|shards|replaced"
 )
 """Names in the directory; whatever else somebody put there is left alone."""
 
@@ -220,7 +220,8 @@ class Job:
             if entry.name in keep:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
+                # Workers of a packer that was killed may write chunks for a moment more.
+                shutil.rmtree(entry.path, ignore_errors=entry.name == "chunks")
             else:
                 os.unlink(entry.path)
 

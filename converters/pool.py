@@ -94,7 +94,7 @@ class ProcessPool:
     ) -> None:
         self._workers = workers
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        scratch.mkdir(parents=True, exist_ok=True)  # workers of a killed packer may still write
         self._scratch = scratch
         self._file: Any = None
         self._context = multiprocessing.get_context()
@@ -289,6 +289,6 @@ def _end_with(sentinel: Any) -> None:
 
     parent = os.getppid()
     with contextlib.suppress(OSError):
-        while not wait([sentinel], timeout=1.0) and os.getppid() == parent:
+        while not wait([sentinel], timeout=1.0):
             pass
     os._exit(1)

@@ -156,7 +156,7 @@ def test_several_image_fields_have_a_folder_each(tmp_path: Path) -> None:
 
 
 def test_without_classes_there_is_a_folder_of_the_field(tmp_path: Path) -> None:
-    schema = Schema({"image": ImageField(), "caption": StringField()})
+    schema = Schema({"image": ImageField(), "score": ScalarField("float32")})
     write_shard(tmp_path / "c.lmdb", make_records(schema, count=2), schema)
     export(tmp_path / "c.lmdb", tmp_path / "out", progress=False)
     assert files_of(tmp_path / "out") == {"image/0/kéy 0.jpg", "image/1/kéy 1.jpg"}
