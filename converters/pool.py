@@ -289,6 +289,6 @@ def _end_with(sentinel: Any) -> None:
 
     parent = os.getppid()
     with contextlib.suppress(OSError):
-        while not wait([sentinel], timeout=1.0):
+        while not wait([sentinel], timeout=1.0) and os.getppid() == parent:
             pass
     os._exit(1)
