@@ -55,7 +55,8 @@ class EncodeOptions:
     channels : {3, 1}
         RGB or grey.
     max_pixels : int
-        Images with more pixels are rejected.
+        Images with more pixels are rejected.  PIL's limit, this one's default,
+        holds for all but JPEGs however large this is.
     dct_margin : float
         A JPEG is decoded at 1/2, 1/4 or 1/8 where at least this many times the
         target size remains.  At 3 photographs stay within 47 dB of

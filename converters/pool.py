@@ -262,9 +262,6 @@ def _start_worker(setup: Callable[[], None] | None) -> None:
     # One process a core: no threads of theirs besides.
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
-    from PIL import Image
-
-    Image.MAX_IMAGE_PIXELS = None  # fastdata's own limit applies
     if setup is not None:
         setup()
 

@@ -16,7 +16,7 @@ from PIL import Image
 from samples import photo
 
 import fastdata
-from fastdata.converters import driver
+from fastdata.converters import packer
 from fastdata.errors import DatasetNotFoundError, DestinationExistsError
 
 __all__ = [
@@ -127,8 +127,8 @@ def finish(source: Any, path: Path, **options: Any) -> str:
 
 def quick_commits(chunk_samples: int = 4) -> None:
     """Commit after every chunk, and make chunks small."""
-    driver.CHUNK_SAMPLES = chunk_samples
-    driver._COMMIT_BYTES = 1
+    packer.CHUNK_SAMPLES = chunk_samples
+    packer._COMMIT_BYTES = 1
 
 
 def _child(action: Callable[..., None], args: tuple[Any, ...]) -> None:

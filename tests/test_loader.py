@@ -729,9 +729,7 @@ class Enlarged(Squares):
 def test_workers_forked_after_opencv_used_threads_do_not_hang() -> None:
     cv2 = pytest.importorskip("cv2")
     cv2.resize(np.zeros((3000, 3000, 3), np.uint8), (4000, 4000))  # starts OpenCV's threads
-    it = loader(
-        Enlarged(), num_workers=2, multiprocessing_context="fork", persistent_workers=False
-    )
+    it = loader(Enlarged(), num_workers=2, multiprocessing_context="fork", persistent_workers=False)
     assert [int(batch) for batch in it] == list(range(len(Enlarged())))
 
 

@@ -25,7 +25,7 @@ from pack_helpers import digest_of, image_folder, pil_file, pixels, png, rejects
 from samples import photo
 
 import fastdata
-from fastdata.converters import driver, pool
+from fastdata.converters import driver, packer, pool
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.pool import ProcessPool, run_in_order
 from fastdata.errors import (
@@ -145,7 +145,7 @@ def test_on_error_stop_stops_at_the_first(folder: Path, tmp_path: Path, num_work
 def test_on_error_stop_keeps_what_came_before(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "CHUNK_SAMPLES", 3)
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 3)
     with pytest.raises(RejectedError, match=r"00008\.jpg"):
         fastdata.pack(folder, tmp_path / "x.lmdb", **QUICK, on_error="stop")
     assert fastdata.pack(folder, tmp_path / "x.lmdb", **QUICK).resumed_at == 3
@@ -223,7 +223,7 @@ def test_the_chunk_size_does_not_show_either(
 ) -> None:
     digests = set()
     for samples in (1, 7, 100):
-        monkeypatch.setattr(driver, "CHUNK_SAMPLES", samples)
+        monkeypatch.setattr(packer, "CHUNK_SAMPLES", samples)
         digests.add(fastdata.pack(folder, tmp_path / f"x{samples}", **QUICK, shards=2).digest)
     assert len(digests) == 1
 
@@ -330,7 +330,7 @@ def test_shards_hold_as_many_as_was_asked_for(
 def test_shards_of_so_many_bytes_are_about_that_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
     images = [np.full((50, 40, 3), k, np.uint8) for k in range(60)]  # 6,000 bytes each
     fastdata.pack(images, tmp_path / "x", codec="raw", shard_size="0.05MB", num_workers=0)
     counts = [shard.num_samples for shard in Manifest.read(tmp_path / "x").shards]
@@ -434,13 +434,13 @@ def test_overwriting_keeps_the_old_until_the_new_is_complete(
     reader = fastdata.open(path)
     assert len(reader[3]) == 2
     seen = []
-    finish = driver._Packer._finish
+    finish = packer.Packer._finish
 
     def watched(self: Any) -> None:
         finish(self)
         seen.append(digest_of(path))
 
-    monkeypatch.setattr(driver._Packer, "_finish", watched)
+    monkeypatch.setattr(packer.Packer, "_finish", watched)
     report = fastdata.pack(folder, path, **QUICK, **new, overwrite=True)
     assert seen == [before]
     assert report.digest == digest_of(path) != before
@@ -494,7 +494,7 @@ class Deadly:
 def test_a_sample_that_kills_its_worker_costs_itself_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadly: tuple[int, ...], num_workers: int
 ) -> None:
-    monkeypatch.setattr(driver, "CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
     report = fastdata.pack(Deadly(*deadly), tmp_path / "x.lmdb", num_workers=num_workers)
     assert report.rejects == [
         Reject(
@@ -509,9 +509,9 @@ def test_a_sample_that_kills_its_worker_costs_itself_only(
 def test_workers_killed_from_outside_cost_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "CHUNK_SAMPLES", 2)
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 2)
     whole = fastdata.pack(folder, tmp_path / "whole.lmdb", **QUICK)
-    take = driver._Packer._take
+    take = packer.Packer._take
     killed = []
 
     def take_and_kill(self: Any, result: Any) -> None:
@@ -523,7 +523,7 @@ def test_workers_killed_from_outside_cost_nothing(
             worker.kill()
             killed.append(worker.pid)
 
-    monkeypatch.setattr(driver._Packer, "_take", take_and_kill)
+    monkeypatch.setattr(packer.Packer, "_take", take_and_kill)
     report = fastdata.pack(folder, tmp_path / "x.lmdb", size=24, num_workers=2)
     assert len(killed) == 2
     assert report.digest == whole.digest
@@ -533,7 +533,7 @@ def test_workers_killed_from_outside_cost_nothing(
 def test_a_broken_executor_of_the_users_is_an_error_and_the_pack_goes_on_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
 
     class Killer(IndexedSource):
         name = "killer"
@@ -632,10 +632,10 @@ def test_a_process_with_busy_threads_may_fork_workers(folder: Path, tmp_path: Pa
 def test_no_more_samples_are_in_memory_than_chunks_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int, executor: str | None
 ) -> None:
-    monkeypatch.setattr(driver, "CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
     drawn = itertools.count()
     ahead = []
-    take = driver._Packer._take
+    take = packer.Packer._take
 
     def measured(self: Any, result: Any) -> None:
         take(self, result)
@@ -646,7 +646,7 @@ def test_no_more_samples_are_in_memory_than_chunks_in_flight(
         for _ in range(400):
             yield np.full((8, 8, 3), next(drawn) % 256, np.uint8)
 
-    monkeypatch.setattr(driver._Packer, "_take", measured)
+    monkeypatch.setattr(packer.Packer, "_take", measured)
     pool = ThreadPoolExecutor(2) if executor else None
     fastdata.pack(source(), tmp_path / "x.lmdb", num_workers=num_workers, executor=pool)
     if pool:
@@ -692,12 +692,12 @@ def test_a_pool_may_be_closed_twice(tmp_path: Path) -> None:
 def test_a_map_that_grows_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any
 ) -> None:
-    monkeypatch.setattr(driver, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 8)
     images = [np.random.default_rng(k).integers(0, 256, (40, 50, 3), np.uint8) for k in range(60)]
     whole = fastdata.pack(images, tmp_path / "whole.lmdb", codec=codec, num_workers=0)
     monkeypatch.setattr(lmdb_format, "_FIRST_MAP_BYTES", 64 << 10)
     monkeypatch.setattr(lmdb_format, "_PENDING_BYTES", 30 << 10)
-    monkeypatch.setattr(driver, "_COMMIT_BYTES", 100 << 10)
+    monkeypatch.setattr(packer, "_COMMIT_BYTES", 100 << 10)
     report = fastdata.pack(images, tmp_path / "x.lmdb", codec=codec, num_workers=0)
     assert report.digest == whole.digest == digest_of(tmp_path / "x.lmdb")
     for sample, image in zip(fastdata.open(tmp_path / "x.lmdb"), images, strict=True):

@@ -740,3 +740,25 @@ def test_a_mask_of_another_size_is_rejected(tmp_path: Path, names: tuple[str, st
             "'mask' would be 74 x 60 and its image 83 x 60: image and mask must have the same size",
         )
     ]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_class_numbers_of_grey_masks_of_few_bits_are_kept(bits: int) -> None:
+    values = (np.arange(64) % 2**bits).astype(np.uint8).reshape(8, 8)
+    packed = np.packbits(np.unpackbits(values[:, :, None], axis=2)[:, :, 8 - bits :].reshape(8, -1))
+    rows = packed.reshape(8, -1)
+    scanlines = b"".join(b"\0" + row.tobytes() for row in rows)
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, bits, 0, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(scanlines))
+        + chunk(b"IEND", b"")
+    )
+    decoded = decode_image(png, 1, mask=True)
+    assert np.array_equal(decoded.pixels[:, :, 0], values)

@@ -29,7 +29,7 @@ from pack_helpers import (
 )
 
 import fastdata
-from fastdata.converters import driver, job
+from fastdata.converters import job, packer
 from fastdata.converters.job import Job
 from fastdata.errors import (
     DatasetNotFoundError,
@@ -64,21 +64,21 @@ def pack_in_child(source: Any, path: Path, options: dict[str, Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "CHUNK_SAMPLES", 4)
-    monkeypatch.setattr(driver, "_COMMIT_BYTES", 1)
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(packer, "_COMMIT_BYTES", 1)
 
 
 # -- killed at random ----------------------------------------------------------------------
 
 
 def _slow_pack(source: Path, path: Path, options: dict[str, Any]) -> None:
-    take = driver._Packer._take
+    take = packer.Packer._take
 
     def slowly(self: Any, result: Any) -> None:
         time.sleep(0.012)
         take(self, result)
 
-    driver._Packer._take = slowly  # type: ignore[method-assign]
+    packer.Packer._take = slowly  # type: ignore[method-assign]
     fastdata.pack(source, path, **options)
 
 
@@ -289,7 +289,7 @@ class Interrupted(BaseException):
 def test_an_interruption_keeps_what_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_COMMIT_BYTES", 1 << 40)
+    monkeypatch.setattr(packer, "_COMMIT_BYTES", 1 << 40)
     images = [png(k) for k in range(30)]
 
     def stopping() -> Iterator[bytes]:
@@ -404,7 +404,7 @@ def test_a_full_disk_is_an_error_and_then_it_goes_on(
 
 def _begin(source: Any, path: Path, options: dict[str, Any], chunks: int = 2) -> None:
     """Leave an unfinished pack."""
-    take = driver._Packer._take
+    take = packer.Packer._take
     left = [chunks]
 
     def taking(self: Any, result: Any) -> None:
@@ -413,12 +413,12 @@ def _begin(source: Any, path: Path, options: dict[str, Any], chunks: int = 2) ->
         if left[0] == 0:
             raise Interrupted
 
-    driver._Packer._take = taking  # type: ignore[method-assign]
+    packer.Packer._take = taking  # type: ignore[method-assign]
     try:
         with pytest.raises(Interrupted):
             fastdata.pack(source, path, **options)
     finally:
-        driver._Packer._take = take  # type: ignore[method-assign]
+        packer.Packer._take = take  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -776,14 +776,14 @@ def test_a_directory_that_is_no_dataset_is_never_overwritten(tmp_path: Path) -> 
 def test_what_appears_at_the_destination_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     source, path = image_folder(tmp_path / "images", 16), tmp_path / "x.lmdb"
     _begin(source, path, SMALL)
-    finished = driver._Packer._finish
+    finished = packer.Packer._finish
 
     def late(self: Any) -> None:
         finished(self)
         path.write_text("somebody's")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver._Packer, "_finish", late)
+        patch.setattr(packer.Packer, "_finish", late)
         with pytest.raises(DestinationExistsError, match="has appeared while"):
             fastdata.pack(source, path, **SMALL)
     assert path.read_text() == "somebody's"

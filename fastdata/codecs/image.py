@@ -18,6 +18,7 @@ Exif orientation       applied
 from __future__ import annotations
 
 import io
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ _HARMLESS = ("extraneous bytes before marker", "Invalid SOS parameters")
 """libjpeg warnings after which the picture is whole.  Other software writes
 such files; several of ImageNet's are among them."""
 
+
+_warnings_lock = threading.Lock()
 
 _TAIL_BYTES = 1 << 16
 """How far from the end the end-of-image marker is looked for first: some files
@@ -164,13 +167,13 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
 
 def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) -> Pixels:
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
-            warnings.simplefilter("ignore")  # about odd metadata, or our own pixel limit
+        with _open_quietly(data) as image:
             check_pixels(image.height, image.width, max_pixels)
             image.load()
             upright = ImageOps.exif_transpose(image)
             upright.format = image.format  # a copy has none; old releases of PIL open I;16 as I
-            return to_pixels(upright, channels, mask=mask)
+            pixels = to_pixels(upright, channels, mask=mask)
+            return pixels // _png_grey_step(data) if mask else pixels
     except ImageError:
         raise
     except UnidentifiedImageError:
@@ -179,6 +182,26 @@ def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) ->
         raise ImageError(str(error)) from error
     except Exception as error:  # PIL's plugins raise nearly anything on damaged files
         raise ImageError(f"cannot be decoded: {type(error).__name__}: {error}") from error
+
+
+def _open_quietly(data: bytes) -> Image.Image:
+    """Open an image and parse its Exif, without PIL's warnings of odd metadata.
+
+    Filters of warnings belong to the process, so threads take turns here; what
+    takes time, decoding, comes after.
+    """
+    with _warnings_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = Image.open(io.BytesIO(data))
+        image.getexif()
+        return image
+
+
+def _png_grey_step(data: bytes) -> int:
+    """Return by how much PIL multiplies values of a grey PNG of 2 or 4 bits to fill 8."""
+    if not data.startswith(b"\x89PNG") or len(data) < 26 or data[25] != 0:
+        return 1
+    return {2: 85, 4: 17}.get(data[24], 1)
 
 
 def to_pixels(image: Image.Image, channels: int, *, mask: bool = False) -> Pixels:

@@ -1,0 +1,346 @@
+"""One run of a pack: where the source, the writer and the job's state meet.
+
+Samples are cut into chunks, encoded elsewhere, and appended in the source's
+order by the one writer, here.  The order of events on the disk, which is
+what makes it safe to kill this at any moment, is in ``job.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fastdata.errors import (
+    DestinationExistsError,
+    FastdataError,
+    JobChangedError,
+    OptionError,
+    RejectedError,
+    SourceError,
+)
+from fastdata.formats.digest import content_digest
+from fastdata.formats.hdf5 import Hdf5ShardWriter
+from fastdata.formats.lmdb import LmdbShardWriter
+from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
+from fastdata.formats.reader import ShardReader
+from fastdata.formats.writer import ShardWriter
+from fastdata.schema import Schema
+
+from .base import IndexedSource, Reject, Sample, Source
+from .chunk import ChunkResult
+from .job import Job, rejects_path
+from .options import PackOptions
+from .report import PackReport
+from .workers import Encode
+
+__all__ = ["Packer"]
+
+CHUNK_SAMPLES = 32
+_COMMIT_BYTES = 64 << 20
+_COMMIT_SECONDS = 10.0
+
+_WRITERS: dict[str, type[ShardWriter]] = {"lmdb": LmdbShardWriter, "hdf5": Hdf5ShardWriter}
+
+
+class Packer:
+    """One run of a job; for one thread."""
+
+    def __init__(
+        self,
+        job: Job,
+        source: Source,
+        options: PackOptions,
+        stop_on_error: bool,
+        progress: bool | None,
+    ) -> None:
+        self.job = job
+        self.source = source
+        self.options = options
+        self.stop_on_error = stop_on_error
+        self.progress = progress
+        self.total = source.num_samples
+        if self.total is not None and options.limit is not None:
+            self.total = min(self.total, options.limit)
+        self.order: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self.writer: ShardWriter | None = None
+        self.bounds = self._shard_bounds()
+        self.last_commit = time.monotonic()
+        self.overwrite = False
+        self.whole = False
+        """Whether writer and state agree, so that they may be committed."""
+
+    def _shard_bounds(self) -> Callable[[int], int | None]:
+        """Return a function from a shard's number to where in the source it ends."""
+        size, shards, total = self.options.shard_size, self.options.shards, self.total
+        if size is not None:
+            return lambda number: (number + 1) * size
+        if shards == 1 or self.options.shard_bytes is not None:
+            return lambda number: None
+        if total is None:
+            raise OptionError(
+                f"shards={shards} needs a source of known length; give shard_size instead"
+            )
+        if total < shards:
+            raise OptionError(f"shards={shards} are more than the source's {total} samples")
+        return lambda number: (number + 1) * total // shards
+
+    # -- starting ---------------------------------------------------------------------
+
+    def begin(self, overwrite: bool) -> None:
+        """Check the destination, and find where an earlier run stopped."""
+        destination = self.job.destination
+        if self.options.shuffle and not isinstance(self.source, IndexedSource):
+            raise OptionError(
+                f"shuffle needs a source that can be indexed; {self.source.name!r} can only "
+                "be read in order. The loader shuffles too: fastdata.loader(shuffle=True)."
+            )
+        self.job.restore()
+        exists = os.path.lexists(destination)
+        unfinished = (self.job.directory / "job.json").exists()
+        if exists and not overwrite and not unfinished:
+            raise DestinationExistsError(
+                f"{destination} already exists. Choose another destination, or pass "
+                "overwrite=True (--overwrite) to replace it once the new dataset is complete."
+            )
+        if overwrite and destination.is_dir() and not (destination / MANIFEST).exists():
+            raise DestinationExistsError(
+                f"{destination} is a directory but no dataset (it has no {MANIFEST}), so it is "
+                "not replaced. Remove it yourself, or choose another destination."
+            )
+        identity = {
+            "source": type(self.source).name,
+            "schema": self.source.schema.to_json(),
+            **self.options.to_json(),
+        }
+        fingerprints = self.source.fingerprints(
+            None if self.options.shuffle else self.options.limit
+        )
+        self.job.begin(identity, fingerprints, self.source.key_at, restart=overwrite)
+        published = self._is_published()
+        if self.job.state.digest and not published and not self._data().exists():
+            self.job.start_over()  # somebody removed the dataset that we were to tidy up after
+        if exists and not overwrite and not published:
+            raise DestinationExistsError(
+                f"{destination} already exists, beside the unfinished pack "
+                f"{self.job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
+            )
+        self.overwrite = overwrite
+        if isinstance(self.source, IndexedSource) and self.options.shuffle:
+            generator = np.random.Generator(np.random.PCG64(self.options.seed))
+            self.order = generator.permutation(self.source.num_samples)
+
+    def _is_published(self) -> bool:
+        """Tell whether an earlier run got as far as giving the dataset its name."""
+        destination, digest = self.job.destination, self.job.state.digest
+        if not digest or self._data().exists():
+            return False
+        try:
+            if self.options.many:
+                return Manifest.read(destination).digest == digest
+            return ShardReader(destination).header.digest == digest
+        except FastdataError:
+            return False
+
+    # -- the work ---------------------------------------------------------------------
+
+    def run(self, encode: Encode) -> PackReport:
+        """Pack what is left, seal, and publish."""
+        started = time.monotonic()
+        state = self.job.state
+        resumed_at = state.position
+        bar = tqdm(
+            total=self.total,
+            initial=resumed_at,
+            unit="img",
+            desc=f"packing {self.job.destination.name}",
+            disable=None if self.progress is None else not self.progress,
+            dynamic_ncols=True,
+        )
+        results = encode(self._chunks()) if not state.digest else iter(())
+        try:
+            if state.sealing:
+                self._seal()
+            self.whole = True
+            for result in results:
+                self._take(result)
+                bar.update(len(result.records))
+                if state.num_rejected:
+                    bar.set_postfix(rejected=state.num_rejected, refresh=False)
+            self.whole = False
+            if not state.digest:
+                self._finish()
+        except BaseException:
+            # Stopped from outside or by an error: keep what is complete, unless
+            # it struck halfway through writing, when only the last commit is.
+            if self.whole:
+                with contextlib.suppress(Exception):
+                    self._commit()
+            raise
+        finally:
+            bar.close()
+            if hasattr(results, "close"):
+                results.close()
+            if self.writer is not None:
+                self.writer.close()
+        return self._publish(started, resumed_at)
+
+    def _samples(self, start: int) -> Iterator[Sample | Reject]:
+        """Yield the source's samples from `start` on, bad ones as rejects."""
+        if not isinstance(self.source, IndexedSource):
+            samples = itertools.islice(self.source, self.options.limit)
+            skipped = sum(1 for _ in itertools.islice(samples, start))
+            if skipped < start:
+                raise JobChangedError(
+                    f"{self.job.directory} is an unfinished pack of something else: the source "
+                    f"had at least {start} samples and has {skipped}. Pass overwrite=True "
+                    "(--overwrite) to start anew."
+                )
+            yield from samples
+            return
+        assert self.total is not None
+        for place in range(start, self.total):
+            index = place if self.order is None else int(self.order[place])
+            try:
+                yield self.source[index]
+            except Exception as error:  # e.g. a row of a manifest that does not fit its column
+                yield Reject(self.source.key_at(index), str(error))
+
+    def _chunks(self) -> Iterator[list[Sample | Reject]]:
+        """Cut what is left into chunks, none of which spans two shards."""
+        position, number = self.job.state.position, self.job.state.shard
+        samples = self._samples(position)
+        while True:
+            end = self.bounds(number)
+            count = CHUNK_SAMPLES if end is None else min(CHUNK_SAMPLES, end - position)
+            if count == 0:
+                number += 1
+                continue
+            chunk = list(itertools.islice(samples, count))
+            if not chunk:
+                return
+            position += len(chunk)
+            yield chunk
+
+    def _open_writer(self) -> ShardWriter:
+        if self.writer is None:
+            kind = _WRITERS[self.options.container]
+            directory = self.job.shard_directory()
+            if self.job.state.writer is None and directory.exists():
+                shutil.rmtree(directory)  # begun, but never committed
+            self.writer = kind(directory, self.source.schema, self.job.state.writer)
+        return self.writer
+
+    def _take(self, result: ChunkResult) -> None:
+        """Append a chunk's records; commit or close the shard where it is time to."""
+        bad = next((record for record in result.records if isinstance(record, Reject)), None)
+        if bad is not None and self.stop_on_error:
+            raise RejectedError(
+                f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
+                "out and lists them; or mend or remove it and start anew with overwrite=True."
+            )
+        self.whole = False
+        state, writer = self.job.state, self._open_writer()
+        records = []
+        for index, record in enumerate(result.records, state.position):
+            if isinstance(record, Reject):
+                self.job.reject(index, record)
+            else:
+                records.append(record)
+        writer.append(records)
+        state.position += len(result.records)
+        state.source_bytes += result.source_bytes
+        limit = self.options.shard_bytes
+        if state.position == self.bounds(state.shard) or (
+            limit is not None and writer.blob_bytes >= limit
+        ):
+            self._seal()
+        elif (
+            writer.blob_bytes - (state.writer or {}).get("blob_bytes", 0) >= _COMMIT_BYTES
+            or time.monotonic() - self.last_commit >= _COMMIT_SECONDS
+        ):
+            self._commit()
+        self.whole = True
+
+    def _commit(self) -> None:
+        """Make everything so far durable: first the data, then the word that it is."""
+        if self.writer is not None:
+            self.job.state.writer = self.writer.commit()
+        self.job.commit()
+        self.last_commit = time.monotonic()
+
+    def _seal(self) -> None:
+        """Finish the shard being written; one without samples leaves no file."""
+        state, writer = self.job.state, self._open_writer()
+        directory = self.job.shard_directory()
+        target = self.job.shards / f"{directory.name}{writer.suffix}"
+        if writer.num_samples and not (state.sealing and target.exists()):
+            state.sealing = True
+            self._commit()
+            writer.seal(target, self.options.to_json())
+        writer.close()
+        if writer.num_samples:
+            reader = ShardReader(target)
+            state.sealed.append(
+                ShardEntry(target.name, len(reader), target.stat().st_size, reader.header.digest)
+            )
+        state.sealing, state.writer, self.writer = False, None, None
+        state.shard += 1
+        self.job.commit()
+        shutil.rmtree(directory)
+
+    def _finish(self) -> None:
+        """Seal the last shard and settle the digest of the whole."""
+        state = self.job.state
+        if self.writer is not None or state.writer is not None:
+            self._seal()
+        if not state.sealed:
+            rejects = self.job.rejects()
+            self.job.abandon()
+            if not rejects:
+                raise SourceError("nothing to pack: the source has no samples")
+            raise SourceError(
+                f"nothing to pack: all {state.num_rejected} samples were rejected, the first, "
+                f"{rejects[0].key}, since: {rejects[0].reason}. All are listed in "
+                f"{rejects_path(self.job.destination)}."
+            )
+        state.digest = state.sealed[0].digest
+        if self.options.many:
+            readers = [ShardReader(self.job.shards / shard.file) for shard in state.sealed]
+            schema: Schema = self.source.schema
+            state.digest = content_digest(schema, [reader.column for reader in readers])
+            manifest = Manifest(schema, state.digest, tuple(state.sealed), self.options.to_json())
+            manifest.write(self.job.shards)
+        self.job.commit()
+
+    def _data(self) -> Path:
+        """Return what, once there is a digest, gets the destination's name."""
+        shards = self.job.shards
+        return shards if self.options.many else shards / self.job.state.sealed[0].file
+
+    def _publish(self, started: float, resumed_at: int) -> PackReport:
+        state, destination = self.job.state, self.job.destination
+        self.job.publish(self._data(), replace=self.overwrite)
+        seconds = time.monotonic() - started
+        return PackReport(
+            path=destination,
+            digest=state.digest,
+            num_samples=sum(shard.num_samples for shard in state.sealed),
+            num_rejected=state.num_rejected,
+            num_shards=len(state.sealed),
+            source_bytes=state.source_bytes,
+            file_bytes=sum(shard.file_bytes for shard in state.sealed),
+            seconds=seconds,
+            images_per_second=(state.position - resumed_at) / max(seconds, 1e-9),
+            resumed_at=resumed_at,
+            rejects_path=rejects_path(destination) if state.num_rejected else None,
+            notes=tuple(self.source.notes),
+        )
