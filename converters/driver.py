@@ -6,16 +6,14 @@ It checks its arguments and brings together a source, workers and a packer.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
-from fastdata.errors import DiskFullError, OptionError
+from fastdata.errors import OptionError, full_disk_explained
 from fastdata.schema import Codec
 
 from .base import FieldSpec, find_source
@@ -26,6 +24,8 @@ from .report import PackReport
 from .workers import start_workers
 
 __all__ = ["pack"]
+
+_MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
 
 _SUFFIXES: dict[str, Container] = {".lmdb": "lmdb", ".h5": "hdf5", ".hdf5": "hdf5"}
 
@@ -148,23 +148,9 @@ def pack(
         raise OptionError(f"on_error={on_error!r} is neither 'report' nor 'stop'")
     if num_workers is not None and num_workers < 0:
         raise OptionError(f"num_workers={num_workers} is negative")
-    with _disk_errors(path), contextlib.closing(Job(path)) as job:
+    with full_disk_explained(path, _MAKE_ROOM), contextlib.closing(Job(path)) as job:
         found = find_source(source, format=format, channels=channels, fields=fields)
         packer = Packer(job, found, options, on_error == "stop", progress)
         packer.begin(overwrite)
         with start_workers(found, encode, num_workers, executor, job.directory / "chunks") as run:
             return packer.run(run)
-
-
-@contextlib.contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DiskFullError(
-                error.errno,
-                f"{path}: {error.strerror}. Make room and run the same command again: "
-                "it goes on where it stopped.",
-            ) from error
-        raise

@@ -13,12 +13,9 @@ gets its name once it is complete.
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import errno
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,7 @@ from tqdm import tqdm
 from fastdata.codecs.encode import encode_png
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
-from fastdata.errors import DestinationExistsError, DiskFullError, OptionError
+from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
@@ -38,6 +35,8 @@ from .names import FileNames, folder_names, image_suffix, split_key
 from .workplace import own_workplace, publish
 
 __all__ = ["ExportReport", "export"]
+
+_MAKE_ROOM = "Make room and run the same command again."
 
 MANIFEST = "manifest.csv"
 _LABELS = ("label", "class", "target")
@@ -135,7 +134,7 @@ def export(
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     path = Path(os.path.abspath(destination))
     _check_destination(path, chosen, overwrite)
-    with _disk_errors(path), own_workplace(path) as workplace:
+    with full_disk_explained(path, _MAKE_ROOM), own_workplace(path) as workplace:
         files = workplace / "files"
         files.mkdir()
         with tqdm(
@@ -174,18 +173,6 @@ def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
             f"{path} is no earlier export (it has no {schema_path(Path(MANIFEST))}), so it is not "
             "replaced. Remove it yourself, or choose another folder."
         )
-
-
-@contextlib.contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DiskFullError(
-                error.errno, f"{path}: {error.strerror}. Make room and run the same command again."
-            ) from error
-        raise
 
 
 class _FilesWriter:

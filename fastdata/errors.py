@@ -7,6 +7,11 @@ names the value that was found, what was expected, the place, and the remedy.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
 __all__ = [
     "DatasetNotFoundError",
     "DestinationExistsError",
@@ -22,6 +27,7 @@ __all__ = [
     "ShardCorruptError",
     "SourceError",
     "WorkerError",
+    "full_disk_explained",
 ]
 
 
@@ -79,3 +85,14 @@ class WorkerError(FastdataError, RuntimeError):
 
 class MissingExtraError(FastdataError, ImportError):
     """An optional dependency is needed; the message has the install line."""
+
+
+@contextlib.contextmanager
+def full_disk_explained(path: str | os.PathLike[str], remedy: str) -> Iterator[None]:
+    """Turn what the system says of a full disk into a `DiskFullError` with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFullError(error.errno, f"{path}: {error.strerror}. {remedy}") from error
+        raise
