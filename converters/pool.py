@@ -36,6 +36,8 @@ Work: TypeAlias = "Callable[[Chunk], ChunkResult]"
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _GRACE_SECONDS = 5.0
+_DEATHS_ALLOWED = 2
+"""Workers that one sample may cost: the first may have been killed for another reason."""
 
 
 class SetupError(Exception):
@@ -137,6 +139,8 @@ class ProcessPool:
                 "a script, call fastdata.pack under `if __name__ == '__main__':`; num_workers=0 "
                 "packs without worker processes."
             ) from error
+        # Private, but in every Python to 3.14, where kill_workers() takes its place.
+        self._processes = list((executor._processes or {}).values())
         return executor
 
     def run(self, chunks: Iterable[Chunk], work: Work, ahead: int) -> Iterator[ChunkResult]:
@@ -168,10 +172,13 @@ class ProcessPool:
         records: list[Any] = []
         total = 0
         for sample in chunk:
-            try:
-                result = _taken(self._submit(work, [sample]).result())
-            except BrokenProcessPool:
-                self._restart()
+            for _ in range(_DEATHS_ALLOWED):
+                try:
+                    result = _taken(self._submit(work, [sample]).result())
+                    break
+                except BrokenProcessPool:
+                    self._restart()
+            else:
                 reason = "the worker process died on it (a crash of the decoder, or out of memory)"
                 result = ChunkResult([Reject(sample.key, reason)], 0)
             records += result.records
@@ -179,6 +186,11 @@ class ProcessPool:
         return ChunkResult(records, total)
 
     def _restart(self) -> None:
+        # The executor asks them to end, which they put off; here nothing is lost.
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join(_GRACE_SECONDS)
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._start()
 

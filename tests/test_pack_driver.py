@@ -517,9 +517,14 @@ def test_workers_killed_from_outside_cost_nothing(
     def take_and_kill(self: Any, result: Any) -> None:
         take(self, result)
         if self.job.state.position in (6, 20):
-            # Besides workers there may be multiprocessing's own resource tracker.
-            children = psutil.Process().children()
-            worker = next(c for c in children if "tracker" not in " ".join(c.cmdline()))
+            # Besides workers there may be dead ones, and multiprocessing's resource tracker.
+            alive = [
+                child
+                for child in psutil.Process().children()
+                if child.status() != psutil.STATUS_ZOMBIE
+                and "tracker" not in " ".join(child.cmdline())
+            ]
+            worker = alive[0]
             worker.kill()
             killed.append(worker.pid)
 

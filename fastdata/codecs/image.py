@@ -17,10 +17,11 @@ Exif orientation       applied
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,10 +168,13 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
 
 def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) -> Pixels:
     try:
-        with _open_quietly(data) as image:
+        with _quiet():
+            opened = Image.open(io.BytesIO(data))
+        with opened as image:
             check_pixels(image.height, image.width, max_pixels)
             image.load()
-            upright = ImageOps.exif_transpose(image)
+            with _quiet():
+                upright = ImageOps.exif_transpose(image)
             upright.format = image.format  # a copy has none; old releases of PIL open I;16 as I
             pixels = to_pixels(upright, channels, mask=mask)
             return pixels // _png_grey_step(data) if mask else pixels
@@ -184,17 +188,16 @@ def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) ->
         raise ImageError(f"cannot be decoded: {type(error).__name__}: {error}") from error
 
 
-def _open_quietly(data: bytes) -> Image.Image:
-    """Open an image and parse its Exif, without PIL's warnings of odd metadata.
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PIL from warning of odd metadata.
 
-    Filters of warnings belong to the process, so threads take turns here; what
-    takes time, decoding, comes after.
+    Filters of warnings belong to the process, so threads take turns here; decoding,
+    which takes time, is done outside.
     """
     with _warnings_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        image = Image.open(io.BytesIO(data))
-        image.getexif()
-        return image
+        yield
 
 
 def _png_grey_step(data: bytes) -> int:
