@@ -510,6 +510,8 @@ def test_workers_killed_from_outside_cost_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packer, "CHUNK_SAMPLES", 2)
+    get_context = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda *method: get_context("fork"))
     whole = fastdata.pack(folder, tmp_path / "whole.lmdb", **QUICK)
     take = packer.Packer._take
     killed = []
@@ -517,12 +519,13 @@ def test_workers_killed_from_outside_cost_nothing(
     def take_and_kill(self: Any, result: Any) -> None:
         take(self, result)
         if self.job.state.position in (6, 20):
-            # Besides workers there may be dead ones, and multiprocessing's resource tracker.
+            # Besides workers there may be dead ones, and multiprocessing's own processes
+            # (resource tracker, fork server), which earlier tests have started.
             alive = [
                 child
                 for child in psutil.Process().children()
                 if child.status() != psutil.STATUS_ZOMBIE
-                and "tracker" not in " ".join(child.cmdline())
+                and "multiprocessing" not in " ".join(child.cmdline())
             ]
             worker = alive[0]
             worker.kill()
