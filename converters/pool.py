@@ -2,7 +2,7 @@
 
 `run_in_order` works with any ``concurrent.futures.Executor``.  With its own
 process pool it also survives what kills a worker: a decoder that crashes on
-one image costs that image, not the pack.
+one image, twice, costs that image, not the pack.
 """
 
 from __future__ import annotations
@@ -281,9 +281,9 @@ def _start_worker(setup: Callable[[], None] | None) -> None:
 def _end_soon(signum: int, frame: object) -> None:
     """Have the kernel end this process, but only in a while.
 
-    Schedulers send SIGTERM to workers too.  One that died of it while sending a
-    result would leave the packer waiting for the rest for ever; in a while, the
-    packer has taken what is complete, and ended the workers itself.
+    Schedulers send SIGTERM to workers too.  If they died of it at once, the packer
+    would start new ones while it is being stopped; in a while, it has taken what is
+    complete, and ended the workers itself.
     """
     signal.setitimer(signal.ITIMER_REAL, _GRACE_SECONDS)
 
