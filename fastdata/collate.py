@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from fastdata.errors import OptionError
-from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField
 
-__all__ = ["collate_column", "collate_samples", "split_column"]
+__all__ = ["collate_column", "collate_field", "split_column"]
 
 
 def collate_column(field: Field, column: Any) -> Any:
@@ -41,24 +41,14 @@ def split_column(field: Field, column: Any) -> list[Any]:
     return list(column)
 
 
-def collate_samples(schema: Schema, samples: Sequence[Any]) -> Any:
-    """Return the batch, a named tuple, of samples that callables may have changed.
+def collate_field(name: str, field: Field, values: list[Any]) -> Any:
+    """Return one field of a batch, of values that callables may have changed.
 
     Raises
     ------
     OptionError
-        If the images of a field differ in shape or dtype.
+        If images differ in shape or dtype.
     """
-    columns = zip(*samples, strict=True)
-    return schema.sample_type(
-        *(
-            _collate(name, field, list(column))
-            for (name, field), column in zip(schema.items(), columns, strict=True)
-        )
-    )
-
-
-def _collate(name: str, field: Field, values: list[Any]) -> Any:
     first = values[0]
     if isinstance(field, ImageField) and isinstance(first, torch.Tensor):
         return _stack_images(name, values)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, overload
 
 import numpy as np
 
+from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.encode import decode_stored
 from fastdata.errors import (
     DatasetNotFoundError,
@@ -29,6 +30,7 @@ from fastdata.formats.digest import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
+from fastdata.stored import StoredImages
 
 __all__ = ["Dataset", "open"]
 
@@ -99,19 +101,31 @@ class ShardSet:
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.reader(number), index - int(self.starts[number])
 
+    def split(
+        self, indices: np.ndarray[Any, np.dtype[np.int64]]
+    ) -> list[
+        tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]
+    ]:
+        """Return for each shard of these samples: its reader, their places here, their rows there."""
+        if len(self.paths) == 1:
+            return [(self.reader(0), np.arange(len(indices)), indices)]
+        numbers = np.searchsorted(self.starts, indices, side="right") - 1
+        located = []
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            located.append((self.reader(number), places, indices[places] - self.starts[number]))
+        return located
+
     def rows(self, name: str, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return a column's entries at these samples, as a copy."""
-        if len(self.paths) == 1:
-            rows: np.ndarray[Any, Any] = self.reader(0).column(name)[indices]
-            return rows
-        numbers = np.searchsorted(self.starts, indices, side="right") - 1
         result: np.ndarray[Any, Any] | None = None
-        for number in np.unique(numbers):
-            here = numbers == number
-            rows = self.reader(int(number)).column(name)[indices[here] - self.starts[number]]
+        for reader, places, rows in self.split(indices):
+            values = reader.column(name)[rows]
+            if len(places) == len(indices):
+                return values
             if result is None:
-                result = np.empty((len(indices), *rows.shape[1:]), rows.dtype)
-            result[here] = rows
+                result = np.empty((len(indices), *values.shape[1:]), values.dtype)
+            result[places] = values
         return self.reader(0).column(name)[:0] if result is None else result
 
 
@@ -275,7 +289,7 @@ class Dataset:
         values: list[Any] = []
         for name, field in self._schema.items():
             if isinstance(field, ImageField):
-                pixels = self._decode(reader, index, name, field, None)
+                pixels = self._decode(reader, index, name, field)
                 if not pixels.flags.writeable:
                     pixels = pixels.copy()
                 values.append(torch.from_numpy(pixels).permute(2, 0, 1))
@@ -294,7 +308,6 @@ class Dataset:
         index: int,
         name: str,
         field: ImageField,
-        out: np.ndarray[Any, np.dtype[np.uint8]] | None,
     ) -> np.ndarray[Any, np.dtype[np.uint8]]:
         shape = (
             int(reader.column(f"{name}.height")[index]),
@@ -304,7 +317,7 @@ class Dataset:
         try:
             blob = reader.blob(name, index)
             codec = reader.codec(name, index)
-            return decode_stored(blob, codec, shape, mask=field.mask, out=out)
+            return decode_stored(blob, codec, shape, mask=field.mask)
         except ImageError as error:
             raise ShardCorruptError(
                 f"{reader.path}: {name!r} of sample {index} (key {reader.key(index)!r}): {error}"
@@ -312,37 +325,24 @@ class Dataset:
 
     # -- what a loader reads, by the batch --------------------------------------------
 
-    def image_sizes(
-        self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]
-    ) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
-        """Return heights and widths of images, without decoding them."""
-        positions = self._positions(indices)
-        return (
-            self._shards.rows(f"{name}.height", positions).astype(np.int64),
-            self._shards.rows(f"{name}.width", positions).astype(np.int64),
-        )
-
-    def read_image(
-        self, index: int, name: str, out: np.ndarray[Any, np.dtype[np.uint8]] | None = None
-    ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Decode one image.
+    def images(
+        self,
+        name: str,
+        indices: Sequence[int] | np.ndarray[Any, Any],
+        decoder: JpegDecoder | None = None,
+    ) -> StoredImages:
+        """Return the images of a field of several samples, not yet decoded.
 
         Parameters
         ----------
-        index : int
         name : str
             An image field.
-        out : numpy.ndarray, optional
-            uint8, H x W x C, C-contiguous, to decode into.
-
-        Returns
-        -------
-        numpy.ndarray
-            uint8, H x W x C, RGB or grey; read-only where it is a view of a
-            raw image in the file.
+        indices : sequence of int
+        decoder : JpegDecoder, optional
+            By default the fastest that is installed.
         """
-        reader, local = self._shards.locate(self._position(index))
-        return self._decode(reader, local, name, self._schema.images[name], out)
+        located = self._shards.split(self._positions(indices))
+        return StoredImages(name, self._schema.images[name], located, decoder or jpeg_decoder())
 
     def gather(self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]) -> Any:
         """Return a field that is no image, of several samples.
@@ -360,6 +360,11 @@ class Dataset:
         located = (self._shards.locate(int(position)) for position in positions)
         values = [reader.value(name, index) for reader, index in located]
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
+
+    def describe_sample(self, index: int) -> str:
+        """Return where a sample is and what it is called, for messages."""
+        reader, local = self._shards.locate(self._position(index))
+        return f"sample {index} ({reader.path}, key {reader.key(local)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         shards = self._shards

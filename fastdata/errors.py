@@ -27,6 +27,7 @@ __all__ = [
     "ShardCorruptError",
     "SourceError",
     "WorkerError",
+    "add_note",
     "full_disk_explained",
 ]
 
@@ -85,6 +86,14 @@ class WorkerError(FastdataError, RuntimeError):
 
 class MissingExtraError(FastdataError, ImportError):
     """An optional dependency is needed; the message has the install line."""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a line to what an error says, whatever its type (PEP 678; Python 3.10 lacks it)."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    elif error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
 
 
 @contextlib.contextmanager

@@ -13,17 +13,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from multiprocessing.context import BaseContext
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 
-from fastdata.engine.batches import is_packed
+from fastdata.codecs.decoders import DecoderName, jpeg_decoder
+from fastdata.distributed import rank_and_world_size
 from fastdata.engine.cores import default_workers
-from fastdata.engine.packed import Loader, LoaderStats
+from fastdata.engine.packed import BatchOrder, Loader, LoaderStats
 from fastdata.engine.stock import stock_loader
+from fastdata.engine.work import BatchWork, OnCorrupt, PackedData, is_packed
+from fastdata.engine.workers import WorkerOptions, choose_method
 from fastdata.errors import OptionError
-from fastdata.transforms.pipeline import Transform
+from fastdata.sampling import (
+    Batches,
+    BlockShuffle,
+    BlockShuffled,
+    Order,
+    SampledBatches,
+    SamplerOrder,
+    Sequential,
+    Shuffled,
+    Weighted,
+)
+from fastdata.transforms.pipeline import Pipeline, Transform
+from fastdata.transforms.pixel import ToDtype
 
 __all__ = ["Loader", "LoaderStats", "loader"]
 
@@ -32,21 +50,27 @@ def loader(
     data: Any,
     *,
     batch_size: int = 1,
-    shuffle: bool = False,
+    shuffle: bool | Literal["block"] | BlockShuffle = False,
     drop_last: bool = False,
     seed: int = 0,
     transform: Transform | Sequence[Transform] | None = None,
     num_workers: int | Literal["auto"] = "auto",
-    worker_method: Literal["auto", "thread"] = "auto",
+    worker_method: Literal["auto", "thread", "process"] = "auto",
     prefetch_factor: int = 2,
     persistent_workers: bool = True,
+    multiprocessing_context: str | BaseContext | None = None,
     pin_memory: bool | Literal["auto"] = "auto",
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     backend: Literal["auto", "cpu"] = "auto",
+    decoder: DecoderName = "auto",
+    on_corrupt: OnCorrupt = "raise",
     sampler: Iterable[int] | None = None,
-    rank: int = 0,
-    world_size: int = 1,
+    batch_sampler: Iterable[Sequence[int]] | None = None,
+    weights: ArrayLike | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    even: bool = True,
     **options: Any,
 ) -> Loader | DataLoader[Any]:
     """Return an iterable of batches over `data`.
@@ -56,50 +80,78 @@ def loader(
     data : path, list of paths, Dataset or torch Dataset
         What ``fastdata.open`` takes, or what it returned: the result is a
         `Loader`.  Any other dataset with ``__getitem__`` (or an
-        `IterableDataset`): the result is a stock `DataLoader`, and
-        `transform`, `device` and `dtype` are not accepted.
+        `IterableDataset`): the result is a stock `DataLoader`, and what is said
+        below to be for packed data is not accepted.
     batch_size : int
         Samples a batch (on this rank).
-    shuffle : bool
-        Whether each epoch has an order of its own, drawn from `seed`.
+    shuffle : bool, "block" or BlockShuffle
+        True: each epoch is a permutation of its own, drawn from `seed`, in
+        constant memory however many samples there are.  "block", for packed
+        data: blocks of neighbouring samples are shuffled, and samples within a
+        window of some blocks, for disks that are slow at random reads.
     drop_last : bool
         Whether an incomplete last batch is left out.
     seed : int
         Of order and random transforms.
     transform : transform or sequence of transforms, optional
-        Of `fastdata.transforms`, or any callable on one sample's image, which
-        is slower (see `fastdata.transforms.callables`).
+        For packed data.  Of `fastdata.transforms`, or any callable on one
+        sample's image, which is slower (see `fastdata.transforms.callables`).
     num_workers : int or "auto"
-        Threads that decode (worker processes of a stock DataLoader); 0 works
-        in the calling thread.  "auto": one a core that this process may use,
-        divided by ``LOCAL_WORLD_SIZE``, at most 16.  Batches are the same,
-        bit for bit, whatever the number.
-    worker_method : {"auto", "thread"}
-        How a `Loader` works in parallel.
+        Threads or processes that make batches (worker processes of a stock
+        DataLoader); 0 makes them in the calling thread.  "auto": one a core that
+        this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
+        Batches are the same, bit for bit, whatever the number and method.
+    worker_method : {"auto", "thread", "process"}
+        For packed data.  Threads share everything and start at once.
+        Processes leave the interpreter's lock to the training loop; they write
+        into memory that is shared, so no batch is copied or pickled.  "auto":
+        threads, unless callables or more than 4 decoding workers would wait
+        for the lock.
     prefetch_factor : int
         Batches made ahead of the one that is waited for (of a stock
         DataLoader: for each worker).
     persistent_workers : bool
-        Whether the processes of a stock DataLoader outlive an epoch.  Threads
-        cost nothing to start and end with their iterator.
+        Whether workers outlive an epoch; they then begin the next one while
+        the last batches of this one are in use.
+    multiprocessing_context : str or multiprocessing context, optional
+        How worker processes are started: "fork", "spawn" or "forkserver"; by
+        default as `multiprocessing` does.
     pin_memory : bool or "auto"
         Whether images are put into pinned memory, for fast copies to a GPU.
         "auto": where there is CUDA; without it there is none to pin for.
     device : torch.device or str, optional
-        Where batches arrive.  uint8 images are copied and the last pixel
-        transforms (`Normalize`, `ToDtype`) run there.
+        For packed data.  Where batches arrive.  uint8 images are copied and the
+        last pixel transforms (`Normalize`, `ToDtype`) run there.
     dtype : torch.dtype, optional
-        A floating dtype for images, as by ``ToDtype(dtype)`` after all
-        transforms: uint8 values become 0 to 1.
+        For packed data.  A floating dtype for images, as by ``ToDtype(dtype)``
+        after all transforms: uint8 values become 0 to 1.
     backend : {"auto", "cpu"}
         What decodes.
+    decoder : {"auto", "simplejpeg", "jpeg4py", "opencv", "pil"}
+        For packed data.  Which library decodes JPEGs; "auto" is the fastest
+        that is installed.
+    on_corrupt : {"raise", "skip"}
+        For packed data.  What becomes of a sample whose bytes are damaged: an
+        error, or another sample, drawn from `seed`, in its place, so that
+        batches keep their size.  The first one skipped is logged; all are
+        counted in ``stats()``.
     sampler : iterable of int, optional
         Indices of an epoch, in place of `shuffle`, with a length; an
         instance of a torch sampler, say.
-    rank, world_size : int
-        Which share of each epoch this process takes, of how many.  All ranks
-        get the same number of batches: with `drop_last`, what does not divide
-        is left out, otherwise the first samples of the epoch are repeated.
+    batch_sampler : iterable of sequences of int, optional
+        Indices of each batch, in place of `batch_size`, `shuffle`, `sampler`
+        and `drop_last`.
+    weights : array_like of float, optional
+        For packed data.  Relative frequency of each sample: an epoch has as
+        many samples as the dataset, drawn with replacement.
+    rank, world_size : int, optional
+        Which share of each epoch this process takes, of how many; by default
+        as `torch.distributed` has it, if it is initialised.  All ranks get the
+        same number of batches: with `drop_last`, what does not divide is left
+        out, otherwise the first samples of the epoch are repeated.
+    even : bool
+        For packed data.  False: nothing is left out or repeated, for exact
+        evaluation; ranks may differ in their number of batches.
     **options
         Further arguments of a stock `DataLoader`: ``collate_fn``, ``timeout``...
 
@@ -111,6 +163,8 @@ def loader(
     ------
     OptionError
         If an option has a value that cannot be used.
+    MissingExtraError
+        If `decoder` is not installed.
     DatasetNotFoundError, FormatError, ShardCorruptError
         If `data` is a path and there is no sound dataset.
 
@@ -123,15 +177,24 @@ def loader(
     ... )
     >>> for images, labels in train: ...                      # doctest: +SKIP
     """
-    _check_choice("worker_method", worker_method, ("auto", "thread"))
+    _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
     _check_choice("backend", backend, ("auto", "cpu"))
+    _check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     workers = _workers(num_workers)
     _check_int("prefetch_factor", prefetch_factor, 1)
     _check_int("batch_size", batch_size, 1)
     _check_choice("pin_memory", pin_memory, ("auto", True, False))
     pinned = bool(pin_memory) and torch.cuda.is_available()
-    if sampler is not None and shuffle:
-        raise OptionError("a sampler decides the order: leave out shuffle=True, or the sampler")
+    if sampler is None and batch_sampler is None:
+        rank, world_size = rank_and_world_size(rank, world_size)
+    elif rank or (world_size or 1) > 1:
+        raise OptionError(
+            "a sampler decides the order: let it yield the samples of its rank, and leave out "
+            "rank and world_size"
+        )
+    else:
+        rank, world_size = 0, 1
+    _check_order(shuffle, sampler, batch_sampler, weights, batch_size, drop_last)
 
     if _is_location(data):
         from fastdata.dataset import open as open_dataset
@@ -141,37 +204,74 @@ def loader(
         if options:
             names = ", ".join(options)
             raise OptionError(f"{names}: not an option of a loader of packed data")
-        return Loader(
+        pipeline = _pipeline(transform, dtype, data)
+        target = None if device is None else torch.device(device)
+        work = BatchWork(
             data,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
+            pipeline,
+            jpeg_decoder(decoder),
             seed=seed,
-            transform=transform,
-            num_workers=workers,
-            prefetch_factor=prefetch_factor,
+            on_corrupt=on_corrupt,
+            pixels=target is None or target.type == "cpu",
+        )
+        batches: BatchOrder
+        if batch_sampler is not None:
+            batches = SampledBatches(batch_sampler, len(data))
+        else:
+            batches = Batches(
+                _order(len(data), shuffle, seed, sampler, weights),
+                batch_size=batch_size,
+                drop_last=drop_last,
+                rank=rank,
+                world_size=world_size,
+            )
+        if worker_method == "auto":
+            worker_method = choose_method(
+                workers, decodes=_decodes(data, work), calls_python=not pipeline.direct
+            )
+        return Loader(
+            work,
+            batches,
+            WorkerOptions(
+                workers,
+                worker_method,
+                prefetch_factor,
+                persistent_workers,
+                multiprocessing_context,
+            ),
+            device=target,
             pin_memory=pinned,
-            device=device,
-            dtype=dtype,
-            sampler=sampler,
-            rank=rank,
-            world_size=world_size,
         )
     if not (hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset)):
         raise OptionError(
             f"a loader takes a path, a fastdata dataset or a torch Dataset, not "
             f"{type(data).__name__}"
         )
-    for name, value in (("transform", transform), ("device", device), ("dtype", dtype)):
-        if value is not None:
+    given = {
+        "transform": transform is not None,
+        "device": device is not None,
+        "dtype": dtype is not None,
+        "worker_method": worker_method == "thread",
+        "decoder": decoder != "auto",
+        "on_corrupt": on_corrupt != "raise",
+        "weights": weights is not None,
+        "even": not even,
+        "shuffle": not isinstance(shuffle, bool),
+    }
+    for name, refused in given.items():
+        if refused:
             raise OptionError(
                 f"{name} is for packed data, but {type(data).__name__} is a dataset that makes "
                 f"samples itself: let it do this, or pack it first (fastdata.pack)"
             )
+    if batch_sampler is not None:
+        options["batch_sampler"] = batch_sampler
+    if multiprocessing_context is not None:
+        options["multiprocessing_context"] = multiprocessing_context
     return stock_loader(
         data,
         batch_size=batch_size,
-        shuffle=shuffle,
+        shuffle=bool(shuffle),
         drop_last=drop_last,
         seed=seed,
         num_workers=workers,
@@ -201,6 +301,68 @@ def _workers(num_workers: Any) -> int:
         return default_workers()
     _check_int("num_workers", num_workers, 0, '"auto" or ')
     return int(num_workers)
+
+
+def _pipeline(
+    transform: Transform | Sequence[Transform] | None,
+    dtype: torch.dtype | None,
+    dataset: PackedData,
+) -> Pipeline:
+    """Return the checked transforms, `dtype` being one more at the end."""
+    pipeline = Pipeline(transform, dataset.schema)
+    if dtype is None:
+        return pipeline
+    return Pipeline((*pipeline.transforms, ToDtype(dtype)), dataset.schema)
+
+
+def _decodes(dataset: PackedData, work: BatchWork) -> bool:
+    """Return whether images of the first sample are compressed."""
+    first = np.arange(min(1, len(dataset)))
+    return any(
+        not dataset.images(name, first, work.decoder).all_raw for name in dataset.schema.images
+    )
+
+
+def _order(
+    count: int,
+    shuffle: bool | Literal["block"] | BlockShuffle,
+    seed: int,
+    sampler: Iterable[int] | None,
+    weights: ArrayLike | None,
+) -> Order:
+    if sampler is not None:
+        return SamplerOrder(sampler, count)
+    if weights is not None:
+        weighted = Weighted(weights, seed)
+        if weighted.count != count:
+            raise OptionError(
+                f"weights has {weighted.count} numbers, but the dataset has {count} samples"
+            )
+        return weighted
+    if shuffle == "block":
+        shuffle = BlockShuffle()
+    if isinstance(shuffle, BlockShuffle):
+        return BlockShuffled(count, seed, shuffle.block_size, shuffle.window_blocks)
+    return Shuffled(count, seed) if shuffle else Sequential(count)
+
+
+def _check_order(
+    shuffle: Any, sampler: Any, batch_sampler: Any, weights: Any, batch_size: int, drop_last: bool
+) -> None:
+    """Raise `OptionError` unless one thing decides the order."""
+    if not isinstance(shuffle, (bool, BlockShuffle)) and shuffle != "block":
+        raise OptionError(f'shuffle is True, False, "block" or a BlockShuffle, not {shuffle!r}')
+    deciding = {
+        "shuffle": bool(shuffle),
+        "sampler": sampler is not None,
+        "batch_sampler": batch_sampler is not None,
+        "weights": weights is not None,
+    }
+    chosen = [name for name, given in deciding.items() if given]
+    if len(chosen) > 1:
+        raise OptionError(f"{' and '.join(chosen)}: one of them decides the order; leave out the rest")
+    if batch_sampler is not None and (batch_size != 1 or drop_last):
+        raise OptionError("a batch_sampler decides the batches: leave out batch_size and drop_last")
 
 
 def _check_int(name: str, value: Any, least: int, also: str = "") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import hashlib
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from memory_data import ALL_FIELDS, MemoryData, digest, image_of
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import cores
@@ -26,112 +26,11 @@ from fastdata.engine.threads import THREAD_NAME
 from fastdata.errors import DatasetNotFoundError, OptionError, ShardCorruptError
 from fastdata.loading import Loader, loader
 from fastdata.schema import (
-    ArrayField,
-    BytesField,
     Field,
-    ImageField,
-    ScalarField,
-    Schema,
-    StringField,
 )
 
 RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-class MemoryData:
-    """Packed data without a file: every value is a function of the index."""
-
-    digest = "feed"
-
-    def __init__(
-        self,
-        count: int = 50,
-        *,
-        size: tuple[int, int] | None = None,
-        fields: dict[str, Field] | None = None,
-        corrupt: frozenset[int] = frozenset(),
-    ) -> None:
-        self.schema = Schema(fields or {"image": ImageField(), "label": ScalarField()})
-        self.count = count
-        self.size = size
-        self.corrupt = corrupt
-        self.reads: list[int] = []
-
-    def __len__(self) -> int:
-        return self.count
-
-    def image_sizes(self, name: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if self.size is not None:
-            return tuple(np.full(len(indices), side) for side in self.size)  # type: ignore[return-value]
-        return 20 + indices % 7, 20 + indices % 5
-
-    def read_image(self, index: int, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        self.reads.append(index)
-        if index in self.corrupt:
-            raise ShardCorruptError(f"memory: sample {index} of {name!r} is corrupt")
-        height, width = (int(side[0]) for side in self.image_sizes(name, np.array([index])))
-        channels = self.schema.images[name].channels
-        pixels = image_of(index, height, width, channels)
-        if out is None:
-            pixels.flags.writeable = False  # as a view of a raw image in a file is
-            return pixels
-        assert out.shape == pixels.shape
-        assert out.flags.c_contiguous
-        out[:] = pixels
-        return out
-
-    def gather(self, name: str, indices: np.ndarray) -> Any:
-        field = self.schema[name]
-        if isinstance(field, ScalarField):
-            return (indices * 3).astype(field.dtype)
-        if isinstance(field, StringField):
-            return [f"caption {i}" for i in indices]
-        if isinstance(field, BytesField):
-            return [bytes([i % 256]) for i in indices]
-        assert isinstance(field, ArrayField)
-        if field.fixed:
-            return np.stack([np.full(field.shape, i, field.dtype) for i in indices])
-        return [np.arange(i % 4, dtype=field.dtype) for i in indices]
-
-    def __repr__(self) -> str:
-        return f"MemoryData({self.count})"
-
-
-def image_of(index: int, height: int, width: int, channels: int = 3) -> np.ndarray:
-    return np.random.default_rng(index).integers(0, 256, (height, width, channels), np.uint8)
-
-
-ALL_FIELDS: dict[str, Field] = {
-    "image": ImageField(),
-    "mask": ImageField(channels=1, mask=True),
-    "label": ScalarField("int64"),
-    "weight": ScalarField("float32"),
-    "caption": StringField(),
-    "blob": BytesField(),
-    "boxes": ArrayField("float32", (None,)),
-    "points": ArrayField("int16", (2, 3)),
-}
-
-
-def digest(batches: Any) -> str:
-    """A fingerprint of every value of every batch, shapes and dtypes included."""
-    state = hashlib.blake2b()
-
-    def add(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            state.update(f"{value.shape}{value.dtype}".encode())
-            values = value.double() if value.is_floating_point() else value
-            state.update(values.contiguous().numpy().tobytes())
-        elif isinstance(value, (list, tuple)):
-            state.update(f"{type(value).__name__}{len(value)}".encode())
-            for item in value:
-                add(item)
-        else:
-            state.update(repr(value).encode())
-
-    add(list(batches))
-    return state.hexdigest()
 
 
 def workers_alive() -> list[str]:

@@ -1,108 +1,65 @@
-"""How a batch of a packed dataset is made.
+"""How a batch of a packed dataset is planned, and put together.
 
-`BatchMaker.prepare` plans a whole batch with a few array operations: sizes,
-geometry, the memory of the result.  What remains are independent pieces, runs
-of samples that are decoded and rendered, each into its own part of the batch.
-
-    direct      decode -> geometry -> [pixel table] -> the sample's place in the batch
-    by sample   decode -> stages, one after another -> collate
-
-Batches do not depend on how they are cut into pieces.
+`BatchMaker.prepare` finds out how large a batch will be, takes memory for it
+and cuts the work into tasks (`fastdata.engine.work`).  `finish` makes tensors over
+that memory and adds the columns that are no images.  Both run in the caller's
+thread, once a batch; nothing here is done once a sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import logging
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.collate import collate_column, collate_samples, split_column
-from fastdata.engine.buffers import BufferPool
+from fastdata.collate import collate_column, collate_field
+from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.job import Job, Request
-from fastdata.errors import OptionError
-from fastdata.schema import ImageField, Schema
-from fastdata.transforms.geometry import Geometry, Program
-from fastdata.transforms.pipeline import Pipeline, check_sizes_agree
-from fastdata.transforms.pixel import PixelTable, as_words
-from fastdata.transforms.render import render
+from fastdata.engine.layout import Place, lay_out
+from fastdata.engine.work import BatchWork, Done, RenderTask, SampleTask
+from fastdata.schema import ImageField
 
-__all__ = ["BatchMaker", "PackedData", "is_packed"]
+__all__ = ["BatchMaker"]
 
 Indices: TypeAlias = NDArray[np.int64]
-Pixels: TypeAlias = NDArray[np.uint8]
 
+SAMPLES_PER_TASK = 16
+"""Fewer are not worth a task of their own, which costs some 100 us."""
 
-class PackedData(Protocol):
-    """What the loader reads from: `fastdata.dataset.Dataset`, or the like of it.
-
-    All methods are safe to call from several threads.
-    """
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    def __len__(self) -> int: ...
-
-    def image_sizes(self, name: str, indices: Indices, /) -> tuple[Indices, Indices]:
-        """Return heights and widths, int64 [n] each."""
-
-    def read_image(self, index: int, name: str, /, out: Pixels | None = None) -> Pixels:
-        """Return one image, uint8 [H, W, C], in `out` where given."""
-
-    def gather(self, name: str, indices: Indices, /) -> Any:
-        """Return the values of a field that is no image."""
-
-
-def is_packed(data: object) -> TypeGuard[PackedData]:
-    """Return whether `data` can be read by the batch; evaluates none of its properties."""
-    return all(hasattr(type(data), name) for name in ("image_sizes", "read_image", "gather"))
+log = logging.getLogger("fastdata")
 
 
 class BatchMaker:
-    """Makes batches of one dataset with one pipeline.
+    """Plans batches and puts them together.
 
     Parameters
     ----------
-    dataset : PackedData
-    pipeline : Pipeline
-    seed : int
+    work : BatchWork
     pieces : int
-        Parts a batch is cut into, at most.
-    buffers : BufferPool, optional
-        Memory of images; by default, it is used once.
-    pixels : bool
-        False leaves out a direct pipeline's pixel stage: the caller runs it,
-        on another device.
+        Tasks a batch is cut into, at most.
+    buffers : BufferPool
+        Memory of batches.
+
+    Attributes
+    ----------
+    bytes_read, skipped : int
+        Stored bytes of images read, and corrupt samples replaced, so far.
     """
 
-    def __init__(
-        self,
-        dataset: PackedData,
-        pipeline: Pipeline,
-        *,
-        seed: int = 0,
-        pieces: int = 1,
-        buffers: BufferPool | None = None,
-        pixels: bool = True,
-    ) -> None:
-        self.dataset = dataset
-        self.pipeline = pipeline
-        self.seed = seed
-        self.buffers = buffers or BufferPool(keep=0)
+    def __init__(self, work: BatchWork, *, pieces: int, buffers: BufferPool) -> None:
+        self.work = work
+        self.buffers = buffers
+        self.bytes_read = 0
+        self.skipped = 0
+        self.expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        """Of samples that callables make: what the images of the last batch were."""
         self._pieces = pieces
-        self.tables: dict[str, PixelTable] = {}
-        if pixels and pipeline.pixels is not None:
-            for name, field in dataset.schema.images.items():
-                if not field.mask:
-                    self.tables[name] = pipeline.pixels.table(field.channels)
+        self._sizes: dict[str, tuple[int, int]] | None = None
 
     def prepare(self, request: Request) -> Job:
         """Return the job of a batch.
@@ -110,127 +67,147 @@ class BatchMaker:
         Raises
         ------
         OptionError
-            If the transforms do not fit the images of this batch, or leave
-            them in different sizes.
+            If the transforms do not fit the images of its first sample.
         """
-        return (_DirectJob if self.pipeline.direct else _SampleJob)(self, request)
+        return (_RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
 
     def cut(self, count: int) -> list[tuple[int, int]]:
-        """Return (start, stop) of the pieces of a batch of `count` samples."""
-        bounds = np.linspace(0, count, min(self._pieces, count) + 1).astype(int).tolist()
-        return list(pairwise(bounds))
+        """Return (start, stop) of the tasks of a batch of `count` samples."""
+        pieces = max(1, min(self._pieces, count // SAMPLES_PER_TASK))
+        return list(pairwise(np.linspace(0, count, pieces + 1).astype(int).tolist()))
+
+    def sizes(self, request: Request) -> dict[str, tuple[int, int]]:
+        """Return height and width of the images of a batch, which its first sample decides."""
+        if self._sizes is not None:
+            return self._sizes
+        work, dataset = self.work, self.work.dataset
+        names = list(dataset.schema.images)
+        geometry = work.pipeline.geometry
+        if geometry is not None and geometry.output_size is not None:
+            self._sizes = dict.fromkeys(names, geometry.output_size)
+            return self._sizes
+        first = request.indices[:1]
+        found = {}
+        for name in names:
+            images = dataset.images(name, first, work.decoder)
+            height, width = images.heights, images.widths
+            if geometry is not None:
+                planned = geometry.plan_sizes(height, width, work.seed, request.epoch, first)
+                height, width = planned
+            found[name] = int(height[0]), int(width[0])
+        return found
+
+    def count(self, results: Sequence[Done]) -> list[tuple[int, int]]:
+        """Add up what tasks did; return corrupt samples as (place, index taken instead)."""
+        replaced = []
+        for done in results:
+            self.bytes_read += done.nbytes
+            for place, index, reason in done.replaced:
+                if not self.skipped:
+                    log.warning(
+                        "skipped a corrupt sample and took another in its place: %s "
+                        "(more of them are only counted, in stats().skipped_samples)",
+                        reason,
+                    )
+                self.skipped += 1
+                replaced.append((place, index))
+        return replaced
 
 
-class _DirectJob:
+class _RenderJob:
     """A batch whose images are rendered straight into their places."""
 
     def __init__(self, maker: BatchMaker, request: Request) -> None:
         self._maker = maker
-        self._indices = request.indices
-        self._values: dict[str, Any] = {}
-        self._programs: list[Program] | None = None
-        schema, dataset = maker.dataset.schema, maker.dataset
+        self._request = request
+        work, schema = maker.work, maker.work.dataset.schema
+        fields = []
+        for name, (height, width) in maker.sizes(request).items():
+            table = work.tables.get(name)
+            shape = (len(request.indices), height, width, schema.images[name].channels)
+            fields.append((name, shape, table.dtype if table else torch.uint8))
+        self._places, nbytes = lay_out(fields)
+        self.slot = maker.buffers.take(nbytes) if fields else None
 
-        sizes = {name: dataset.image_sizes(name, request.indices) for name in schema.images}
-        if maker.pipeline.geometry is not None and sizes:
-            heights = np.stack([height for height, _ in sizes.values()])
-            widths = np.stack([width for _, width in sizes.values()])
-            check_sizes_agree(list(sizes), heights, widths, request.indices)
-            geometry = maker.pipeline.geometry.plan(
-                Geometry.of(heights[0], widths[0]), maker.seed, request.epoch, request.indices
-            )
-            if not geometry.identity:
-                sizes = dict.fromkeys(sizes, (geometry.height, geometry.width))
-                self._programs = geometry.programs()
+    def tasks(self) -> Sequence[RenderTask]:
+        if self.slot is None:
+            return ()
+        epoch, indices = self._request.epoch, self._request.indices
+        return [
+            RenderTask(epoch, indices[start:stop], start, self._places)
+            for start, stop in self._maker.cut(len(indices))
+        ]
 
-        for name, field in schema.images.items():
-            height, width = _only_size(name, *sizes[name], request.indices)
-            table = maker.tables.get(name)
-            shape = (len(request.indices), height, width, field.channels)
-            self._values[name] = maker.buffers.take(shape, table.dtype if table else torch.uint8)
-
-    def pieces(self) -> list[Callable[[], None]]:
-        pieces: list[Callable[[], None]] = []
-        for name, field in self._maker.dataset.schema.items():
+    def finish(self, results: Sequence[Done]) -> Any:
+        dataset, indices = self._maker.work.dataset, self._request.indices
+        replaced = self._maker.count(results)
+        if replaced:
+            indices = indices.copy()
+            for at, index in replaced:
+                indices[at] = index
+        images = _tensors(self._places, self.slot)
+        values = []
+        for name, field in dataset.schema.items():
             if isinstance(field, ImageField):
-                fill = partial(self._fill, name, field)
-                pieces += [partial(fill, *bounds) for bounds in self._maker.cut(len(self._indices))]
+                values.append(images[name])
             else:
-                pieces.append(partial(self._gather, name))
-        return pieces
-
-    def _fill(self, name: str, field: ImageField, start: int, stop: int) -> None:
-        """Make images start to stop of a field."""
-        read, programs = self._maker.dataset.read_image, self._programs
-        table = self._maker.tables.get(name)
-        batch = as_words(self._values[name])
-        pixels = np.empty(batch.shape[1:], np.uint8) if table else None
-        for number, index in enumerate(self._indices[start:stop].tolist(), start):
-            target = batch[number] if pixels is None else pixels
-            if programs is None:
-                read(index, name, out=target)
-            else:
-                render(programs[number], read(index, name), target, mask=field.mask)
-            if table is not None:
-                table.apply(target, batch[number])
-
-    def _gather(self, name: str) -> None:
-        column = self._maker.dataset.gather(name, self._indices)
-        self._values[name] = collate_column(self._maker.dataset.schema[name], column)
-
-    def finish(self) -> Any:
-        schema = self._maker.dataset.schema
-        for name in schema.images:
-            self._values[name] = self._values[name].permute(0, 3, 1, 2)
-        return schema.sample_type(*(self._values[name] for name in schema))
+                values.append(collate_column(field, dataset.gather(name, indices)))
+        return dataset.schema.sample_type(*values)
 
 
 class _SampleJob:
-    """A batch whose samples go through callables one by one."""
+    """A batch whose samples go through callables one by one.
+
+    What shape they make of an image is seen in the first batch, which is
+    collated from values; images of later ones are expected to be like it and
+    get a slot.
+    """
 
     def __init__(self, maker: BatchMaker, request: Request) -> None:
         self._maker = maker
         self._request = request
-        self._bounds = maker.cut(len(request.indices))
-        self._parts: list[list[Any]] = [[] for _ in self._bounds]
-
-    def pieces(self) -> list[Callable[[], None]]:
-        return [partial(self._run, number, *b) for number, b in enumerate(self._bounds)]
-
-    def _run(self, number: int, start: int, stop: int) -> None:
-        maker, indices = self._maker, self._request.indices[start:stop]
-        columns = [self._column(name, indices) for name in maker.dataset.schema]
-        samples = list(map(maker.dataset.schema.sample_type, *columns))
-        self._parts[number] = maker.pipeline.run(samples, maker.seed, self._request.epoch, indices)
-
-    def _column(self, name: str, indices: Indices) -> list[Any]:
-        dataset = self._maker.dataset
-        field = dataset.schema[name]
-        if not isinstance(field, ImageField):
-            return split_column(field, dataset.gather(name, indices))
-        images = []
-        heights, widths = (size.tolist() for size in dataset.image_sizes(name, indices))
-        for index, height, width in zip(indices.tolist(), heights, widths, strict=True):
-            # Memory of its own, as the callables may write to it.
-            pixels = np.empty((height, width, field.channels), np.uint8)
-            dataset.read_image(index, name, out=pixels)
-            images.append(torch.from_numpy(pixels).permute(2, 0, 1))
-        return images
-
-    def finish(self) -> Any:
-        samples = [sample for part in self._parts for sample in part]
-        return collate_samples(self._maker.dataset.schema, samples)
-
-
-def _only_size(name: str, heights: Indices, widths: Indices, indices: Indices) -> tuple[int, int]:
-    """Return the one size that all images have, or raise `OptionError`."""
-    other = np.flatnonzero((heights != heights[0]) | (widths != widths[0]))
-    if other.size:
-        at = other[0]
-        raise OptionError(
-            f"a batch needs images of one size, but {name!r} is {heights[0]} x {widths[0]} in "
-            f"sample {indices[0]} and {heights[at]} x {widths[at]} in sample {indices[at]} (height "
-            "x width). End the geometric transforms with T.RandomResizedCrop(size) or "
-            'T.CenterCrop(size), or pack with resize="crop"'
+        count = len(request.indices)
+        self._places, nbytes = lay_out(
+            (name, (count, *shape), dtype) for name, (shape, dtype) in maker.expected.items()
         )
-    return int(heights[0]), int(widths[0])
+        self.slot = maker.buffers.take(nbytes)
+
+    def tasks(self) -> Sequence[SampleTask]:
+        epoch, indices = self._request.epoch, self._request.indices
+        return [
+            SampleTask(epoch, indices[start:stop], start, self._places)
+            for start, stop in self._maker.cut(len(indices))
+        ]
+
+    def finish(self, results: Sequence[Done]) -> Any:
+        schema = self._maker.work.dataset.schema
+        self._maker.count(results)
+        images = _tensors(self._places, self.slot)
+        columns = [done.columns or {} for done in results]
+        bounds = self._maker.cut(len(self._request.indices))
+        values = []
+        for name, field in schema.items():
+            if name in images and not any(name in column for column in columns):
+                values.append(images[name])
+                continue
+            samples: list[Any] = []
+            for (start, stop), column in zip(bounds, columns, strict=True):
+                samples += column[name] if name in column else images[name][start:stop]
+            value = collate_field(name, field, samples)
+            self._learn(name, field, value)
+            values.append(value)
+        return schema.sample_type(*values)
+
+    def _learn(self, name: str, field: Any, value: Any) -> None:
+        """Remember of what shape images are, [H, W, C] a sample."""
+        if isinstance(field, ImageField) and isinstance(value, torch.Tensor) and value.ndim == 4:
+            channels, height, width = value.shape[1:]
+            self._maker.expected[name] = ((height, width, channels), value.dtype)
+
+
+def _tensors(places: Sequence[Place], slot: Slot | None) -> dict[str, torch.Tensor]:
+    """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again."""
+    if slot is None or not places:
+        return {}
+    memory = torch.from_numpy(slot.memory)
+    return {place.name: place.tensor(memory).permute(0, 3, 1, 2) for place in places}

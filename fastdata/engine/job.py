@@ -1,15 +1,24 @@
-"""The contract between what is done (a batch) and who does it (workers)."""
+"""The contracts between what is done (a batch) and who does it (workers).
+
+    Request  --Prepare-->  Job: tasks  --Workers-->  results  --Job.finish-->  batch
+
+A task says what to do and a slot where to put it.  Both can reach a worker in
+this process as they are, and one in another process as a short message and a
+block of shared memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Job", "Prepare", "Request"]
+from fastdata.engine.buffers import Slot
+
+__all__ = ["Job", "Pending", "Prepare", "Request", "Work", "Workers"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,27 +29,54 @@ class Request:
     ----------
     epoch : int
         What random draws depend on, besides seed and sample.
+    number : int
+        Of the batch in its epoch.
     indices : ndarray of int64, shape [n]
         The samples, in order; at least one.
     """
 
     epoch: int
+    number: int
     indices: NDArray[np.int64]
+
+
+class Work(Protocol):
+    """What a worker does with a task: picklable, safe in any number of threads."""
+
+    def __call__(self, task: Any, memory: NDArray[np.uint8] | None, /) -> Any:
+        """Do it, leaving in `memory` what is large, and return what is small."""
+
+
+class Pending(Protocol):
+    """A task that a worker was given."""
+
+    def done(self) -> bool:
+        """Return whether `result` would return, or raise, at once."""
+
+    def result(self) -> Any:
+        """Wait, and return what the work returned or raise what it raised."""
+
+
+class Workers(Protocol):
+    """Threads or processes that take tasks in order."""
+
+    def submit(self, task: Any, slot: Slot | None) -> Pending: ...
+
+    def close(self) -> None:
+        """End them.  Idempotent; tasks not begun are dropped."""
 
 
 class Job(Protocol):
     """One batch to be made."""
 
-    def pieces(self) -> Sequence[Callable[[], None]]:
-        """Return the parts of the work; called once.
+    slot: Slot | None
+    """Where its tasks put what is large."""
 
-        They may run in any order, on any thread, each once.  A job does not
-        hold on to them: they hold it, and its memory would wait for the
-        garbage collector.
-        """
+    def tasks(self) -> Sequence[Any]:
+        """Return the parts of the work: picklable, in any order, each for any worker."""
 
-    def finish(self) -> Any:
-        """Return the batch; called once, after all pieces returned."""
+    def finish(self, results: Sequence[Any]) -> Any:
+        """Return the batch; called once, with the results of the tasks in their order."""
 
 
 class Prepare(Protocol):

@@ -1,7 +1,7 @@
 """The loader of packed data: an epoch of batches at each ``iter()``, and where it stands.
 
 `Loader` puts the parts together: order (`fastdata.sampling`), batches
-(`BatchMaker`), who makes them (`ThreadRun`, or the caller) and where they arrive.
+(`BatchMaker`), who makes them (`Stream` and its workers) and where they arrive.
 What it adds is bookkeeping: epochs, resuming, statistics, and the end.
 """
 
@@ -9,48 +9,58 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fastdata.engine.batches import BatchMaker, PackedData
+from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.job import Request
-from fastdata.engine.threads import ThreadRun, run_in_caller
+from fastdata.engine.stats import LoaderStats
+from fastdata.engine.stream import Stream
+from fastdata.engine.work import BatchWork
+from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError
-from fastdata.sampling import Batches, Order, SamplerOrder, Sequential, Shuffled
-from fastdata.transforms.pipeline import Pipeline, Transform
-from fastdata.transforms.pixel import ToDtype
 
 __all__ = ["Loader", "LoaderStats"]
 
+READ_AHEAD_BYTES = 1 << 26
+"""Stored bytes asked for from the disk before workers want them.
 
-@dataclass(frozen=True, slots=True)
-class LoaderStats:
-    """What a loader has done since it was made.
+64 MB keep a solid-state disk busy, which wants many requests at a time, for
+0.3 s of decoding on two cores; more would only displace others' pages.
+"""
 
-    Attributes
-    ----------
-    batches, samples : int
-        Handed out.
-    seconds : float
-        From the start of each iteration to its last batch, the time of the
-        training loop included.
-    wait_seconds : float
-        Of these, how long the loop waited for batches.
-    """
+SPARE_BUFFERS = 2
+"""Beyond those made ahead: the batch in the loop's hands, and the one taken next."""
 
-    batches: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    wait_seconds: float = 0.0
+
+class EpochOfBatches(Protocol):
+    """The batches of one epoch: sample indices, int64 [n] each."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> NDArray[np.int64]: ...
+
+
+class BatchOrder(Protocol):
+    """Which samples make which batch; see `fastdata.sampling.Batches`."""
 
     @property
-    def images_per_second(self) -> float:
-        """Samples handed out over seconds; 0 before the first batch."""
-        return self.samples / self.seconds if self.seconds else 0.0
+    def joins(self) -> bool:
+        """Whether an epoch may be looked up before the one before it has ended."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a place in training to mean the same."""
+
+    def __len__(self) -> int: ...
+
+    def of(self, epoch: int, /) -> EpochOfBatches: ...
 
 
 class Loader:
@@ -62,68 +72,59 @@ class Loader:
     arrays lists of tensors, text and bytes lists.
 
     Each ``iter(loader)`` is one epoch, beginning with epoch 0 and counting by
-    itself; `set_epoch` chooses the next one.  Iterators are independent: two
-    at once are two epochs, with threads of their own, which end when their
-    iterator is exhausted, dropped or closed.  `state_dict` speaks of the
-    iterator that was made last.
+    itself; `set_epoch` chooses the next one.  Workers stay from one epoch to
+    the next, and begin it while the last batches of this one are still in use;
+    they end with `close`, or with the loader.  Iterators are independent: two
+    at once are two epochs, with workers of their own.  `state_dict` speaks of
+    the iterator that was made last.
 
     To be used by one thread at a time; cannot be pickled.
+
+    Parameters
+    ----------
+    work : BatchWork
+        Data, transforms and decoder.
+    batches : BatchOrder
+    workers : WorkerOptions
+    device : torch.device, optional
+        Where batches arrive.
+    pin_memory : bool
+        Whether batches are made in pinned memory.
     """
 
     def __init__(
         self,
-        dataset: PackedData,
+        work: BatchWork,
+        batches: BatchOrder,
+        workers: WorkerOptions,
         *,
-        batch_size: int,
-        shuffle: bool,
-        drop_last: bool,
-        seed: int,
-        transform: Transform | Sequence[Transform] | None,
-        num_workers: int,
-        prefetch_factor: int,
-        pin_memory: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-        sampler: Iterable[int] | None,
-        rank: int,
-        world_size: int,
+        device: torch.device | None = None,
+        pin_memory: bool = False,
     ) -> None:
-        if sampler is not None and world_size > 1:
-            raise OptionError(
-                "a sampler decides the order: let it yield the samples of its rank, and leave out "
-                "rank and world_size"
-            )
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.prefetch_factor = prefetch_factor
-        self.seed = seed
-        self.device = None if device is None else torch.device(device)
-        self.pipeline = _pipeline(transform, dtype, dataset)
-        self.batches = Batches(
-            _order(dataset, shuffle, seed, sampler),
-            batch_size=batch_size,
-            drop_last=drop_last,
-            rank=rank,
-            world_size=world_size,
+        self.dataset = work.dataset
+        self.pipeline = work.pipeline
+        self.seed = work.seed
+        self.batches = batches
+        self.workers = workers
+        self.device = device
+        self._work = work
+        shared = workers.method == "process" and workers.num_workers > 0
+        self._buffers = BufferPool(
+            workers.ahead + SPARE_BUFFERS,
+            kind="shared" if shared else "pinned" if pin_memory else "private",
         )
-        elsewhere = self.device is not None and self.device.type != "cpu"
-        # Pixel transforms run where the batch arrives.
-        self._late = self.pipeline.pixels if elsewhere else None
-        images = len(dataset.schema.images)
-        self._maker = BatchMaker(
-            dataset,
-            self.pipeline,
-            seed=seed,
-            pieces=max(1, num_workers),
-            buffers=BufferPool(images * (prefetch_factor + 2), pinned=pin_memory),
-            pixels=not elsewhere,
-        )
+        self._maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=self._buffers)
         self._next = _Place(0, 0)
         self._latest = self._next
+        self._idle: tuple[Stream, _Place | None] | None = None
         self._open: weakref.WeakSet[_Epoch] = weakref.WeakSet()
-        self._stats = LoaderStats()
+        self._counts = _Counts()
         self._closed = False
+
+    @property
+    def num_workers(self) -> int:
+        """Threads or processes that make batches."""
+        return self.workers.num_workers
 
     def __len__(self) -> int:
         """Batches of an epoch, on this rank."""
@@ -160,13 +161,15 @@ class Loader:
 
         It yields exactly the batches that an uninterrupted run would have
         yielded, provided that transforms are the same and callables among
-        them draw no random numbers; the number of workers may differ.
+        them draw no random numbers.  The number and method of workers may
+        differ, and so may the number of ranks if all of them together still
+        take as many samples a step.
 
         Raises
         ------
         OptionError
-            If the state is of another dataset, seed, batch size, order or
-            number of ranks, or no state at all.
+            If the state is of another dataset, seed, order or global batch
+            size, or no state at all.
         """
         if state.get("version") != 1:
             raise OptionError(f"not the state of a loader of this version: {state!r}")
@@ -182,25 +185,31 @@ class Loader:
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a state to make sense."""
-        return {
-            "digest": self.dataset.digest,
-            "samples": len(self.batches.order),
-            "order": type(self.batches.order).__name__,
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            "drop_last": self.batches.drop_last,
-            "world_size": self.batches.world_size,
-        }
+        return {"digest": self.dataset.digest, "seed": self.seed, **self.batches.identity}
 
     def stats(self) -> LoaderStats:
         """Return counts and times over all iterators so far."""
-        return self._stats
+        counts = self._counts
+        return LoaderStats(
+            batches=counts.batches,
+            samples=counts.samples,
+            seconds=counts.seconds,
+            wait_seconds=counts.wait_seconds,
+            ready_batches=counts.ready / counts.batches if counts.batches else 0.0,
+            buffers_in_use=self._buffers.in_use,
+            skipped_samples=self._maker.skipped,
+            bytes_read=self._maker.bytes_read,
+        )
 
     def close(self) -> None:
-        """End all iterators and their threads.  Idempotent."""
+        """End all iterators and their workers.  Idempotent."""
         self._closed = True
         for epoch in list(self._open):
             epoch.close()
+        if self._idle is not None:
+            self._idle[0].close()
+            self._idle = None
+        self._buffers.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -209,21 +218,62 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
-        order = type(self.batches.order).__name__.lower()
+        kind = {"thread": "threads", "process": "processes"}[self.workers.method]
+        order = " ".join(f"{name} {value}" for name, value in self.batches.identity.items())
         return (
-            f"Loader({len(self)} batches of {self.batch_size}, {order}, "
-            f"{self.num_workers} worker threads)\n{self.dataset!r}"
+            f"Loader({len(self)} batches, {order}, {self.num_workers} worker {kind})\n"
+            f"{self.dataset!r}"
         )
+
+    def _take_stream(self, place: _Place) -> Stream:
+        """Return a stream that stands at `place`."""
+        stream, stands_at = self._idle or (None, None)
+        self._idle = None
+        if stream is None:
+            stream = Stream(
+                self._maker.prepare,
+                self.workers.start(self._work),
+                ahead=self.workers.ahead,
+                read_ahead=self._read_ahead() if self.workers.ahead else 0,
+            )
+            stands_at = None
+        if stands_at != place:
+            joins = self.batches.joins and self.workers.persistent
+            stream.begin(_requests(self.batches, place, joins))
+        return stream
+
+    def _give_back(self, stream: Stream, stands_at: _Place | None) -> None:
+        """Keep a stream for the next epoch, or end it."""
+        if self._closed or not self.workers.persistent or self._idle is not None:
+            stream.close()
+            return
+        if stands_at is None or not self.batches.joins:
+            stands_at = None
+            stream.stop()
+        self._idle = (stream, stands_at)
+
+    def _read_ahead(self) -> int:
+        """Return how many samples ahead their bytes are asked for from the disk."""
+        some = np.arange(min(len(self.dataset), 256))
+        if not len(some):
+            return 0
+        nbytes = sum(
+            float(self.dataset.images(name, some, self._work.decoder).lengths.mean())
+            for name in self.dataset.schema.images
+        )
+        return min(int(READ_AHEAD_BYTES / nbytes), len(self.dataset)) if nbytes else 0
 
     def _deliver(self, batch: Any) -> Any:
         """Return the batch on the loader's device."""
         if self.device is None:
             return batch
         moved = [self._move(value) for value in batch]
-        if self._late is not None:
+        # Pixel transforms run where the batch arrives.
+        late = self.pipeline.pixels if self.device.type != "cpu" else None
+        if late is not None:
             for position, field in enumerate(self.dataset.schema.values()):
                 if field.kind == "image" and not getattr(field, "mask", False):
-                    moved[position] = self._late(moved[position])
+                    moved[position] = late(moved[position])
         return type(batch)(*moved)
 
     def _move(self, value: Any) -> Any:
@@ -234,15 +284,6 @@ class Loader:
             return [tensor.to(self.device) for tensor in value]
         return value
 
-    def _count(self, samples: int, seconds: float, wait_seconds: float) -> None:
-        old = self._stats
-        self._stats = LoaderStats(
-            batches=old.batches + 1,
-            samples=old.samples + samples,
-            seconds=old.seconds + seconds,
-            wait_seconds=old.wait_seconds + wait_seconds,
-        )
-
 
 @dataclass(slots=True)
 class _Place:
@@ -250,6 +291,32 @@ class _Place:
 
     epoch: int
     batch: int
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What `LoaderStats` is computed from."""
+
+    batches: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    wait_seconds: float = 0.0
+    ready: int = 0
+
+
+def _requests(batches: BatchOrder, place: _Place, joins: bool) -> Iterator[Request]:
+    """Yield the requests from `place` on: of this epoch, or without end where epochs join.
+
+    No method of the loader: workers' streams outlive what they would hold.
+    """
+    epoch, first = place.epoch, place.batch
+    while True:
+        indices = batches.of(epoch)
+        for number in range(first, len(indices)):
+            yield Request(epoch, number, indices[number])
+        if not joins or not len(indices):
+            return
+        epoch, first = epoch + 1, 0
 
 
 class _Epoch(Iterator[Any]):
@@ -266,54 +333,42 @@ class _Epoch(Iterator[Any]):
         self._loader = loader
         self._place = place
         self._clock = time.perf_counter()
-        epoch = place.epoch
-        batches = loader.batches.of(epoch)
-        requests = (Request(epoch, batches[k]) for k in range(place.batch, len(batches)))
-        self._run: Iterator[Any]
-        if loader.num_workers == 0:
-            self._run = run_in_caller(loader._maker.prepare, requests)
-        else:
-            self._run = ThreadRun(
-                loader._maker.prepare,
-                requests,
-                num_workers=loader.num_workers,
-                ahead=loader.prefetch_factor,
-            )
+        self._stream: Stream | None = loader._take_stream(place)
 
     def __next__(self) -> Any:
+        stream, loader, counts = self._stream, self._loader, self._loader._counts
+        if stream is None:
+            raise StopIteration
+        if self._place.batch >= len(loader.batches):
+            self._stream = None
+            loader._give_back(stream, _Place(self._place.epoch + 1, 0))
+            raise StopIteration
         called = time.perf_counter()
-        batch = self._loader._deliver(next(self._run))
+        counts.ready += stream.ready
+        try:
+            batch = loader._deliver(next(stream))
+        except BaseException:  # Ctrl-C too: nothing would be left to end the workers
+            self._stream = None
+            stream.close()
+            raise
         now = time.perf_counter()
-        cut = self._loader.batches
-        samples = min(cut.batch_size, cut.samples - self._place.batch * cut.batch_size)
-        self._loader._count(samples, now - self._clock, now - called)
+        counts.batches += 1
+        counts.samples += len(batch[0])
+        counts.seconds += now - self._clock
+        counts.wait_seconds += now - called
         self._place.batch += 1
         self._clock = now
         return batch
 
     def close(self) -> None:
-        """End this epoch and its threads.  Idempotent."""
-        close = getattr(self._run, "close", None)
-        if close is not None:
-            close()
+        """End this epoch; workers may stay for the next.  Idempotent."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._loader._give_back(stream, None)
 
-
-def _pipeline(
-    transform: Transform | Sequence[Transform] | None,
-    dtype: torch.dtype | None,
-    dataset: PackedData,
-) -> Pipeline:
-    """Return the checked transforms, `dtype` being one more at the end."""
-    pipeline = Pipeline(transform, dataset.schema)
-    if dtype is None:
-        return pipeline
-    return Pipeline((*pipeline.transforms, ToDtype(dtype)), dataset.schema)
-
-
-def _order(dataset: PackedData, shuffle: bool, seed: int, sampler: Iterable[int] | None) -> Order:
-    if sampler is not None:
-        return SamplerOrder(sampler, len(dataset))
-    return Shuffled(len(dataset), seed) if shuffle else Sequential(len(dataset))
+    def __del__(self) -> None:
+        if getattr(self, "_stream", None) is not None:
+            self.close()
 
 
 def _check_count(name: str, value: Any) -> None:

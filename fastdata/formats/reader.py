@@ -88,6 +88,7 @@ class ShardReader:
         self.header = Header.from_bytes(header, self.path)
         self._specs = column_specs(self.header.schema)
         self._memory = memoryview(self._map)
+        self._data = self._memory[: self._data_end]
         for name, column in self.header.columns.items():
             if column.offset + column.nbytes > self._data_end:
                 raise self._corrupt(f"column {name!r} ends beyond the end of the file")
@@ -97,6 +98,30 @@ class ShardReader:
             f"{self.path}: {what}. The file is damaged; restore it from a copy or pack it again "
             f"(`fastdata verify {self.path}` lists all damage)."
         )
+
+    @property
+    def checks(self) -> bool:
+        """Whether checksums are compared as images are read."""
+        return self._check
+
+    @property
+    def data(self) -> memoryview:
+        """The file without its footer."""
+        return self._data
+
+    def will_need(self, starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
+        """Ask the system to read these ranges of the file, int64 [n] each, soon.
+
+        Returns before they are read.  Does nothing where the system has no such call.
+        """
+        advice = getattr(mmap, "MADV_WILLNEED", None)
+        if advice is None:
+            return
+        starts = np.clip(starts, 0, self._data_end) // mmap.PAGESIZE * mmap.PAGESIZE
+        lengths = np.clip(ends, 0, self._data_end) - starts
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            if length > 0:
+                self._map.madvise(advice, start, length)
 
     @property
     def file_bytes(self) -> int:

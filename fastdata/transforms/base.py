@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -27,6 +27,14 @@ class GeometricTransform(ABC):
 
     A subclass is immutable and picklable.
     """
+
+    keeps_size: ClassVar[bool] = False
+    """Whether images are as large afterwards as they were."""
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """Height and width of every image afterwards; None where they depend on the image."""
+        return None
 
     @abstractmethod
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:

@@ -66,6 +66,10 @@ class RandomResizedCrop(GeometricTransform):
         object.__setattr__(self, "ratio", range_pair("ratio", self.ratio))
         check_interpolation(self.interpolation, self.antialias)
 
+    @property
+    def output_size(self) -> tuple[int, int]:
+        return size_pair("size", self.size)
+
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         rows, columns = geometry.height[:, None], geometry.width[:, None]
         (small, large), (narrow, wide) = self.scale, self.ratio
@@ -112,6 +116,10 @@ class CenterCrop(GeometricTransform):
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", size_pair("size", self.size))
 
+    @property
+    def output_size(self) -> tuple[int, int]:
+        return size_pair("size", self.size)
+
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         height, width = size_pair("size", self.size)
         top = _centre(geometry.height - height)
@@ -147,6 +155,10 @@ class RandomCrop(GeometricTransform):
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", size_pair("size", self.size))
         object.__setattr__(self, "padding", _sides(self.padding))
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        return size_pair("size", self.size)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         height, width = size_pair("size", self.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
@@ -20,6 +21,8 @@ class RandomHorizontalFlip(GeometricTransform):
     -----
     Draw 0, uniform in [0, 1), is compared with `p`.
     """
+
+    keeps_size: ClassVar[bool] = True
 
     p: float = 0.5
 

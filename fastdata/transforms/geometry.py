@@ -9,7 +9,7 @@ batch, before any image is decoded.  Three facts keep it small:
 - The first window is in coordinates of the source image, so `region` tells
   which pixels of each file matter before it is opened.
 
-`Geometry.programs` cuts the arrays into one short list of operations an image,
+`Geometry.crops` cuts the arrays into one short list of operations an image,
 which `fastdata.transforms.render` carries out.
 """
 
@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Geometry", "Interpolation", "Ints", "Program", "Scale", "Window"]
+__all__ = ["Crop", "Geometry", "Interpolation", "Ints", "Program", "Scale", "Window"]
 
 Ints: TypeAlias = NDArray[np.int64]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
@@ -50,6 +50,23 @@ class Program(NamedTuple):
 
     operations: tuple[Window | Scale, ...]
     flip: bool
+
+
+class Crop(NamedTuple):
+    """What to read of one image, and what happens to that.
+
+    Attributes
+    ----------
+    window : (top, left, height, width)
+        Inside the image; empty where none of it is wanted.
+    factor : {1, 2, 4, 8}
+        By how much these pixels may be reduced while they are decoded.
+    program : Program
+    """
+
+    window: tuple[int, int, int, int]
+    factor: int
+    program: Program
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,8 +196,42 @@ class Geometry:
         right = np.clip(first.left + first.width, left, self.source_width)
         return top, left, bottom - top, right - left
 
+    def crops(self) -> list[Crop]:
+        """Return what to read of each image, and what to do with it, in order."""
+        steps = self.steps
+        region = self.region
+        if steps and isinstance(steps[0], _Windows):
+            first = steps[0]
+            top, left, height, width = region
+            if (first.height == height).all() and (first.width == width).all():
+                steps = steps[1:]  # inside the image: what is read is the window
+            else:
+                moved = replace(first, top=first.top - top, left=first.left - left)
+                steps = (moved, *steps[1:])
+        windows = zip(*(part.tolist() for part in region), strict=True)
+        rest = replace(self, steps=steps).programs()
+        return list(map(Crop, windows, _reductions(steps, region[2], region[3]), rest))
+
     def programs(self) -> list[Program]:
-        """Return what to do with each image, in order."""
+        """Return what to do with each whole image, in order."""
         rows = [step.rows() for step in self.steps]
         operations = list(zip(*rows, strict=True)) if rows else [()] * len(self)
         return list(map(Program, operations, self.flip.tolist()))
+
+
+def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints) -> list[int]:
+    """Return by how much pixels of these sizes may be reduced before `steps`.
+
+    As far as the first resize leaves room for: an image that is twice its
+    target at least is halved, and so on, unless the user insists on a filter.
+    """
+    first = steps[0] if steps else None
+    if (
+        not isinstance(first, _Scales)
+        or first.antialias is not None
+        or first.interpolation == "nearest"
+    ):
+        return [1] * len(height)
+    room = np.minimum(height // np.maximum(first.height, 1), width // np.maximum(first.width, 1))
+    factors: list[int] = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1).tolist()
+    return factors

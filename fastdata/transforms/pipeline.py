@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, add_note
 from fastdata.random import Draws, operation_id
 from fastdata.schema import Schema
 from fastdata.transforms.base import GeometricTransform, PixelTransform
@@ -35,6 +35,7 @@ __all__ = ["CallStage", "GeometryStage", "Pipeline", "PixelStage", "Transform"]
 Transform: TypeAlias = GeometricTransform | PixelTransform | Callable[..., Any]
 
 Indices: TypeAlias = NDArray[np.int64]
+Describe: TypeAlias = Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,24 @@ class GeometryStage:
             geometry = transform.plan(geometry, Draws(seed, epoch, operation, indices))
         return geometry
 
-    def run(self, samples: list[Sample], seed: int, epoch: int, indices: Indices) -> list[Sample]:
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """Height and width of every image afterwards; None where they depend on the image."""
+        for _, transform in reversed(self.transforms):
+            if not transform.keeps_size:
+                return transform.output_size
+        return None
+
+    def plan_sizes(
+        self, height: Indices, width: Indices, seed: int, epoch: int, indices: Indices
+    ) -> tuple[Indices, Indices]:
+        """Return what becomes of these heights and widths, int64 [n] each."""
+        geometry = self.plan(Geometry.of(height, width), seed, epoch, indices)
+        return geometry.height, geometry.width
+
+    def run(
+        self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
+    ) -> list[Sample]:
         """Return samples with the geometry done, whatever made them."""
         names = list(self.schema.images)
         shapes = np.array(
@@ -101,7 +119,9 @@ class PixelStage:
         """Return the same as a table for 8-bit images of this many channels."""
         return PixelTable(self.transforms, channels)
 
-    def run(self, samples: list[Sample], seed: int, epoch: int, indices: Indices) -> list[Sample]:
+    def run(
+        self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
+    ) -> list[Sample]:
         """Return samples with their images transformed."""
         names = [name for name, field in self.schema.images.items() if not field.mask]
         return [
@@ -116,9 +136,18 @@ class CallStage:
 
     function: SampleFunction
 
-    def run(self, samples: list[Sample], seed: int, epoch: int, indices: Indices) -> list[Sample]:
-        """Return what the callable makes of each sample."""
-        return [self.function(sample) for sample in samples]
+    def run(
+        self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
+    ) -> list[Sample]:
+        """Return what the callable makes of each sample; its errors say of which."""
+        made = []
+        for sample, index in zip(samples, indices.tolist(), strict=True):
+            try:
+                made.append(self.function(sample))
+            except Exception as error:
+                add_note(error, f"fastdata: in a transform of {describe(index)}")
+                raise
+        return made
 
 
 Stage: TypeAlias = GeometryStage | PixelStage | CallStage
@@ -154,10 +183,20 @@ class Pipeline:
                 elif isinstance(stage, PixelStage):
                     self.pixels = stage
 
-    def run(self, samples: list[Sample], seed: int, epoch: int, indices: Indices) -> list[Sample]:
-        """Return samples after all stages: the way that works for any pipeline."""
+    def run(
+        self,
+        samples: list[Sample],
+        seed: int,
+        epoch: int,
+        indices: Indices,
+        describe: Describe = "sample {}".format,
+    ) -> list[Sample]:
+        """Return samples after all stages: the way that works for any pipeline.
+
+        `describe` names the sample of an index in errors of callables.
+        """
         for stage in self.stages:
-            samples = stage.run(samples, seed, epoch, indices)
+            samples = stage.run(samples, seed, epoch, indices, describe)
         return samples
 
 
@@ -182,6 +221,32 @@ def check_sizes_agree(
             f"{names[field]!r} of {heights[field, at]} x {widths[field, at]} pixels (height x "
             "width); geometric transforms need all images and masks of a sample in one size, "
             "so pack them with the same resize"
+        )
+
+
+def check_sizes_equal(
+    name: str, heights: Indices, widths: Indices, shape: tuple[int, ...], indices: Indices
+) -> None:
+    """Raise `OptionError` unless all images of a field have the size of a batch.
+
+    Parameters
+    ----------
+    name : str
+    heights, widths : ndarray of int64, shape [n]
+        Of the images as they go into the batch.
+    shape : tuple of int
+        Of the batch, [N, H, W, C]; the batch's first sample decided it.
+    indices : ndarray of int64, shape [n]
+        Sample indices, for the message.
+    """
+    other = np.flatnonzero((heights != shape[1]) | (widths != shape[2]))
+    if other.size:
+        at = other[0]
+        raise OptionError(
+            f"a batch needs images of one size, but {name!r} is {shape[1]} x {shape[2]} in the "
+            f"first sample of this batch and {heights[at]} x {widths[at]} in sample {indices[at]} "
+            "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
+            'T.CenterCrop(size), or pack with resize="crop"'
         )
 
 

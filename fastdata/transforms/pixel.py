@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.transforms.base import PixelTransform
 
-__all__ = ["Normalize", "PixelTable", "ToDtype"]
+__all__ = ["Normalize", "PixelTable", "ToDtype", "as_words", "word_dtype"]
 
 
 @dataclass(frozen=True)
@@ -121,21 +121,26 @@ class PixelTable:
     def apply(self, image: NDArray[np.uint8], out: NDArray[Any]) -> None:
         """Write the transform of `image`, uint8 [H, W, C], to `out` of the same shape.
 
-        `out` is C-contiguous and what `as_words` makes of a tensor of `dtype`.
+        `out` is C-contiguous and of `word_dtype(self.dtype)`.
         Thread-safe; releases the GIL.
         """
         cv2.LUT(image, self._table, dst=out)
 
 
-_WORDS = {2: torch.int16, 4: torch.float32, 8: torch.float64}
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.float32, 8: torch.float64}
+_NUMPY_WORDS = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64}
 
 
-def as_words(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a NumPy view of a CPU tensor, of a dtype of that size that OpenCV has.
+def word_dtype(dtype: torch.dtype) -> type[np.generic]:
+    """Return a NumPy dtype of the same size that OpenCV has.
 
     NumPy has no bfloat16 and OpenCV's tables no float16; copying needs only
     the bits.
     """
-    words = _WORDS.get(tensor.element_size(), torch.uint8)
-    view: NDArray[Any] = tensor.view(words).numpy()
+    return _NUMPY_WORDS[dtype.itemsize]
+
+
+def as_words(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a NumPy view of a CPU tensor, of `word_dtype`."""
+    view: NDArray[Any] = tensor.view(_WORDS[tensor.element_size()]).numpy()
     return view

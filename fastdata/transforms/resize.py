@@ -56,6 +56,10 @@ class Resize(GeometricTransform):
         if positive_int("max_size", self.max_size) <= int(self.size):  # type: ignore[arg-type]
             raise OptionError(f"max_size {self.max_size} must be greater than size {self.size}")
 
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        return size_pair("size", self.size) if isinstance(self.size, Sequence) else None
+
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         if isinstance(self.size, Sequence):
             height, width = size_pair("size", self.size)

@@ -1,0 +1,86 @@
+"""Which workers there are, and how many batches they are ahead."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from typing import Literal, TypeAlias
+
+from fastdata.engine.job import Work, Workers
+from fastdata.engine.processes import ProcessPool
+from fastdata.engine.threads import CallerWorkers, ThreadWorkers
+
+__all__ = ["WorkerMethod", "WorkerOptions", "choose_method"]
+
+WorkerMethod: TypeAlias = Literal["thread", "process"]
+
+DECODING_THREADS = 4
+"""Threads that one interpreter feeds well.
+
+Of an image's 280 us, its thread holds the interpreter's lock for about 45 us.
+Four threads leave the training loop four fifths of the lock; with many more
+they would wait for each other.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How batches are made.
+
+    Attributes
+    ----------
+    num_workers : int
+        0 makes them in the calling thread.
+    method : {"thread", "process"}
+    prefetch_factor : int
+        Batches made ahead of the one that is waited for.
+    persistent : bool
+        Whether workers outlive an epoch, and go on with the next.
+    context : str or multiprocessing context, optional
+        How processes are started; the default is the platform's.
+    """
+
+    num_workers: int
+    method: WorkerMethod = "thread"
+    prefetch_factor: int = 2
+    persistent: bool = True
+    context: str | BaseContext | None = None
+
+    @property
+    def ahead(self) -> int:
+        """Batches in the making behind the one that is waited for."""
+        return self.prefetch_factor if self.num_workers else 0
+
+    def start(self, work: Work) -> Workers:
+        """Return workers that do `work`."""
+        if self.num_workers == 0:
+            return CallerWorkers(work)
+        if self.method == "thread":
+            return ThreadWorkers(work, self.num_workers)
+        return ProcessPool(work, self.num_workers, context=self.context)
+
+
+def choose_method(num_workers: int, *, decodes: bool, calls_python: bool) -> WorkerMethod:
+    """Return what ``worker_method="auto"`` means.
+
+    Parameters
+    ----------
+    num_workers : int
+    decodes : bool
+        Whether images are compressed: each takes a call of the decoder, with
+        Python before and after it.
+    calls_python : bool
+        Whether Python functions of the user's run on each sample.
+
+    Notes
+    -----
+    Threads, which start at once and share everything, unless they would get in
+    each other's way: Python code runs in one thread at a time, except in a
+    free-threaded interpreter.
+    """
+    if not getattr(sys, "_is_gil_enabled", lambda: True)() or num_workers <= 1:
+        return "thread"
+    if calls_python or (decodes and num_workers > DECODING_THREADS):
+        return "process"
+    return "thread"
