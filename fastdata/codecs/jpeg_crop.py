@@ -116,7 +116,9 @@ def cut_jpeg(
     height = min(bottom * layout.cell_height, layout.height) - y
     width = min(right * layout.cell_width, layout.width) - x
     cut = _join(data, layout, edges, cells, _SIZE.pack(height, width))
-    return cut and CutJpeg(cut, y, x, height, width, (layout.height, layout.width))
+    if cut is None:
+        return None
+    return CutJpeg(cut, y, x, height, width, (layout.height, layout.width))
 
 
 def _read(data: bytes | memoryview) -> tuple[_Layout, np.ndarray[Any, np.dtype[np.int64]]] | None:
@@ -168,7 +170,7 @@ def _layout(header: bytes) -> _Layout | None:
     ):
         return None
     mcu_height, mcu_width = found.mcu_size
-    mcu_rows, mcu_columns = found.mcu_grid
+    _, mcu_columns = found.mcu_grid
     if mcu_columns % interval == 0:
         cell_height, cell_width = mcu_height, mcu_width * interval
     elif interval % mcu_columns == 0:
@@ -209,14 +211,12 @@ def _cells(
     left = max(x - around_x, 0) // layout.cell_width
     right = min(-(-(x + width + around_x) // layout.cell_width), columns)
     # libjpeg-turbo enlarges chroma of two columns or less in another way than wider ones;
-    # and a scale cannot be told from the next by the size of an image below 8 pixels.
-    least = 4 * factor
-    if min(right * layout.cell_width, layout.width) - left * layout.cell_width <= least:
+    # and decoders cannot tell all scales apart by the size of an image below 8 pixels.
+    cut_height = min(bottom * layout.cell_height, layout.height) - top * layout.cell_height
+    cut_width = min(right * layout.cell_width, layout.width) - left * layout.cell_width
+    if cut_width <= 4 * factor:
         left, right = (left - 1, right) if left else (left, min(right + 1, columns))
-    if (
-        factor > 1
-        and min(bottom * layout.cell_height, layout.height) - top * layout.cell_height < 8
-    ):
+    if factor > 1 and cut_height < 8:
         top = max(top - 1, 0)
     if (bottom - top) * (right - left) == rows * columns:
         return None
