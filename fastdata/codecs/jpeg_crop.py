@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.codecs.jpeg_index import INDEX_PREFIX_BYTES, index_spans
@@ -27,14 +28,17 @@ from fastdata.errors import ImageError
 
 __all__ = ["CutJpeg", "cut_jpeg"]
 
+_Numbers: TypeAlias = NDArray[np.uint16]
+_Offsets: TypeAlias = NDArray[np.int64]
+
 _MAX_HEADER_BYTES = 4096
 """fastdata's headers have about 650 bytes; a longer one is not worth remembering."""
 
 _EOI = b"\xff\xd9"
 _SIZE = struct.Struct(">HH")
 
-_MARKERS = (0xD0 + (np.arange(1 << 16) - 1) % 8).astype(np.uint8)
-"""The second byte of the restart marker before segment k > 0."""
+_MARKERS = (0xFFD0 + (np.arange(1 << 16) - 1) % 8).astype(">u2")
+"""The restart marker before segment k > 0."""
 
 
 class CutJpeg(NamedTuple):
@@ -121,10 +125,10 @@ def cut_jpeg(
     return CutJpeg(cut, y, x, height, width, (layout.height, layout.width))
 
 
-def _read(data: bytes | memoryview) -> tuple[_Layout, np.ndarray[Any, np.dtype[np.int64]]] | None:
+def _read(data: bytes | memoryview) -> tuple[_Layout, _Offsets] | None:
     """Return the layout, and where segments with the marker before them begin and end.
 
-    The marker "before" the first segment is the last two bytes of the header.
+    The marker "before" the first segment is the header's last two bytes; there offset 0 is.
     """
     spans = index_spans(data)
     if spans is None or data[-2:] != _EOI:
@@ -147,7 +151,6 @@ def _read(data: bytes | memoryview) -> tuple[_Layout, np.ndarray[Any, np.dtype[n
     layout = _layout(head + data[behind:scan])
     if layout is None or layout.rows * layout.columns != len(edges) - 1:
         return None
-    edges += scan - 2
     return layout, edges
 
 
@@ -226,7 +229,7 @@ def _cells(
 def _join(
     data: bytes | memoryview,
     layout: _Layout,
-    edges: np.ndarray[Any, np.dtype[np.int64]],
+    edges: _Offsets,
     cells: tuple[int, int, int, int],
     size: bytes,
 ) -> bytes | None:
@@ -236,31 +239,25 @@ def _join(
     begins = edges[top * columns + left : (bottom - 1) * columns + left + 1 : columns]
     ends = edges[top * columns + right : (bottom - 1) * columns + right + 1 : columns]
     header = b"".join((layout.before_size, size, layout.after_size))
-    pieces: list[bytes | memoryview] = [header[:-2]]
-    view = memoryview(data)
-    pieces += [view[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-    pieces.append(_EOI)
-    cut = bytearray().join(pieces)
+    coded = memoryview(data)[-2 - int(edges[-1]) :]
+    pieces = [coded[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+    cut = bytearray().join((header[:-2], *pieces, _EOI))
 
     # Each row of segments has moved as a whole; so have the markers before them.
-    lengths = ends - begins
-    moved = lengths.cumsum()
+    moved = (ends - begins).cumsum()
     moved -= ends
     moved += len(header) - 2
-    starts = edges[:-1].reshape(layout.rows, columns)[top:bottom, left:right]
-    places = (starts + moved[:, None]).ravel()
-    seconds = places + 1
-    coded = np.frombuffer(cut, np.uint8)
+    places = edges[:-1].reshape(layout.rows, columns)[top:bottom, left:right] + moved[:, None]
+    # Every two neighbouring bytes as one number, for a marker may begin anywhere.
+    pairs: _Numbers = np.ndarray((len(cut) - 1,), ">u2", cut, strides=(1,))
     expected = _markers(len(edges) - 1).reshape(layout.rows, columns)[top:bottom, left:right]
-    unmarked = 1 if top == left == 0 else 0  # before the image's first segment stands the header
-    if (coded[seconds] != expected.ravel())[unmarked:].any():
+    unmarked = 2 if top == left == 0 else 0  # before the image's first segment is no marker
+    if pairs[places].tobytes()[unmarked:] != expected.tobytes()[unmarked:]:
         return None
-    if (coded[places] != 0xFF)[unmarked:].any():
-        return None
-    coded[seconds] = _markers(len(seconds))
-    cut[places[0] : places[0] + 2] = header[-2:]
+    pairs[places] = _markers(places.size).reshape(places.shape)
+    cut[len(header) - 2 : len(header)] = header[-2:]
     return bytes(cut)
 
 
-def _markers(segments: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _markers(segments: int) -> _Numbers:
     return _MARKERS[:segments] if segments <= len(_MARKERS) else np.resize(_MARKERS, segments)

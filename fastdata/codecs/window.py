@@ -82,12 +82,8 @@ def decode_window(
     if min(shape[:2]) < 8:
         factor = 1  # decoders cannot tell the scales of so small an image apart
     # In pixels of the reduced picture.
-    top, left, bottom, right = (
-        top // factor,
-        left // factor,
-        -(-bottom // factor),
-        -(-right // factor),
-    )
+    top, left = top // factor, left // factor
+    bottom, right = -(-bottom // factor), -(-right // factor)
     try:
         pixels, y, x = _decode_jpeg(data, shape, (top, left, bottom, right), decoder, factor)
     except MemoryError:
