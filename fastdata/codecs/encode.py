@@ -6,9 +6,9 @@ import struct
 
 import cv2
 import numpy as np
-import simplejpeg
 
 from fastdata.codecs import Pixels
+from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.image import decode_image, orient
 from fastdata.codecs.jpeg_index import add_segment_index, restart_interval
 from fastdata.errors import ImageError, OptionError
@@ -17,6 +17,8 @@ __all__ = ["decode_stored", "encode_jpeg", "encode_png"]
 
 _PNG_START = struct.Struct(">8sI4sIIBB")
 """Signature, and the image header chunk as far as width, height, bit depth, colour type."""
+
+_DECODER = jpeg_decoder()
 
 
 def encode_jpeg(pixels: Pixels, quality: int = 90) -> bytes:
@@ -63,6 +65,7 @@ def decode_stored(
     shape: tuple[int, int, int],
     *,
     mask: bool = False,
+    decoder: JpegDecoder = _DECODER,
     out: Pixels | None = None,
 ) -> Pixels:
     """Decode an image out of a shard.
@@ -76,6 +79,8 @@ def decode_stored(
         Height, width and channels that the image must have.
     mask : bool
         Whether it is a mask.
+    decoder : JpegDecoder
+        For the codec ``jpeg``.
     out : numpy.ndarray, optional
         uint8, of `shape`, C-contiguous, to decode into.
 
@@ -105,7 +110,7 @@ def decode_stored(
                 raise ImageError(f"{len(data)} bytes are not a raw image of shape {shape}")
             pixels: Pixels = np.frombuffer(data, np.uint8).reshape(shape)
         elif codec == "jpeg":
-            pixels = _decode_jpeg(data, shape, out)
+            pixels = decoder.decode(data, shape[2], size=shape[:2], out=out)
         elif codec == "png":
             pixels = _decode_png(data, shape)
         else:
@@ -130,20 +135,6 @@ def _check_out(out: Pixels, shape: tuple[int, int, int]) -> None:
 def _check_shape(found: tuple[int, ...], shape: tuple[int, int, int]) -> None:
     if found != shape:
         raise ImageError(f"the image has shape {found}, the columns say {shape}")
-
-
-def _decode_jpeg(data: memoryview, shape: tuple[int, int, int], out: Pixels | None) -> Pixels:
-    try:
-        # 1.6 µs; without it simplejpeg makes room for whatever size the bytes claim.
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        _check_shape((height, width, shape[2]), shape)
-        colours = "RGB" if shape[2] == 3 else "GRAY"
-        pixels: Pixels = simplejpeg.decode_jpeg(data, colours, strict=False, buffer=out)
-    except ImageError:
-        raise
-    except ValueError as error:
-        raise ImageError(f"the JPEG cannot be decoded: {error}") from error
-    return pixels
 
 
 def _decode_png(data: memoryview, shape: tuple[int, int, int]) -> Pixels:

@@ -41,6 +41,8 @@ class JpegHeader:
         From the Adobe segment: 0 RGB or CMYK, 1 YCbCr, 2 YCCK.
     orientation : int
         Exif orientation, 1 to 8; 1 where there is none.
+    frame_offset : int
+        Where the segment of the frame header (SOF) begins: its length, without the marker.
     scan_offset : int
         Where the first scan's entropy-coded bytes begin.
     """
@@ -53,6 +55,7 @@ class JpegHeader:
     restart_interval: int
     adobe_transform: int | None
     orientation: int
+    frame_offset: int
     scan_offset: int
 
     @property
@@ -101,7 +104,7 @@ def read_jpeg_header(data: bytes | memoryview) -> JpegHeader:
 def _parse(data: bytes | memoryview) -> JpegHeader:
     if bytes(data[:2]) != b"\xff\xd8":
         raise ValueError("it does not begin with SOI")
-    frame: tuple[int, int, int, int, tuple[tuple[int, int], ...]] | None = None
+    frame: tuple[int, int, int, int, tuple[tuple[int, int], ...], int] | None = None
     restart_interval, adobe, orientation = 0, None, 1
     position = 2
     while True:
@@ -127,7 +130,7 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
             )
             height = data[body + 1] << 8 | data[body + 2]
             width = data[body + 3] << 8 | data[body + 4]
-            frame = (height, width, data[body], marker, sampling)
+            frame = (height, width, data[body], marker, sampling, position)
         elif marker == 0xDD:
             restart_interval = data[body] << 8 | data[body + 1]
         elif marker == 0xEE and bytes(data[body : body + 5]) == b"Adobe" and length >= 14:
@@ -137,13 +140,22 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
         elif marker == 0xDA:
             if frame is None:
                 raise ValueError("a scan comes before the frame header")
-            height, width, precision, kind, sampling = frame
+            height, width, precision, kind, sampling, start = frame
             if not (height and width and sampling):
                 raise ValueError(f"size {width} x {height} with {len(sampling)} components")
             if any(not (1 <= h <= 4 and 1 <= v <= 4) for h, v in sampling):
                 raise ValueError(f"sampling factors {sampling}")
             return JpegHeader(
-                height, width, precision, sampling, kind, restart_interval, adobe, orientation, end
+                height=height,
+                width=width,
+                precision=precision,
+                sampling=sampling,
+                frame=kind,
+                restart_interval=restart_interval,
+                adobe_transform=adobe,
+                orientation=orientation,
+                frame_offset=start,
+                scan_offset=end,
             )
         position = end
 

@@ -21,11 +21,20 @@ import numpy as np
 from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
 from fastdata.errors import ImageError
 
-__all__ = ["add_segment_index", "read_segment_index", "restart_interval"]
+__all__ = [
+    "INDEX_PREFIX_BYTES",
+    "add_segment_index",
+    "index_spans",
+    "read_segment_index",
+    "restart_interval",
+]
 
 _MARKER = b"\xff\xe9"
 _NAME = b"fastdata\0"
 _PREFIX = struct.Struct(">2sH9sBBB")
+INDEX_PREFIX_BYTES = _PREFIX.size
+"""Marker, length, name, version, part, parts: what stands before the lengths in a part."""
+
 _LENGTHS_A_PART = (65535 - (_PREFIX.size - 2)) // 2
 
 
@@ -84,6 +93,36 @@ def add_segment_index(data: bytes) -> bytes:
     return b"".join(pieces)
 
 
+def index_spans(data: bytes | memoryview) -> list[tuple[int, int]] | None:
+    """Return where the APP9 segments of the index begin and end.
+
+    Returns
+    -------
+    list of (int, int)
+        From each marker to behind the segment, within `data`; the lengths stand
+        `INDEX_PREFIX_BYTES` behind each marker.  None where there is no whole index of
+        this version before the scan.
+    """
+    position, total = 2, 1
+    spans: list[tuple[int, int]] = []
+    while len(spans) < total:
+        if position + INDEX_PREFIX_BYTES > len(data) or data[position] != 0xFF:
+            return None
+        marker, size, name, version, part, parts = _PREFIX.unpack_from(data, position)
+        end = position + 2 + size
+        if marker == _MARKER and name == _NAME:
+            if (version, part) != (1, len(spans)) or part >= parts or size % 2 or end > len(data):
+                return None
+            if end < position + INDEX_PREFIX_BYTES:
+                return None
+            spans.append((position, end))
+            total = parts
+        elif marker == b"\xff\xda":
+            return None
+        position = end
+    return spans
+
+
 def read_segment_index(
     data: bytes | memoryview,
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
@@ -101,23 +140,10 @@ def read_segment_index(
     ImageError
         If there is an index but the JPEG breaks before its first scan.
     """
-    position, parts = 2, 1
-    bodies: list[bytes] = []
-    while len(bodies) < parts:
-        if position + _PREFIX.size > len(data) or data[position] != 0xFF:
-            return None
-        marker, size, name, version, part, total = _PREFIX.unpack_from(data, position)
-        if marker == _MARKER and name == _NAME:
-            if version != 1 or part != len(bodies) or part >= total:
-                return None
-            bodies.append(bytes(data[position + _PREFIX.size : position + 2 + size]))
-            parts = total
-        elif marker == b"\xff\xda":
-            return None
-        position += 2 + size
-    body = b"".join(bodies)
-    if len(body) % 2:
+    spans = index_spans(data)
+    if spans is None:
         return None
+    body = b"".join(data[start + INDEX_PREFIX_BYTES : end] for start, end in spans)
     lengths = np.frombuffer(body, ">u2").astype(np.int64) + 2
     scan = read_jpeg_header(data).scan_offset
     starts: np.ndarray[tuple[int], np.dtype[np.int64]] = np.concatenate(([0], np.cumsum(lengths)))

@@ -1,0 +1,256 @@
+"""JPEG decoders: one behaviour, several libraries.
+
+===========  =====================================================================
+simplejpeg   libjpeg-turbo's TurboJPEG, the fastest of them; always installed
+jpeg4py      the system's TurboJPEG; the extra ``jpeg``
+opencv       OpenCV's libjpeg-turbo; does not notice damage in coded data
+pil          PIL's libjpeg-turbo, the slowest; does not notice it either
+===========  =====================================================================
+
+All of them give the same pixels, bit for bit, at full size and at every factor: each is
+libjpeg-turbo with the accurate inverse DCT and smooth ("fancy") chroma upsampling.
+(So are PIL's own wheels; a PIL built against another libjpeg may differ
+in the last bits.  ``PIL.features.check("libjpeg_turbo")`` tells.)
+
+A JPEG that a library refuses is decoded by simplejpeg, which tells harmless
+oddities from damage (`fastdata.codecs.image.decode_jpeg`), so that all of them
+accept the same files but for damage that OpenCV and PIL do not notice.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal, TypeAlias
+
+import cv2
+import numpy as np
+import simplejpeg
+from PIL import Image
+
+from fastdata.codecs import Pixels
+from fastdata.codecs.image import decode_jpeg
+from fastdata.codecs.jpeg import read_jpeg_header
+from fastdata.errors import ImageError, MissingExtraError, OptionError
+
+__all__ = ["DecoderName", "JpegDecoder", "jpeg_decoder"]
+
+DecoderName: TypeAlias = Literal["auto", "simplejpeg", "jpeg4py", "opencv", "pil"]
+
+_EOI = b"\xff\xd9"
+
+
+class JpegDecoder(ABC):
+    """Decodes grey, YCbCr and RGB JPEGs of 8 bits.
+
+    Has no state: for any number of threads, and pickled by its name.  The interpreter's
+    lock is released while the library decodes.
+    """
+
+    name: ClassVar[str]
+
+    def decode(
+        self,
+        data: bytes | memoryview,
+        channels: int,
+        *,
+        factor: int = 1,
+        size: tuple[int, int] | None = None,
+        out: Pixels | None = None,
+    ) -> Pixels:
+        """Decode a JPEG file.
+
+        Parameters
+        ----------
+        data : bytes or memoryview of bytes
+        channels : {3, 1}
+            RGB, or grey: the brightness of a colour JPEG.
+        factor : {1, 2, 4, 8}
+            Decode at 1/factor of the size, by a smaller inverse DCT; both sides of the
+            image must then have 8 pixels or more.
+        size : tuple of int, optional
+            Height and width that the JPEG must have (before reduction), as the columns of
+            a shard say.  Without, bytes decide how much memory is allocated.
+        out : numpy.ndarray, optional
+            uint8, C-contiguous, of the result's shape, to decode into.
+
+        Returns
+        -------
+        numpy.ndarray
+            uint8, ceil(height / factor) x ceil(width / factor) x channels.
+
+        Raises
+        ------
+        ImageError
+            If this is not such a JPEG of that size, ends early, or is damaged.
+        OptionError
+            If `factor` or `out` cannot be used.
+        """
+        shape = self._shape(data, channels, factor, size)
+        if out is not None and (
+            out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous
+        ):
+            raise OptionError(
+                f"out must be uint8, C-contiguous and of shape {shape}; it is {out.dtype} of "
+                f"shape {out.shape} with strides {out.strides}"
+            )
+        pixels = self._decode(data, shape, factor, out)
+        if pixels is None:
+            pixels = decode_jpeg(bytes(data), read_jpeg_header(data), channels, factor)
+        if out is None or pixels is out:
+            return pixels
+        np.copyto(out, pixels)
+        return out
+
+    def _shape(
+        self, data: bytes | memoryview, channels: int, factor: int, size: tuple[int, int] | None
+    ) -> tuple[int, int, int]:
+        try:
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)  # 1.6 µs
+        except ValueError as error:
+            raise ImageError(f"the JPEG cannot be decoded: {error}") from error
+        if size is not None and (height, width) != size:
+            raise ImageError(
+                f"the image has shape {(height, width, channels)}, the columns say "
+                f"{(*size, channels)}"
+            )
+        if colours not in ("YCbCr", "Gray", "RGB"):
+            raise ImageError(f"the JPEG is {colours}; only YCbCr, grey and RGB are decoded here")
+        if factor not in (1, 2, 4, 8) or (factor > 1 and min(height, width) < 8):
+            raise OptionError(
+                f"factor is {factor}; it must be 1, 2, 4 or 8, and 1 for images with a side below "
+                f"8 pixels (this has {width} x {height})"
+            )
+        if data[-2:] != _EOI and _EOI not in bytes(data):
+            raise ImageError("the JPEG is truncated: it has no end-of-image marker")
+        return -(-height // factor), -(-width // factor), channels
+
+    @abstractmethod
+    def _decode(
+        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
+    ) -> Pixels | None:
+        """Decode to `shape`, into `out` where the library can; None where it refuses."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return jpeg_decoder, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"jpeg_decoder({self.name!r})"
+
+
+class _SimpleJpeg(JpegDecoder):
+    name = "simplejpeg"
+
+    def _decode(
+        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
+    ) -> Pixels | None:
+        height, width, channels = shape
+        try:
+            pixels: Pixels = simplejpeg.decode_jpeg(
+                data,
+                "RGB" if channels == 3 else "GRAY",
+                min_height=height,
+                min_width=width,
+                min_factor=factor,
+                buffer=out,
+            )
+        except ValueError:
+            return None
+        return pixels if out is None else out
+
+
+class _Jpeg4py(JpegDecoder):
+    name = "jpeg4py"
+
+    def __init__(self) -> None:
+        try:
+            import jpeg4py
+
+            jpeg4py.JPEG(np.zeros(0, np.uint8))  # loads the library
+        except (ImportError, OSError) as error:
+            raise MissingExtraError(
+                f"the JPEG decoder 'jpeg4py' is not installed ({error}). Install it by "
+                "pip install 'fastdata[jpeg]', and libjpeg-turbo for it by "
+                "apt-get install libturbojpeg0; or use the decoder 'simplejpeg'"
+            ) from error
+        self._module = jpeg4py
+
+    def _decode(
+        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
+    ) -> Pixels | None:
+        # TurboJPEG chooses the scale by the size of the array.
+        pixels = np.empty(shape, np.uint8) if out is None else out
+        layout = self._module.TJPF_RGB if shape[2] == 3 else self._module.TJPF_GRAY
+        try:
+            self._module.JPEG(np.frombuffer(data, np.uint8)).decode(pixels, layout)
+        except self._module.JPEGRuntimeError:
+            return None
+        return pixels
+
+
+class _OpenCV(JpegDecoder):
+    name = "opencv"
+
+    def _decode(
+        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
+    ) -> Pixels | None:
+        flags = cv2.IMREAD_COLOR_RGB if shape[2] == 3 else cv2.IMREAD_GRAYSCALE
+        flags |= _OPENCV_REDUCED[factor] | cv2.IMREAD_IGNORE_ORIENTATION
+        try:
+            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        except cv2.error:
+            return None
+        return None if pixels is None else np.asarray(pixels, np.uint8).reshape(shape)
+
+
+_OPENCV_REDUCED = {
+    1: 0,
+    2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
+    4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
+    8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
+}
+"""Bits that say "reduced"; whether colours are decoded is said by another."""
+
+
+class _Pil(JpegDecoder):
+    name = "pil"
+
+    def _decode(
+        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
+    ) -> Pixels | None:
+        try:
+            with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+                # "L" asks libjpeg for the brightness; convert("L") would come by way of RGB.
+                mode = "RGB" if shape[2] == 3 else "L"
+                image.draft(mode, (image.width // factor, image.height // factor))
+                return np.array(image.convert(mode)).reshape(shape)
+        except Exception:  # PIL's plugins raise nearly anything on damaged files
+            return None
+
+
+_DECODERS: dict[str, type[JpegDecoder]] = {
+    kind.name: kind for kind in (_SimpleJpeg, _Jpeg4py, _OpenCV, _Pil)
+}
+
+
+def jpeg_decoder(name: DecoderName = "auto") -> JpegDecoder:
+    """Return the JPEG decoder of that name.
+
+    Parameters
+    ----------
+    name : {"auto", "simplejpeg", "jpeg4py", "opencv", "pil"}
+        ``auto`` is the fastest that is installed: simplejpeg, which always is.
+
+    Raises
+    ------
+    MissingExtraError
+        If the library is not installed; the message says how to install it.
+    OptionError
+        If there is no such decoder.
+    """
+    kind = _DECODERS.get("simplejpeg" if name == "auto" else name)
+    if kind is None:
+        raise OptionError(
+            f"there is no JPEG decoder {name!r}; there are auto, {', '.join(_DECODERS)}"
+        )
+    return kind()
