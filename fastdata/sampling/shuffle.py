@@ -139,17 +139,20 @@ class _BlockLookup:
     def __init__(self, order: BlockShuffled, epoch: int) -> None:
         self._order = order
         self._epoch = epoch
-        self._block_count = -(-order.count // order.block_size)
-        self._missing = self._block_count * order.block_size - order.count
+        # No larger than the dataset, so that products stay in 64 bits.
+        self._block_size = min(order.block_size, order.count)
+        self._block_count = -(-order.count // self._block_size)
+        self._window_blocks = min(order.window_blocks, self._block_count)
+        self._missing = self._block_count * self._block_size - order.count
         drawn = self._drawn(self._block_count, LAST_BLOCK)(np.zeros(1, np.int64))
-        self._last_window = int(drawn[0]) // order.window_blocks
-        slots = min((self._last_window + 1) * order.window_blocks, self._block_count)
+        self._last_window = int(drawn[0]) // self._window_blocks
+        slots = min((self._last_window + 1) * self._window_blocks, self._block_count)
         self._last_slot = slots - 1
         self._blocks = self._drawn(self._block_count - 1, BLOCKS)
 
     def __call__(self, positions: Indices) -> Indices:
-        order = self._order
-        window_size = order.block_size * order.window_blocks
+        block_size = self._block_size
+        window_size = block_size * self._window_blocks
         # As if the short block were whole: the windows behind it move up.
         behind = positions >= (self._last_window + 1) * window_size - self._missing
         places = positions + self._missing * behind
@@ -157,15 +160,15 @@ class _BlockLookup:
         for window in np.unique(windows).tolist():
             here = np.flatnonzero(windows == window)
             start = window * window_size
-            stop = min(start + window_size, self._block_count * order.block_size)
+            stop = min(start + window_size, self._block_count * block_size)
             size = stop - start - self._missing * (window == self._last_window)
             shuffle = self._drawn(size, WINDOWS, window)
             places[here] = start + shuffle(places[here] - start)
-        slots, samples = np.divmod(places, order.block_size)
+        slots, samples = np.divmod(places, block_size)
         blocks = np.full_like(slots, self._block_count - 1)
         others = np.flatnonzero(slots != self._last_slot)
         blocks[others] = self._blocks(slots[others] - (slots[others] > self._last_slot))
-        found: Indices = blocks * order.block_size + samples
+        found: Indices = blocks * block_size + samples
         return found
 
     def _drawn(self, count: int, operation: int, index: int = 0) -> Permutation:

@@ -77,7 +77,9 @@ class Weighted(Order):
             raise OptionError(
                 f"all {self.count} weights are 0; at least one sample must be possible to draw"
             )
-        if not np.isfinite(self._weights.sum()):
+        with np.errstate(over="ignore"):
+            total = self._weights.sum()
+        if not np.isfinite(total):
             raise OptionError("the sum of the weights is infinite; scale them down")
         if num_samples is None:
             num_samples = self.count
