@@ -1,0 +1,43 @@
+"""Which sample stands where: the order of an epoch, cut into batches for a rank.
+
+Everything here is a pure function of (seed, epoch, rank, batch number).  Batch
+1,000 of epoch 7 is computed without touching the 999 before it, so resuming is
+a matter of two numbers, and every rank and worker agrees without talking.
+
+    Order.of(epoch)      position in the epoch -> sample index
+    Batches              positions -> batches of this rank
+    Batches.of(epoch)    one epoch: len() batches, [number] gives sample indices
+
+      order.py         what an order is; Sequential
+      permutation.py   a random permutation in constant memory
+      shuffle.py       Shuffled, BlockShuffled, and what `shuffle=` may be
+      weighted.py      Weighted, with replacement and without
+      samplers.py      samplers and batch samplers of the user's
+      batches.py       an order cut into batches for one rank
+
+Orders and batches have an `identity`: what must be the same for a place in an
+epoch (epoch, batch number) to mean the same thing later, elsewhere.
+"""
+
+from __future__ import annotations
+
+from fastdata.sampling.batches import Batches, EpochBatches
+from fastdata.sampling.order import Identity, Order, Sequential
+from fastdata.sampling.samplers import SampledBatches, SamplerOrder
+from fastdata.sampling.shuffle import BlockShuffle, BlockShuffled, Shuffled, order_of
+from fastdata.sampling.weighted import Weighted
+
+__all__ = [
+    "Batches",
+    "BlockShuffle",
+    "BlockShuffled",
+    "EpochBatches",
+    "Identity",
+    "Order",
+    "SampledBatches",
+    "SamplerOrder",
+    "Sequential",
+    "Shuffled",
+    "Weighted",
+    "order_of",
+]

@@ -1,0 +1,182 @@
+"""An order cut into batches for one rank.
+
+    batch k of all ranks together    positions k * B to (k + 1) * B of the epoch,
+                                     B = batch_size * world_size
+    rank r's part of them            every world_size-th, from the r-th
+
+So the samples of batch k are the same whichever way B is divided into ranks,
+and training can continue on another number of ranks in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastdata.errors import OptionError
+from fastdata.sampling.order import Identity, Indices, Lookup, Order, check_count
+
+__all__ = ["Batches", "EpochBatches"]
+
+WINDOW_SAMPLES = 8192
+"""Samples looked up together.  A shuffled batch of 512 takes 160 us by itself, for NumPy's calls
+cost more than what they compute, and 30 us as one of 16; more than 8,192 samples gain nothing."""
+
+
+class EpochBatches(Sequence[Indices]):
+    """The batches of one epoch: ``batches[k]`` is int64 [n], sample indices.
+
+    Each lookup gives an array of its own.  Safe to read from several threads
+    and after a fork.
+    """
+
+    def __getitem__(self, number: int) -> Indices:  # type: ignore[override]
+        self._check(number)
+        return self._find(number)
+
+    @abstractmethod
+    def samples_in(self, number: int) -> int:
+        """Return the number of samples of batch `number`, without looking them up."""
+
+    @abstractmethod
+    def _find(self, number: int) -> Indices:
+        """Return the sample indices of a batch that there is."""
+
+    def _check(self, number: int) -> None:
+        if not 0 <= number < len(self):
+            raise IndexError(f"batch {number} of an epoch of {len(self)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """An order cut into batches for one rank.
+
+    Parameters
+    ----------
+    order : Order
+    batch_size : int
+        Samples a batch and rank.
+    drop_last : bool
+        True: positions that do not make a whole batch on every rank are left
+        out.  False: the last batch may be smaller, and where its positions do
+        not divide over the ranks, some of them are repeated (`padding` says
+        how many), so that every rank has as many.  The repeated ones are of
+        the same batch, so that its samples are the same for any world size.
+    rank, world_size : int
+        Which share, of how many.
+    even : bool
+        False, for exact evaluation: each position once over all ranks, nothing
+        repeated and nothing left out.  Some ranks may have one sample less,
+        and one batch less, than others: keep collective operations (gradients
+        of DDP, `all_gather`) out of the loop.
+
+    Raises
+    ------
+    OptionError
+        If a number is out of its range, or `drop_last` is combined with
+        ``even=False``.
+    """
+
+    order: Order
+    batch_size: int
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+    even: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size, 1)
+        check_count("world_size", self.world_size, 1)
+        check_count("rank", self.rank, 0)
+        if self.rank >= self.world_size:
+            raise OptionError(f"rank is 0 to {self.world_size - 1}, not {self.rank}")
+        if self.drop_last and not self.even:
+            raise OptionError(
+                "drop_last=True leaves samples out, and even=False is for exactly all of them; "
+                "choose one"
+            )
+
+    @property
+    def samples(self) -> int:
+        """Samples of an epoch on this rank; the same on every rank if `even`."""
+        per_rank, rest = divmod(len(self.order), self.world_size)
+        if self.drop_last:
+            return per_rank - per_rank % self.batch_size
+        return per_rank + (rest > (0 if self.even else self.rank))
+
+    @property
+    def padding(self) -> int:
+        """Positions repeated over all ranks so that each has as many samples."""
+        if not self.even:
+            return 0
+        return max(0, self.samples * self.world_size - len(self.order))
+
+    @property
+    def identity(self) -> Identity:
+        """What must be the same for a saved place to make sense, on this world size or another."""
+        return {
+            **self.order.identity,
+            "global_batch_size": self.batch_size * self.world_size,
+            "drop_last": self.drop_last,
+            "even": self.even,
+        }
+
+    def __len__(self) -> int:
+        """Batches of an epoch on this rank."""
+        return -(-self.samples // self.batch_size)
+
+    def of(self, epoch: int) -> EpochBatches:
+        """Return the batches of an epoch."""
+        return _CutEpoch(self, self.order.of(epoch))
+
+
+class _CutEpoch(EpochBatches):
+    """The batches of one epoch of an order.
+
+    Batches are looked up some at a time and kept until others are asked for.
+    There is no lock: threads at a boundary may look up the same twice, and a
+    fork finds nothing held.
+    """
+
+    def __init__(self, batches: Batches, lookup: Lookup) -> None:
+        self._batches = batches
+        self._lookup = lookup
+        self._length = len(batches)
+        self._samples = batches.samples
+        self._batches_at_once = max(1, WINDOW_SAMPLES // batches.batch_size)
+        # Number of the first batch, samples; replaced as one, never changed.
+        self._window = -1, np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def samples_in(self, number: int) -> int:
+        self._check(number)
+        size = self._batches.batch_size
+        return min(size, self._samples - number * size)
+
+    def _find(self, number: int) -> Indices:
+        size = self._batches.batch_size
+        wanted = number - number % self._batches_at_once
+        first, samples = self._window
+        if first != wanted:
+            samples = self._look_up(wanted * size, (wanted + self._batches_at_once) * size)
+            self._window = wanted, samples
+        start = (number - wanted) * size
+        found: Indices = samples[start : start + size].copy()
+        return found
+
+    def _look_up(self, start: int, stop: int) -> Indices:
+        """Return the samples of this rank from its `start`-th to before its `stop`-th."""
+        cut = self._batches
+        mine = np.arange(start, min(stop, self._samples), dtype=np.int64)
+        positions = mine * cut.world_size + cut.rank
+        if cut.padding:
+            # Positions past the end begin again at the first one of the last batch.
+            last = (self._length - 1) * cut.batch_size * cut.world_size
+            past = positions >= len(cut.order)
+            positions[past] = last + (positions[past] - last) % (len(cut.order) - last)
+        return self._lookup(positions)

@@ -1,0 +1,84 @@
+"""What an order is: a function from positions of an epoch to sample indices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError
+
+__all__ = ["Identity", "Indices", "Lookup", "Order", "Sequential", "check_count"]
+
+Indices: TypeAlias = NDArray[np.int64]
+Lookup: TypeAlias = Callable[[Indices], Indices]
+Identity: TypeAlias = dict[str, bool | int | str]
+"""What makes two orders the same, as plain JSON values."""
+
+
+class Order(ABC):
+    """Where each sample of an epoch stands.
+
+    `len` is the number of positions in an epoch.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def of(self, epoch: int) -> Lookup:
+        """Return a function from positions to sample indices, both int64 [n].
+
+        Positions are from 0 to ``len(self) - 1``.  This call may be expensive,
+        once an epoch; what it returns is cheap to call, best with thousands
+        of positions at a time, and safe to call from several threads and
+        after a fork.
+        """
+
+    @property
+    def identity(self) -> Identity:
+        """What must be the same for a position of an epoch to mean the same sample."""
+        return {"order": type(self).__name__, "samples": len(self), **self._options()}
+
+    @abstractmethod
+    def _options(self) -> Identity:
+        """Return the part of `identity` that is this order's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequential(Order):
+    """Every sample, in the order of the dataset.
+
+    Parameters
+    ----------
+    count : int
+        Number of samples.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        check_count("count", self.count, 0)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def of(self, epoch: int) -> Lookup:
+        return _same
+
+    def _options(self) -> Identity:
+        return {}
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Refuse what is no int of at least `least`, or more than 2**62."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**62:
+        raise OptionError(f"{name} is an int from {least} to 2**62, not {value!r}")
+
+
+def _same(positions: Indices) -> Indices:
+    return positions

@@ -1,0 +1,185 @@
+"""Orders and batches that a user's own sampler decides.
+
+Such an epoch is a list: the sampler is run through at its beginning, after
+``set_epoch(epoch)`` where it, or the sampler inside it, has that method.
+Resuming is exact if it then yields the same again.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sized
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import OptionError
+from fastdata.sampling.batches import EpochBatches
+from fastdata.sampling.order import Identity, Indices, Lookup, Order
+
+__all__ = ["SampledBatches", "SamplerOrder"]
+
+
+class SamplerOrder(Order):
+    """The order that a user's sampler yields.
+
+    Parameters
+    ----------
+    sampler : iterable of int, with a length
+        Negative indices count from the end of the dataset.
+    count : int
+        Number of samples of the dataset, to check indices against.
+
+    Raises
+    ------
+    OptionError
+        If the sampler has no length; from `of`, if it yields more or fewer
+        indices than that, or what is no index of the dataset.
+    """
+
+    def __init__(self, sampler: Iterable[int], count: int) -> None:
+        self._sampler = sampler
+        self._length = _length("sampler", sampler, "indices")
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._length
+
+    def of(self, epoch: int) -> Lookup:
+        _set_epoch(self._sampler, epoch)
+        # One more than it should yield tells enough, of a sampler that never ends too.
+        samples = _indices("sampler", islice(self._sampler, self._length + 1))
+        _check_yielded("sampler", len(samples), self._length, "indices")
+        _check_inside("sampler", samples, -self._count, self._count)
+        samples[samples < 0] += self._count
+        return samples.take
+
+    def _options(self) -> Identity:
+        return {"sampler": type(self._sampler).__name__}
+
+
+class SampledBatches:
+    """The batches that a user's batch sampler yields, with the interface of `Batches`.
+
+    All are this rank's: with several ranks, the batch sampler yields those of
+    its rank, and as many on every rank.  They may differ in size.
+
+    Parameters
+    ----------
+    batch_sampler : iterable of sequences of int, with a length
+        Yields the sample indices of one batch at a time.
+    count : int
+        Number of samples of the dataset, to check indices against.
+
+    Raises
+    ------
+    OptionError
+        If the batch sampler has no length; from `of`, if it yields more or
+        fewer batches than that, an empty one, or what is no index of the
+        dataset.
+    """
+
+    padding = 0
+    """Nothing is repeated: a batch sampler says itself what it wants."""
+
+    samples = None
+    """Samples of an epoch are known only by running the batch sampler."""
+
+    def __init__(self, batch_sampler: Iterable[Iterable[int]], count: int) -> None:
+        self._batch_sampler = batch_sampler
+        self._length = _length("batch_sampler", batch_sampler, "batches")
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._length
+
+    def of(self, epoch: int) -> EpochBatches:
+        """Return the batches of an epoch."""
+        _set_epoch(self._batch_sampler, epoch)
+        batches = []
+        for number, batch in enumerate(islice(self._batch_sampler, self._length + 1)):
+            name = f"batch_sampler, in batch {number},"
+            if not isinstance(batch, Iterable):
+                raise OptionError(
+                    f"the {name} yielded {batch!r}, but a batch is a list of sample indices; what "
+                    "yields single indices is a sampler (sampler=...)"
+                )
+            samples = _indices(name, batch)
+            if not samples.size:
+                raise OptionError(f"the {name} yielded no samples; leave empty batches out")
+            _check_inside(name, samples, 0, self._count)
+            batches.append(samples)
+        _check_yielded("batch_sampler", len(batches), self._length, "batches")
+        return _SampledEpoch(batches)
+
+    @property
+    def identity(self) -> Identity:
+        """What must be the same for a saved place to make sense."""
+        return {
+            "order": type(self).__name__,
+            "batches": self._length,
+            "batch_sampler": type(self._batch_sampler).__name__,
+        }
+
+
+class _SampledEpoch(EpochBatches):
+    """The batches of an epoch, as they were yielded."""
+
+    def __init__(self, batches: list[Indices]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def samples_in(self, number: int) -> int:
+        self._check(number)
+        return len(self._batches[number])
+
+    def _find(self, number: int) -> Indices:
+        samples: Indices = self._batches[number].copy()
+        return samples
+
+
+def _length(name: str, sampler: object, what: str) -> int:
+    if not isinstance(sampler, Sized):
+        raise OptionError(
+            f"{name} {type(sampler).__name__} has no length; a {name} yields the {what} "
+            "of one epoch and says how many they are (__len__)"
+        )
+    return len(sampler)
+
+
+def _set_epoch(sampler: object, epoch: int) -> None:
+    # torch's BatchSampler has no set_epoch, but a DistributedSampler in it has.
+    for part in (sampler, getattr(sampler, "sampler", None)):
+        set_epoch = getattr(part, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+
+
+def _indices(name: str, values: Iterable[Any]) -> Indices:
+    """Return what a sampler yielded, int64 [n]; refuse what is no integer."""
+
+    def index(value: Any) -> int:
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise OptionError(f"the {name} yielded {value!r}, which is not an index") from None
+
+    return np.fromiter(map(index, values), np.int64)
+
+
+def _check_yielded(name: str, yielded: int, length: int, what: str) -> None:
+    if yielded != length:
+        number = f"more than {length}" if yielded > length else yielded
+        raise OptionError(f"the {name} yielded {number} {what}, but its length is {length}")
+
+
+def _check_inside(name: str, samples: Indices, least: int, count: int) -> None:
+    outside = samples[(samples < least) | (samples >= count)]
+    if outside.size:
+        hint = "; negative indices are not taken here" if least == 0 > outside[0] else ""
+        raise OptionError(
+            f"the {name} yielded {outside[0]}, but the dataset has {count} samples{hint}"
+        )
