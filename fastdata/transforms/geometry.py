@@ -179,6 +179,21 @@ class Geometry:
         right = np.clip(first.left + first.width, left, self.source_width)
         return top, left, bottom - top, right - left
 
+    @property
+    def only_window(self) -> tuple[Ints, Ints, Ints, Ints] | None:
+        """The one window that is all there is besides flips; None if there is more.
+
+        (top, left, height, width), int64 [n] each; the whole image where
+        nothing is cut.
+        """
+        if not self.steps:
+            zeros = np.zeros_like(self.source_height)
+            return zeros, zeros, self.source_height, self.source_width
+        first = self.steps[0]
+        if len(self.steps) > 1 or not isinstance(first, _Windows):
+            return None
+        return first.top, first.left, first.height, first.width
+
     def programs(self) -> list[Program]:
         """Return what to do with each image, in order."""
         rows = [step.rows() for step in self.steps]
