@@ -212,6 +212,21 @@ class Geometry:
         rest = replace(self, steps=steps).programs()
         return list(map(Crop, windows, _reductions(steps, region[2], region[3]), rest))
 
+    @property
+    def only_window(self) -> tuple[Ints, Ints, Ints, Ints] | None:
+        """The one window that is all there is besides flips; None if there is more.
+
+        (top, left, height, width), int64 [n] each; the whole image where
+        nothing is cut.
+        """
+        if not self.steps:
+            zeros = np.zeros_like(self.source_height)
+            return zeros, zeros, self.source_height, self.source_width
+        first = self.steps[0]
+        if len(self.steps) > 1 or not isinstance(first, _Windows):
+            return None
+        return first.top, first.left, first.height, first.width
+
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
         rows = [step.rows() for step in self.steps]

@@ -1,0 +1,87 @@
+"""Copy many equally long blobs out of a memory map at once.
+
+A batch of raw images is a gather: rows of one length from anywhere in a file
+to the rows of one array.  Done by large NumPy calls, without the GIL, it runs
+at the speed of memory; one image at a time, Python would take longer than the
+copying (0.6 µs a row, where 3 kB are copied in 0.1 µs).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.formats.layout import checksum
+
+__all__ = ["gather_rows"]
+
+LONG_ROW_BYTES = 32_768
+"""Length from which on rows are copied one by one.
+
+Indexing writes every row twice; copying it alone costs 0.6 µs of Python,
+during which other threads wait.  Measured with two threads, µs a row, indexed
+and alone: 3 kB 0.2 and 2.0, 8 kB 0.9 and 2.3, 16 kB 1.8 and 2.8, 64 kB 7.3 and
+6.3, 150 kB 10.6 and 9.8 (`memcpy`: 9.3).
+"""
+
+CHUNK_BYTES = 1 << 20
+"""Most that is indexed at a time, which bounds the temporary copy."""
+
+
+def gather_rows(
+    memory: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    length: int,
+    out: NDArray[np.uint8],
+    checksums: NDArray[np.uint64] | None = None,
+) -> NDArray[np.intp]:
+    """Copy ``memory[offsets[k] : offsets[k] + length]`` to ``out[k]`` for every k.
+
+    Parameters
+    ----------
+    memory : ndarray of uint8, shape [size], C-contiguous
+        The file.  Never written to.
+    offsets : ndarray of int64, shape [n]
+        Where each row begins, in bytes; in any order, with repetitions.
+    length : int
+        Bytes of a row, at least 1.
+    out : ndarray of uint8, shape [n, length]
+        Rows C-contiguous, no part of `memory`.
+    checksums : ndarray of uint64, shape [n], optional
+        What each row should hash to (`fastdata.formats.layout.checksum`).  It
+        is the copy that is hashed, while it is in the cache: that adds 1.6 µs to
+        the 10 µs of a row of 150 kB, and 0.2 µs to the 0.2 µs of one of 3 kB.
+
+    Returns
+    -------
+    ndarray of intp, shape [bad]
+        Ascending positions k of rows that are not to be used, because they do
+        not lie inside `memory` or do not match their checksum; what is in
+        ``out[k]`` is then not defined.  Empty if all is well.  Which sample of
+        which file that was, the caller knows.
+
+    Notes
+    -----
+    Thread-safe; without the GIL while copying.
+    """
+    outside = (offsets < 0) | (offsets > len(memory) - length)
+    bad = np.flatnonzero(outside).tolist()
+    if bad:  # read from the beginning instead, if there is one
+        if length > len(memory):
+            return np.asarray(bad, np.intp)
+        offsets = np.where(outside, 0, offsets)
+    rows_at_once = 1 if length >= LONG_ROW_BYTES else max(1, CHUNK_BYTES // length)
+    # Row b is the one that begins at byte b: they overlap, and nothing is copied yet.
+    rows: NDArray[np.uint8] = np.ndarray(
+        (max(0, len(memory) - length + 1), length), np.uint8, memory, strides=(1, 1)
+    )
+    for start in range(0, len(offsets), rows_at_once):
+        stop = start + rows_at_once
+        if rows_at_once == 1:
+            out[start] = rows[offsets[start]]
+        else:
+            out[start:stop] = rows[offsets[start:stop]]
+        if checksums is not None:
+            pairs = zip(out[start:stop], checksums[start:stop].tolist(), strict=True)
+            bad += [k for k, (row, due) in enumerate(pairs, start) if checksum(row) != due]
+    return np.unique(np.asarray(bad, np.intp))
