@@ -32,13 +32,11 @@ from fastdata.errors import OptionError
 from fastdata.sampling import (
     Batches,
     BlockShuffle,
-    BlockShuffled,
     Order,
     SampledBatches,
     SamplerOrder,
-    Sequential,
-    Shuffled,
     Weighted,
+    order_of,
 )
 from fastdata.transforms.pipeline import Pipeline, Transform
 from fastdata.transforms.pixel import ToDtype
@@ -224,6 +222,7 @@ def loader(
                 drop_last=drop_last,
                 rank=rank,
                 world_size=world_size,
+                even=even,
             )
         if worker_method == "auto":
             worker_method = choose_method(
@@ -339,11 +338,7 @@ def _order(
                 f"weights has {weighted.count} numbers, but the dataset has {count} samples"
             )
         return weighted
-    if shuffle == "block":
-        shuffle = BlockShuffle()
-    if isinstance(shuffle, BlockShuffle):
-        return BlockShuffled(count, seed, shuffle.block_size, shuffle.window_blocks)
-    return Shuffled(count, seed) if shuffle else Sequential(count)
+    return order_of(shuffle, count, seed)
 
 
 def _check_order(

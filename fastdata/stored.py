@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder
-from fastdata.codecs.encode import decode_stored, decode_window
+from fastdata.codecs.encode import decode_stored
+from fastdata.codecs.window import decode_window
 from fastdata.errors import ImageError, ShardCorruptError
+from fastdata.formats.gather import gather_rows
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField
@@ -72,7 +74,8 @@ class StoredImages:
         self._starts: list[int] = self._offsets.tolist()
         self._lengths: list[int] = self.lengths.tolist()
         self._codecs: list[int] = self._column("codec").tolist()
-        self._checksums: list[int] = self._column("checksum", np.uint64).tolist()
+        self._checksums = self._column("checksum", np.uint64)
+        self._expected: list[int] = self._checksums.tolist()
         self._shapes = list(zip(self.heights.tolist(), self.widths.tolist(), strict=True))
         readers: list[ShardReader | None] = [None] * len(self)
         for reader, places, _ in located:
@@ -115,7 +118,7 @@ class StoredImages:
         data = reader.data[start : start + self._lengths[place]]
         if start < 0 or len(data) != self._lengths[place]:
             return self._located_bytes(place)
-        if reader.checks and checksum(data) != self._checksums[place]:
+        if reader.checks and checksum(data) != self._expected[place]:
             return self._located_bytes(place)
         return data
 
@@ -196,6 +199,38 @@ class StoredImages:
         return ShardCorruptError(
             f"{reader.path}: {self.name!r} of sample {row} (key {reader.key(row)!r}): {error}"
         )
+
+    def gather(self, out: Pixels) -> list[int]:
+        """Copy all images, which are raw and of one size, to `out` at once.
+
+        Parameters
+        ----------
+        out : ndarray of uint8, shape [n, H, W, C]
+            Of their size, C-contiguous.
+
+        Returns
+        -------
+        list of int
+            Places of damaged images, whose part of `out` is undefined; `read`
+            says what is wrong with each.
+        """
+        length = out.shape[1] * out.shape[2] * out.shape[3]
+        bad = np.flatnonzero(self.lengths != length)
+        rows = out.reshape(len(out), length)
+        for reader, places, _ in self._located:
+            whole = len(self._located) == 1
+            target = rows if whole else np.empty((len(places), length), np.uint8)
+            damaged = gather_rows(
+                np.frombuffer(reader.data, np.uint8),
+                self._offsets[places],
+                length,
+                target,
+                self._checksums[places] if reader.checks else None,
+            )
+            if not whole:
+                rows[places] = target
+            bad = np.concatenate([bad, places[damaged]])
+        return sorted(set(bad.tolist()))
 
     def read_ahead(self) -> None:
         """Ask the system to read the stored bytes of all images soon; returns at once.

@@ -124,6 +124,11 @@ class Batches:
             "even": self.even,
         }
 
+    @property
+    def joins(self) -> bool:
+        """Whether an epoch may be looked up before the one before it has ended."""
+        return self.order.pure
+
     def __len__(self) -> int:
         """Batches of an epoch on this rank."""
         return -(-self.samples // self.batch_size)

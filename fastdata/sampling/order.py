@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ class Order(ABC):
 
     `len` is the number of positions in an epoch.
     """
+
+    pure: ClassVar[bool] = True
+    """Whether `of` may be called for an epoch before the one before it has ended."""
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sized
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ class SamplerOrder(Order):
         If the sampler has no length; from `of`, if it yields more or fewer
         indices than that, or what is no index of the dataset.
     """
+
+    pure: ClassVar[bool] = False
 
     def __init__(self, sampler: Iterable[int], count: int) -> None:
         self._sampler = sampler
@@ -82,6 +84,9 @@ class SampledBatches:
 
     padding = 0
     """Nothing is repeated: a batch sampler says itself what it wants."""
+
+    joins = False
+    """The batch sampler is asked for an epoch when it begins, not before."""
 
     samples = None
     """Samples of an epoch are known only by running the batch sampler."""
