@@ -4,21 +4,83 @@ Fresh memory is expensive: the kernel zeroes each page when it is first
 touched, which made a normalised float32 batch of 256 x 3 x 224 x 224 (154 MB)
 cost more than decoding its images.  So blocks go round: when the last view of a
 batch has died, be it a tensor, a NumPy array or a storage, its block returns.
+
+    take -> Slot: a lease of a block --- last view dies ---> unused -> take, or freed
 """
 
 from __future__ import annotations
 
-import math
+import itertools
+import os
 import weakref
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["BufferPool"]
+from fastdata.engine.sharing import map_file, new_file
+from fastdata.errors import WorkerError
 
-Block: TypeAlias = NDArray[Any]
+__all__ = ["Block", "BufferPool", "Kind", "Slot"]
+
+Kind: TypeAlias = Literal["private", "pinned", "shared"]
+
+_ALIGNMENT = 64
+"""Bytes; that of torch's own memory, and of a cache line."""
+
+_numbers = itertools.count()
+
+
+class Block:
+    """Memory that goes from batch to batch.
+
+    Attributes
+    ----------
+    number : int
+        Its name, never used again in this process or those forked from it.
+    nbytes : int
+    descriptor : int or None
+        Of the file behind shared memory; open as long as this object lives.
+    """
+
+    def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
+        self.number = next(_numbers)
+        self.nbytes = nbytes
+        self.descriptor = descriptor
+        if descriptor is not None:
+            weakref.finalize(self, os.close, descriptor).atexit = False
+
+    def __repr__(self) -> str:
+        kind = "memory" if self.descriptor is None else "shared memory"
+        return f"<Block {self.number}: {self.nbytes} bytes of {kind}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A lease of a block: everything made from it keeps it.
+
+    Attributes
+    ----------
+    tensor : torch.Tensor, uint8, shape [n]
+        The memory, of undefined content, aligned to 64 bytes.  Cut a batch's
+        tensors from it: ``slot.tensor[start:stop].view(dtype).view(shape)``.
+        Of pinned memory those share torch's own storage, by which torch knows
+        of copies to a GPU that are still under way; arrays and what
+        ``torch.from_numpy`` makes of them do not.
+    block : Block
+        What is behind it.  To hold only this does not keep the lease.
+    """
+
+    tensor: torch.Tensor
+    block: Block
+
+    @property
+    def memory(self) -> NDArray[np.uint8]:
+        """The same memory as an array, uint8 [n]; keeps the lease like any other view."""
+        array: NDArray[np.uint8] = self.tensor.numpy()
+        return array
 
 
 class BufferPool:
@@ -27,43 +89,133 @@ class BufferPool:
     Parameters
     ----------
     keep : int
-        Unused blocks that are kept; more are freed, the oldest first.
-    pinned : bool
-        Pinned memory, from torch's own caching allocator.
+        Unused blocks that are kept; more are freed, the oldest first.  So the
+        pool grows while somebody keeps a hundred batches, and shrinks after.
+    kind : {"private", "pinned", "shared"}
+        Pinned memory is from torch's own caching allocator, which keeps what it
+        likes.  A block of shared memory is a file that has no name: it can be
+        sent to another process, takes nothing of ``/dev/shm``, and is gone with
+        the last process that has it, however that ends.
 
     Notes
     -----
-    Thread-safe.  Tensors stay valid however long they are kept, also after
-    the pool is gone.
+    Thread-safe.  Slots stay valid however long they are kept, also after the
+    pool is closed or gone.  In a forked process a pool begins anew, and shared
+    memory taken before the fork is still the parent's, which will use it again.
     """
 
-    def __init__(self, keep: int, *, pinned: bool = False) -> None:
-        self.keep = keep
-        self.pinned = pinned
-        # By id, oldest first.  A batch may die in any thread and, through the
-        # garbage collector, in the middle of any line here: hence no step
-        # below relies on what the one before has seen.
-        self._unused: dict[int, Block] = {}
+    def __init__(self, keep: int, *, kind: Kind = "private") -> None:
+        self.kind = kind
+        self._state = _State(keep)
+        self._largest = 0
+        weakref.finalize(self, _State.close, self._state).atexit = False
 
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return a contiguous CPU tensor of undefined content."""
-        if self.pinned:
-            return torch.empty(shape, dtype=dtype, pin_memory=True)
-        block = self._block(math.prod(shape) * dtype.itemsize)
-        # The tensor keeps this view of the block alive, and nothing else does:
-        # it dies with the storage that all tensors made from this one share.
-        lease = block.view()
-        weakref.finalize(lease, _give_back, self._unused, self.keep, block).atexit = False
-        return torch.from_numpy(lease).view(dtype).view(shape)
+    def take(self, nbytes: int) -> Slot:
+        """Return a slot of `nbytes` bytes of undefined content.
 
-    def _block(self, size: int) -> Block:
-        for key, block in reversed(list(self._unused.items())):
-            if block.size == size and self._unused.pop(key, None) is not None:
-                return block
-        return np.empty(size, np.uint8)
+        Raises
+        ------
+        WorkerError
+            If the system has no shared memory or file descriptors left.
+        """
+        if self.kind == "pinned":
+            tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            block = Block(nbytes)
+            self._state.lease(tensor.untyped_storage(), block, None)
+            return Slot(tensor, block)
+        self._largest = max(self._largest, nbytes)
+        block, memory = self._state.unused_of(nbytes) or self._new()
+        lease = _Lease(memory)
+        self._state.lease(lease, block, memory)
+        return Slot(torch.from_numpy(np.asarray(lease)[:nbytes]), block)
+
+    def _new(self) -> _Memory:
+        # As large as the largest, so that a short last batch leaves no block
+        # that is too small for the next.  Pages never touched take no memory.
+        nbytes = max(self._largest, 1)
+        if self.kind == "private":
+            spacious = np.empty(nbytes + _ALIGNMENT - 1, np.uint8)
+            start = -spacious.ctypes.data % _ALIGNMENT
+            return Block(nbytes), spacious[start : start + nbytes]
+        try:
+            block = Block(nbytes, new_file(nbytes))
+            assert block.descriptor is not None
+            return block, map_file(block.descriptor, nbytes)
+        except (OSError, RuntimeError) as error:
+            raise WorkerError(
+                f"no shared memory for another batch of {nbytes} bytes ({error}); {self.in_use} "
+                "batches are in use. Keep fewer of them, or copies of what is needed from them "
+                "(a batch lives as long as any view of it); raise the limit of open files "
+                '(ulimit -n); or use worker_method="thread"'
+            ) from error
+
+    @property
+    def in_use(self) -> int:
+        """Slots that somebody still has a view of."""
+        return len(self._state.leased)
+
+    @property
+    def unused(self) -> int:
+        """Blocks that wait for the next batch."""
+        return len(self._state.free)
+
+    def close(self) -> None:
+        """Free unused blocks now, and others as soon as they come back.  Idempotent."""
+        self._state.close()
 
 
-def _give_back(unused: dict[int, Block], keep: int, block: Block) -> None:
-    unused[id(block)] = block
-    for key in list(unused)[: max(0, len(unused) - keep)]:
-        unused.pop(key, None)
+_Memory: TypeAlias = "tuple[Block, NDArray[np.uint8]]"
+
+
+class _Lease:
+    """Stands between a block and all views of it, which NumPy would tie to the block itself."""
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self.__array_interface__ = memory.__array_interface__
+
+
+@dataclass(eq=False)
+class _State:
+    """What a pool and its leases share: leases must not keep the pool alive.
+
+    A batch may die in any thread and, through the garbage collector, in the
+    middle of any line here.  So there is no lock, which its own thread might
+    hold, and no step relies on what the one before has seen.
+    """
+
+    keep: int
+    free: dict[int, _Memory] = field(default_factory=dict)  # oldest first
+    leased: dict[int, None] = field(default_factory=dict)
+    owner: int = field(default_factory=os.getpid)
+
+    def unused_of(self, nbytes: int) -> _Memory | None:
+        """Take out the block that came back last, of those that are large enough."""
+        if os.getpid() != self.owner:  # forked: these blocks are the parent's
+            self.free, self.leased, self.owner = {}, {}, os.getpid()
+        for number, (block, _) in reversed(list(self.free.items())):
+            if block.nbytes >= nbytes:
+                found = self.free.pop(number, None)
+                if found is not None:
+                    return found
+        return None
+
+    def lease(self, lease: Any, block: Block, memory: NDArray[np.uint8] | None) -> None:
+        """Have a block come back when `lease` dies; without `memory`, it is only counted."""
+        self.leased[block.number] = None
+        weakref.finalize(lease, self._give_back, os.getpid(), block, memory).atexit = False
+
+    def _give_back(self, owner: int, block: Block, memory: NDArray[np.uint8] | None) -> None:
+        if os.getpid() != owner:
+            return
+        self.leased.pop(block.number, None)
+        if memory is not None:
+            self.free[block.number] = block, memory
+            self._trim()
+
+    def _trim(self) -> None:
+        for number in list(self.free)[: max(0, len(self.free) - self.keep)]:
+            self.free.pop(number, None)
+
+    def close(self) -> None:
+        self.keep = 0
+        self._trim()
