@@ -106,7 +106,7 @@ class ShardSet:
     ) -> list[
         tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]
     ]:
-        """Return for each shard of these samples: its reader, their places here, their rows there."""
+        """Return for each shard of these samples: reader, their places, their rows in it."""
         if len(self.paths) == 1:
             return [(self.reader(0), np.arange(len(indices)), indices)]
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
@@ -120,7 +120,7 @@ class ShardSet:
         """Return a column's entries at these samples, as a copy."""
         result: np.ndarray[Any, Any] | None = None
         for reader, places, rows in self.split(indices):
-            values = reader.column(name)[rows]
+            values: np.ndarray[Any, Any] = reader.column(name)[rows]
             if len(places) == len(indices):
                 return values
             if result is None:

@@ -355,7 +355,9 @@ def _check_order(
     }
     chosen = [name for name, given in deciding.items() if given]
     if len(chosen) > 1:
-        raise OptionError(f"{' and '.join(chosen)}: one of them decides the order; leave out the rest")
+        raise OptionError(
+            f"{' and '.join(chosen)}: one of them decides the order; leave out the rest"
+        )
     if batch_sampler is not None and (batch_size != 1 or drop_last):
         raise OptionError("a batch_sampler decides the batches: leave out batch_size and drop_last")
 

@@ -249,4 +249,3 @@ class StoredImages:
             firsts = starts[begins]
             lasts = np.maximum.reduceat(ends, begins)
             reader.will_need(firsts, lasts)
-

@@ -21,7 +21,6 @@ from memory_data import ALL_FIELDS, MemoryData, digest, image_of
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import cores
-from fastdata.engine.buffers import BufferPool
 from fastdata.engine.threads import THREAD_NAME
 from fastdata.errors import DatasetNotFoundError, OptionError, ShardCorruptError
 from fastdata.loading import Loader, loader
@@ -198,7 +197,8 @@ def test_a_sampler_decides_the_order() -> None:
 
 def test_unequal_sizes_without_a_geometric_transform_are_explained() -> None:
     with pytest.raises(
-        OptionError, match=r"20 x 20 in sample 0 and 21 x 21 in sample 1 .*RandomResizedCrop"
+        OptionError,
+        match=r"20 x 20 in the first sample of this batch and 21 x 21 in sample 1 .*RandomResizedCrop",
     ):
         next(iter(loader(MemoryData(), batch_size=4, num_workers=2)))
 
@@ -264,7 +264,7 @@ def test_an_error_comes_in_its_place_and_as_itself(num_workers: int) -> None:
     with pytest.raises(ShardCorruptError, match="sample 17 of 'image' is corrupt") as caught:
         next(it)
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert "read_image" in frames
+    assert "read" in frames
     assert workers_alive() == []
     assert list(it) == []
 
@@ -332,10 +332,48 @@ def test_an_exception_in_the_training_loop_leaves_no_threads() -> None:
     assert workers_alive() == []
 
 
-def test_the_end_of_an_epoch_leaves_no_threads() -> None:
-    it = iter(loader(MemoryData(10), batch_size=2, transform=RRC, num_workers=3))
+@pytest.mark.parametrize("options", [{"persistent_workers": False}, {"sampler": [3, 1]}])
+def test_an_epoch_that_is_not_joined_to_the_next_leaves_no_threads(options: dict[str, Any]) -> None:
+    it = loader(MemoryData(10), transform=RRC, num_workers=3, **options)
     list(it)
     assert workers_alive() == []
+
+
+def test_a_loader_that_is_dropped_leaves_no_threads() -> None:
+    it = loader(MemoryData(10), batch_size=2, transform=RRC, num_workers=3)
+    list(it)
+    assert len(workers_alive()) == 3, "they have begun the next epoch"
+    del it
+    assert workers_alive() == []
+
+
+def test_workers_begin_the_next_epoch_before_it_is_asked_for() -> None:
+    data = MemoryData(20)
+    it = loader(data, batch_size=5, shuffle=True, transform=RRC, num_workers=2)
+    list(it)
+    deadline = time.monotonic() + 30
+    while len(data.reads) < 30 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(data.reads) == 30, "two batches are made ahead"
+    assert digest(it) == digest(fresh_epoch(1))
+    it.close()
+
+
+def fresh_epoch(epoch: int) -> Loader:
+    it = loader(MemoryData(20), batch_size=5, shuffle=True, transform=RRC, num_workers=0)
+    it.set_epoch(epoch)
+    return it
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_another_epoch_can_be_chosen_after_the_next_was_begun(num_workers: int) -> None:
+    it = loader(MemoryData(20), batch_size=5, shuffle=True, transform=RRC, num_workers=num_workers)
+    list(it)
+    it.set_epoch(7)
+    assert digest(it) == digest(fresh_epoch(7))
+    it.set_epoch(1)
+    assert digest(it) == digest(fresh_epoch(1))
+    it.close()
 
 
 def test_close_ends_all_iterators_and_can_be_repeated() -> None:
@@ -421,11 +459,11 @@ def test_resume_reads_nothing_of_the_batches_before() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 5}, "taken with batch_size 4, but this loader has 5"),
+        ({"batch_size": 5}, "taken with global_batch_size 4, but this loader has 5"),
         ({"seed": 4}, "taken with seed 3, but this loader has 4"),
         ({"shuffle": False}, "order 'Shuffled', but this loader has 'Sequential'"),
         ({"drop_last": True}, "drop_last False"),
-        ({"world_size": 2}, "world_size 1"),
+        ({"rank": 0, "world_size": 2}, "global_batch_size 4, but this loader has 8"),
     ],
 )
 def test_a_state_of_another_loader_is_refused(change: dict[str, Any], message: str) -> None:
@@ -470,7 +508,7 @@ def test_stats_count_what_was_handed_out() -> None:
 
 def test_repr_tells_what_is_loaded() -> None:
     it = loader(MemoryData(10), batch_size=4, num_workers=2)
-    assert repr(it) == "Loader(3 batches of 4, sequential, 2 worker threads)\nMemoryData(10)"
+    assert repr(it) == "Loader(3 batches of 4, Sequential, 2 worker threads)\nMemoryData(10)"
 
 
 # -- what is accepted ---------------------------------------------------------------
@@ -479,7 +517,14 @@ def test_repr_tells_what_is_loaded() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"worker_method": "process"}, "worker_method is one of 'auto', 'thread', not 'process'"),
+        ({"worker_method": "fibre"}, "worker_method is one of 'auto', 'thread', 'process', not 'f"),
+        ({"on_corrupt": "ignore"}, "on_corrupt is one of 'raise', 'skip', not 'ignore'"),
+        ({"decoder": "ffmpeg"}, "ffmpeg"),
+        ({"shuffle": "blocks"}, 'shuffle is True, False, "block" or a BlockShuffle'),
+        ({"weights": [1, 2]}, "weights has 2 numbers, but the dataset has 50 samples"),
+        ({"weights": [1, 2], "sampler": [1]}, "sampler and weights: one of them decides"),
+        ({"batch_sampler": [[1]], "batch_size": 2}, "leave out batch_size and drop_last"),
+        ({"even": False, "drop_last": True}, "drop_last=True leaves samples out"),
         ({"backend": "dali"}, "backend is one of 'auto', 'cpu', not 'dali'"),
         ({"batch_size": 0}, "batch_size is an int from 1 up, not 0"),
         ({"num_workers": -1}, 'num_workers is "auto" or an int from 0 up, not -1'),
@@ -487,9 +532,9 @@ def test_repr_tells_what_is_loaded() -> None:
         ({"prefetch_factor": 0}, "prefetch_factor is an int from 1 up"),
         ({"pin_memory": "yes"}, "pin_memory is one of 'auto', True, False"),
         ({"dtype": torch.int32}, "floating torch.dtype"),
-        ({"sampler": [1], "shuffle": True}, "a sampler decides the order"),
+        ({"sampler": [1], "shuffle": True}, "shuffle and sampler: one of them decides the order"),
         ({"sampler": [1], "world_size": 2}, "leave out rank and world_size"),
-        ({"rank": 2, "world_size": 2}, "rank is 0 to 1, not 2"),
+        ({"rank": 2, "world_size": 2}, "rank is 0 to world_size - 1, not 2"),
         ({"collate_fn": list}, "collate_fn: not an option of a loader of packed data"),
     ],
 )
@@ -700,51 +745,6 @@ def test_workers_are_shared_out_over_the_processes_of_a_machine(
     if local is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
     assert cores.default_workers() == expected
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64])
-def test_pooled_memory_is_a_tensor_like_any(dtype: torch.dtype) -> None:
-    tensor = BufferPool(keep=1).take((2, 3, 4, 5), dtype)
-    assert tensor.shape == (2, 3, 4, 5)
-    assert tensor.dtype == dtype
-    assert tensor.is_contiguous()
-    assert torch.equal(tensor.fill_(1), torch.ones((2, 3, 4, 5), dtype=dtype))
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda tensor: tensor,
-        lambda tensor: tensor.permute(0, 3, 1, 2)[1:, :2],
-        lambda tensor: tensor.numpy()[1],
-        lambda tensor: tensor.untyped_storage(),
-        lambda tensor: list(tensor),
-        lambda tensor: torch.from_numpy(tensor.numpy()),
-        lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
-    ],
-    ids=["itself", "permuted", "numpy", "storage", "list", "there and back", "parameter"],
-)
-def test_memory_returns_with_the_last_view_and_not_before(view: Any) -> None:
-    pool = BufferPool(keep=4)
-    first = pool.take((2, 3, 4, 5), torch.float32)
-    address = first.data_ptr()
-    kept = view(first)
-    del first
-    second = pool.take((2, 3, 4, 5), torch.float32)
-    assert second.data_ptr() != address
-    del kept
-    third = pool.take((2, 3, 4, 5), torch.float32)
-    assert third.data_ptr() == address
-
-
-def test_a_pool_keeps_no_more_than_it_should() -> None:
-    pool = BufferPool(keep=2)
-    tensors = [pool.take((100,), torch.uint8) for _ in range(5)]
-    addresses = [tensor.data_ptr() for tensor in tensors]
-    while tensors:
-        del tensors[0]
-    assert pool.take((50,), torch.uint8).data_ptr() not in addresses
-    assert len(pool._unused) == 2
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -15,7 +15,7 @@ from PIL import Image
 
 from fastdata.codecs import Pixels
 
-__all__ = ["Filter", "Resize", "centre_crop", "resize_pixels", "target_size"]
+__all__ = ["Filter", "Resize", "centre_crop", "resize_box", "resize_pixels", "target_size"]
 
 Resize: TypeAlias = Literal["short", "long", "exact", "crop", "none"]
 Filter: TypeAlias = Literal["bilinear", "bicubic", "lanczos"]
@@ -157,3 +157,36 @@ def centre_crop(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     top = round((pixels.shape[0] - size[0]) / 2.0)
     left = round((pixels.shape[1] - size[1]) / 2.0)
     return np.ascontiguousarray(pixels[top : top + size[0], left : left + size[1]])
+
+
+def resize_box(
+    pixels: Pixels,
+    box: tuple[float, float, float, float],
+    size: tuple[int, int],
+    filter: str = "bilinear",
+) -> Pixels:
+    """Resize a rectangle of an image whose edges may lie between pixels, antialiased.
+
+    By PIL, as the kernels of PyTorch begin at a whole pixel.
+
+    Parameters
+    ----------
+    pixels : numpy.ndarray
+        uint8, H x W x C.
+    box : tuple of float
+        Top, left, height and width, inside the image.
+    size : tuple of int
+        Height and width wanted.
+    filter : {"bilinear", "bicubic", "lanczos"}
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8, size[0] x size[1] x C.
+    """
+    top, left, height, width = box
+    channels = pixels.shape[2]
+    image = Image.fromarray(np.ascontiguousarray(pixels if channels == 3 else pixels[:, :, 0]))
+    edges = (left, top, min(left + width, image.width), min(top + height, image.height))
+    resized = image.resize((size[1], size[0]), _PIL_FILTERS[filter], box=edges)
+    return np.array(resized).reshape(*size, channels)

@@ -209,5 +209,4 @@ def _tensors(places: Sequence[Place], slot: Slot | None) -> dict[str, torch.Tens
     """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again."""
     if slot is None or not places:
         return {}
-    memory = torch.from_numpy(slot.memory)
-    return {place.name: place.tensor(memory).permute(0, 3, 1, 2) for place in places}
+    return {place.name: place.tensor(slot.tensor).permute(0, 3, 1, 2) for place in places}

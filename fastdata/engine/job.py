@@ -69,8 +69,9 @@ class Workers(Protocol):
 class Job(Protocol):
     """One batch to be made."""
 
-    slot: Slot | None
-    """Where its tasks put what is large."""
+    @property
+    def slot(self) -> Slot | None:
+        """Where its tasks put what is large."""
 
     def tasks(self) -> Sequence[Any]:
         """Return the parts of the work: picklable, in any order, each for any worker."""

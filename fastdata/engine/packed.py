@@ -74,9 +74,10 @@ class Loader:
     Each ``iter(loader)`` is one epoch, beginning with epoch 0 and counting by
     itself; `set_epoch` chooses the next one.  Workers stay from one epoch to
     the next, and begin it while the last batches of this one are still in use;
-    they end with `close`, or with the loader.  Iterators are independent: two
-    at once are two epochs, with workers of their own.  `state_dict` speaks of
-    the iterator that was made last.
+    they end with `close`, or with the loader, and threads also with an epoch
+    that is left before its end.  Iterators are independent: two at once are two
+    epochs, with workers of their own.  `state_dict` speaks of the iterator that
+    was made last.
 
     To be used by one thread at a time; cannot be pickled.
 
@@ -219,10 +220,11 @@ class Loader:
 
     def __repr__(self) -> str:
         kind = {"thread": "threads", "process": "processes"}[self.workers.method]
-        order = " ".join(f"{name} {value}" for name, value in self.batches.identity.items())
+        identity = self.batches.identity
+        size = identity.get("global_batch_size")
         return (
-            f"Loader({len(self)} batches, {order}, {self.num_workers} worker {kind})\n"
-            f"{self.dataset!r}"
+            f"Loader({len(self)} batches{f' of {size}' if size else ''}, {identity['order']}, "
+            f"{self.num_workers} worker {kind})\n{self.dataset!r}"
         )
 
     def _take_stream(self, place: _Place) -> Stream:
@@ -244,12 +246,14 @@ class Loader:
 
     def _give_back(self, stream: Stream, stands_at: _Place | None) -> None:
         """Keep a stream for the next epoch, or end it."""
-        if self._closed or not self.workers.persistent or self._idle is not None:
-            stream.close()
-            return
         if stands_at is None or not self.batches.joins:
             stands_at = None
             stream.stop()
+        # Threads that are not in the middle of something are as quickly started anew.
+        worth_keeping = stands_at is not None or self.workers.method == "process"
+        if not (self.workers.persistent and worth_keeping) or self._closed or self._idle:
+            stream.close()
+            return
         self._idle = (stream, stands_at)
 
     def _read_ahead(self) -> int:

@@ -27,12 +27,14 @@ from fastdata.codecs.resize import resize_box
 from fastdata.collate import split_column
 from fastdata.engine.layout import Place
 from fastdata.errors import ShardCorruptError
+from fastdata.formats.gather import LONG_ROW_BYTES
 from fastdata.random import Draws, operation_id
 from fastdata.schema import ImageField, Schema
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pipeline import Pipeline, check_sizes_agree, check_sizes_equal
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import render
+from fastdata.transforms.stack import Stack, render_stack, stackable
 
 __all__ = [
     "BatchWork",
@@ -77,6 +79,8 @@ class Images(Protocol):
     def window(
         self, place: int, window: tuple[int, int, int, int], factor: int = 1
     ) -> tuple[Pixels, int]: ...
+
+    def gather(self, out: Pixels) -> list[int]: ...
 
     def read_ahead(self) -> None: ...
 
@@ -293,6 +297,7 @@ def _render_samples(
     schema = work.dataset.schema
     images = {name: work.dataset.images(name, indices, work.decoder) for name in outputs}
     crops: list[Crop] | None = None
+    stack: Stack | None = None
     if work.pipeline.geometry is not None and images:
         heights = np.stack([stored.heights for stored in images.values()])
         widths = np.stack([stored.widths for stored in images.values()])
@@ -300,19 +305,57 @@ def _render_samples(
         geometry = work.pipeline.geometry.plan(
             Geometry.of(heights[0], widths[0]), work.seed, epoch, indices
         )
+        for name, output in outputs.items():
+            check_sizes_equal(name, geometry.height, geometry.width, output.shape, indices)
         if not geometry.identity:
-            for name, output in outputs.items():
-                check_sizes_equal(name, geometry.height, geometry.width, output.shape, indices)
-            crops = geometry.crops()
+            if all(_is_small(stored) for stored in images.values()):
+                stack = stackable(geometry)
+            crops = geometry.crops() if stack is None else None
+    else:
+        for name, stored in images.items():
+            check_sizes_equal(name, stored.heights, stored.widths, outputs[name].shape, indices)
     failed: dict[int, ShardCorruptError] = {}
     for name, stored in images.items():
-        if crops is None:
-            check_sizes_equal(
-                name, stored.heights, stored.widths, outputs[name].shape, indices
-            )
         table, mask = work.tables.get(name), schema.images[name].mask
-        failed |= _fill(stored, crops, outputs[name], table, mask, work.on_corrupt)
+        if crops is None and stored.all_raw:
+            failed |= _copy(stored, stack, outputs[name], table)
+        else:
+            failed |= _fill(stored, crops, outputs[name], table, mask, work.on_corrupt)
         done.nbytes += int(stored.lengths.sum())
+    return failed
+
+
+def _is_small(stored: Images) -> bool:
+    """Return whether images are raw and cheaper to copy whole than to look at one by one."""
+    return (
+        stored.all_raw
+        and bool((stored.lengths < LONG_ROW_BYTES).all())
+        and bool((stored.lengths == stored.lengths[:1]).all())
+    )
+
+
+def _copy(
+    stored: Images, stack: Stack | None, output: NDArray[Any], table: PixelTable | None
+) -> dict[int, ShardCorruptError]:
+    """Copy raw images of one size, all at once; cut and flip them as `stack` says."""
+    count, height, width, channels = output.shape
+    if stack is not None:
+        height, width = int(stored.heights[0]), int(stored.widths[0])
+    direct = stack is None and table is None
+    pixels = output if direct else np.empty((count, height, width, channels), np.uint8)
+    failed: dict[int, ShardCorruptError] = {}
+    for at in stored.gather(pixels):
+        try:
+            stored.read(at)
+        except ShardCorruptError as error:
+            failed[at] = error
+    if stack is not None:
+        whole = pixels
+        pixels = output if table is None else np.empty(output.shape, np.uint8)
+        render_stack(whole, stack.top, stack.left, stack.size, stack.flip, pixels)
+    if table is not None:
+        tall = (-1, *output.shape[2:])
+        table.apply(pixels.reshape(tall), output.reshape(tall))
     return failed
 
 

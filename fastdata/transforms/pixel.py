@@ -128,7 +128,7 @@ class PixelTable:
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.float32, 8: torch.float64}
-_NUMPY_WORDS = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64}
+_NUMPY_WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64}
 
 
 def word_dtype(dtype: torch.dtype) -> type[np.generic]:
@@ -137,7 +137,8 @@ def word_dtype(dtype: torch.dtype) -> type[np.generic]:
     NumPy has no bfloat16 and OpenCV's tables no float16; copying needs only
     the bits.
     """
-    return _NUMPY_WORDS[dtype.itemsize]
+    words: type[np.generic] = _NUMPY_WORDS[dtype.itemsize]
+    return words
 
 
 def as_words(tensor: torch.Tensor) -> NDArray[Any]:
