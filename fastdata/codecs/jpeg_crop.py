@@ -260,4 +260,6 @@ def _join(
 
 
 def _markers(segments: int) -> _Numbers:
-    return _MARKERS[:segments] if segments <= len(_MARKERS) else np.resize(_MARKERS, segments)
+    if segments <= len(_MARKERS):
+        return _MARKERS[:segments]
+    return np.resize(_MARKERS, segments).astype(_MARKERS.dtype)  # resize loses the byte order

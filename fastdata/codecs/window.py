@@ -17,6 +17,10 @@ __all__ = ["decode_window"]
 
 _DECODER = jpeg_decoder()
 
+_WORTH_CUTTING_PIXELS = 12_000
+"""Outside the window.  Fewer take no longer to decode than to cut away, for which the window
+is rounded out; a window of 3/4 of 64, 96 and 128 pixels took 25% more time when it was cut."""
+
 
 def decode_window(
     data: memoryview,
@@ -102,7 +106,8 @@ def _decode_jpeg(
     height, width, channels = shape
     top, left, bottom, right = (factor * edge for edge in edges)
     window = (top, left, min(bottom, height) - top, min(right, width) - left)
-    cut = cut_jpeg(data, window, factor)
+    worthwhile = height * width - window[2] * window[3] > _WORTH_CUTTING_PIXELS
+    cut = cut_jpeg(data, window, factor) if worthwhile else None
     if cut is not None and cut.whole == (height, width):
         size = cut.height, cut.width
         try:
