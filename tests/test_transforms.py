@@ -363,28 +363,22 @@ def test_the_automatic_filter_is_close_to_pils_at_any_shrink(source: tuple[int, 
         )
 
 
-def ipp_left_as(wanted: bool) -> bool:
-    """Set the calling thread's switch of IPP's filters; tell whether it can be."""
-    cv2.ipp.setUseIPP_NotExact(wanted)
-    return cv2.ipp.useIPP_NotExact() == wanted
+def test_every_thread_makes_the_same_pixels_and_keeps_its_switch_of_ipp() -> None:
+    image = photo(120, 130)
+    geometry = Geometry.of([120], [130]).resize(112, 112)
 
+    def work(switch: bool) -> tuple[np.ndarray, bool]:
+        cv2.ipp.setUseIPP_NotExact(switch)
+        before = cv2.ipp.useIPP_NotExact()  # always false without IPP
+        return run(geometry, image), cv2.ipp.useIPP_NotExact() == before
 
-def test_every_thread_makes_the_same_pixels_whatever_its_switch() -> None:
-    image = photo(150, 170)
-    geometry = Geometry.of([150], [170]).resize(112, 112)
-
-    def work(wanted: bool) -> tuple[np.ndarray, bool, bool]:
-        possible = ipp_left_as(wanted)
-        return run(geometry, image), possible, cv2.ipp.useIPP_NotExact()
-
-    with ThreadPoolExecutor(1) as fresh:
-        expected = fresh.submit(run, geometry, image).result()
-        assert not fresh.submit(cv2.ipp.useIPP_NotExact).result()
-        for wanted in (True, False):
-            for pixels, possible, after in (fresh.submit(work, wanted).result(), work(wanted)):
+    with ThreadPoolExecutor(1) as other:
+        expected = other.submit(run, geometry, image).result()
+        assert not other.submit(cv2.ipp.useIPP_NotExact).result()
+        for switch in (True, False):
+            for pixels, kept in (other.submit(work, switch).result(), work(switch)):
                 np.testing.assert_array_equal(pixels, expected)
-                assert not possible or after == wanted
-    assert not cv2.ipp.useIPP_NotExact()
+                assert kept
 
 
 def test_the_switch_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,6 +398,13 @@ def test_linear_resizing_is_ipps() -> None:
     own = cv2.resize(image, (128, 112), interpolation=cv2.INTER_LINEAR)
     assert (result != own).any()
     assert abs(result.astype(int) - own).max() <= 1
+
+
+def test_mild_bicubic_resizing_is_opencvs() -> None:
+    image = photo(150, 170)
+    result = run(Geometry.of([150], [170]).resize(112, 128, "bicubic"), image)
+    expected = cv2.resize(image, (128, 112), interpolation=cv2.INTER_CUBIC)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_builds_of_opencv_without_ipp_use_its_own_filter(monkeypatch: pytest.MonkeyPatch) -> None:
