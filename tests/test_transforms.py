@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.schema import ImageField, ScalarField, Schema
+from fastdata.transforms import render as render_module
 from fastdata.transforms.geometry import Geometry, Window
 from fastdata.transforms.pipeline import Pipeline
 from fastdata.transforms.pixel import PixelTable, as_words
@@ -340,15 +343,17 @@ def test_antialias_gives_pils_pixels(name: Any, channels: int, source: tuple[int
     assert psnr(result, pil_resize(crop, 112, 96, name)) > 60
 
 
-@pytest.mark.parametrize("source", [(80, 90), (150, 150), (179, 179), (180, 180), (400, 300)])
+@pytest.mark.parametrize(
+    "source", [(80, 90), (112, 156), (156, 150), (100, 157), (157, 100), (400, 300)]
+)
 def test_the_automatic_filter_is_close_to_pils_at_any_shrink(source: tuple[int, int]) -> None:
     image = photo(*source)
     geometry = Geometry.of([source[0]], [source[1]])
     expected = pil_resize(image, 112, 112)
     automatic = run(geometry.resize(112, 112), image)
-    # This noise is harsher than photographs, which give 52 dB in the mean.
+    # This noise is harsher than photographs, which give 54 dB in the mean.
     assert psnr(automatic, expected) > 33
-    if max(source) >= 1.6 * 112:
+    if max(source) >= 1.4 * 112:
         np.testing.assert_array_equal(
             automatic, run(geometry.resize(112, 112, "bilinear", True), image)
         )
@@ -356,6 +361,59 @@ def test_the_automatic_filter_is_close_to_pils_at_any_shrink(source: tuple[int, 
         np.testing.assert_array_equal(
             automatic, run(geometry.resize(112, 112, "bilinear", False), image)
         )
+
+
+def test_every_thread_makes_the_same_pixels_and_keeps_its_switch_of_ipp() -> None:
+    image = photo(120, 130)
+    geometry = Geometry.of([120], [130]).resize(112, 112)
+
+    def work(switch: bool) -> tuple[np.ndarray, bool]:
+        cv2.ipp.setUseIPP_NotExact(switch)
+        before = cv2.ipp.useIPP_NotExact()  # always false without IPP
+        return run(geometry, image), cv2.ipp.useIPP_NotExact() == before
+
+    with ThreadPoolExecutor(1) as other:
+        expected = other.submit(run, geometry, image).result()
+        assert not other.submit(cv2.ipp.useIPP_NotExact).result()
+        for switch in (True, False):
+            for pixels, kept in (other.submit(work, switch).result(), work(switch)):
+                np.testing.assert_array_equal(pixels, expected)
+                assert kept
+
+
+def test_the_switch_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(cv2, "resize", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        run(Geometry.of([50], [50]).resize(40, 40), photo(50, 50))
+    assert not cv2.ipp.useIPP_NotExact()
+
+
+@pytest.mark.skipif("disabled" in cv2.ipp.getIppVersion(), reason="OpenCV without IPP")
+def test_linear_resizing_is_ipps() -> None:
+    image = photo(150, 170)
+    result = run(Geometry.of([150], [170]).resize(112, 128), image)
+    own = cv2.resize(image, (128, 112), interpolation=cv2.INTER_LINEAR)
+    assert (result != own).any()
+    assert abs(result.astype(int) - own).max() <= 1
+
+
+def test_mild_bicubic_resizing_is_opencvs() -> None:
+    image = photo(150, 170)
+    result = run(Geometry.of([150], [170]).resize(112, 128, "bicubic"), image)
+    expected = cv2.resize(image, (128, 112), interpolation=cv2.INTER_CUBIC)
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_builds_of_opencv_without_ipp_use_its_own_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render_module, "_IPP", None)
+    image = photo(150, 170)
+    result = run(Geometry.of([150], [170]).resize(112, 128), image)
+    np.testing.assert_array_equal(
+        result, cv2.resize(image, (128, 112), interpolation=cv2.INTER_LINEAR)
+    )
 
 
 @given(height=sides, width=sides, size=st.tuples(sides, sides))
