@@ -7,8 +7,9 @@ a checksum and the decoder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,19 @@ Window: TypeAlias = tuple[int, int, int, int]
 
 _GAP_BYTES = 1 << 16
 """Ranges closer than this are asked for as one: reading the gap is cheaper than asking again."""
+
+
+class _Item(NamedTuple):
+    """One image where it lies."""
+
+    reader: ShardReader
+    row: int
+    start: int
+    end: int
+    height: int
+    width: int
+    codec: int
+    due: int
 
 
 class StoredImages:
@@ -71,61 +85,65 @@ class StoredImages:
         self.widths = self._column("width")
         self.lengths = self._column("length")
         self._offsets = self._column("offset")
-        self._starts: list[int] = self._offsets.tolist()
-        self._lengths: list[int] = self.lengths.tolist()
-        self._codecs: list[int] = self._column("codec").tolist()
-        self._checksums = self._column("checksum", np.uint64)
-        self._expected: list[int] = self._checksums.tolist()
-        self._shapes = list(zip(self.heights.tolist(), self.widths.tolist(), strict=True))
-        readers: list[ShardReader | None] = [None] * len(self)
-        for reader, places, _ in located:
-            for place in places.tolist():
-                readers[place] = reader
-        self._readers = readers
+        self._codecs = self._column("codec")
 
     def __len__(self) -> int:
-        return sum(len(places) for _, places, _ in self._located)
+        return len(self.heights)
 
     def _column(self, part: str, dtype: Any = np.int64) -> Any:
         """Return a column's entries for all samples, as a copy."""
         column = f"{self.name}.{part}"
+        return self._collect(lambda reader, rows: reader.column(column)[rows], dtype)
+
+    def _collect(self, read: Callable[[ShardReader, Indices], Any], dtype: Any) -> Any:
+        """Return one value a sample, of what `read` finds in its shard."""
         if len(self._located) == 1:
             reader, _, rows = self._located[0]
-            return reader.column(column)[rows].astype(dtype, copy=False)
-        values = np.empty(len(self), dtype)
+            return read(reader, rows).astype(dtype, copy=False)
+        values = np.empty(sum(len(places) for _, places, _ in self._located), dtype)
         for reader, places, rows in self._located:
-            values[places] = reader.column(column)[rows]
+            values[places] = read(reader, rows)
         return values
 
     @property
     def all_raw(self) -> bool:
         """Whether all images are stored as pixels, not compressed."""
-        return not any(self._codecs)
+        return not self._codecs.any()
 
-    def row(self, place: int) -> tuple[ShardReader, int]:
-        """Return the shard and the row in it of one sample."""
-        for reader, places, rows in self._located:
-            found = np.flatnonzero(places == place)
-            if found.size:
-                return reader, int(rows[found[0]])
-        raise IndexError(f"sample {place} of {len(self)}")
+    @cached_property
+    def _items(self) -> list[_Item]:
+        """What reading takes of each sample, in Python's own numbers."""
+        readers: list[Any] = [None] * len(self)
+        rows = [0] * len(self)
+        for reader, places, shard_rows in self._located:
+            for place, row in zip(places.tolist(), shard_rows.tolist(), strict=True):
+                readers[place], rows[place] = reader, row
+        ends = self._offsets + self.lengths
+        columns = (self._offsets, ends, self.heights, self.widths, self._codecs)
+        return list(
+            map(_Item, readers, rows, *(column.tolist() for column in columns), self._due.tolist())
+        )
 
-    def _bytes(self, place: int) -> memoryview:
+    @cached_property
+    def _due(self) -> NDArray[np.uint64]:
+        """The checksum that each image should have; 0 where it is not to be compared."""
+        unread = self._collect(lambda reader, rows: reader.unread(self.name)[rows], np.bool_)
+        if not unread.any():
+            return np.zeros(len(self), np.uint64)
+        due: NDArray[np.uint64] = np.where(
+            unread, self._column("checksum", np.uint64), np.uint64(0)
+        )
+        return due
+
+    def _bytes(self, item: _Item) -> memoryview:
         """Return an image's stored bytes, a view of the map, checked as its shard asks."""
-        reader = self._readers[place]
-        assert reader is not None, "places of all shards are 0 to n - 1"
-        start = self._starts[place]
-        data = reader.data[start : start + self._lengths[place]]
-        if start < 0 or len(data) != self._lengths[place]:
-            return self._located_bytes(place)
-        if reader.checks and checksum(data) != self._expected[place]:
-            return self._located_bytes(place)
+        reader, row, start, end = item[:4]
+        data = reader.data[start:end]
+        if start < 0 or len(data) != end - start or (item.due and checksum(data) != item.due):
+            return reader.blob(self.name, row)  # which says what is wrong
+        if item.due:
+            reader.unread(self.name)[row] = False
         return data
-
-    def _located_bytes(self, place: int) -> memoryview:
-        """Read what was found damaged once more, the way that says what is wrong."""
-        reader, row = self.row(place)
-        return reader.blob(self.name, row)
 
     def read(self, place: int, out: Pixels | None = None) -> Pixels:
         """Return one image, uint8 [H, W, C], decoded into `out` where given.
@@ -137,18 +155,19 @@ class StoredImages:
         ShardCorruptError
             If its bytes are damaged; names shard, field, sample and key.
         """
-        data = self._bytes(place)
+        item = self._items[place]
+        data = self._bytes(item)
         try:
             return decode_stored(
                 data,
-                self._codec(place),
-                (*self._shapes[place], self.field.channels),
+                self._codec(item),
+                (item.height, item.width, self.field.channels),
                 mask=self.field.mask,
                 out=out,
                 decoder=self._decoder,
             )
         except ImageError as error:
-            raise self._corrupt(place, error) from error
+            raise self._corrupt(item, error) from error
 
     def window(self, place: int, window: Window, factor: int = 1) -> tuple[Pixels, int]:
         """Return the pixels of a rectangle of one image, decoding little else.
@@ -173,29 +192,28 @@ class StoredImages:
         ------
         ShardCorruptError
         """
-        data = self._bytes(place)
+        item = self._items[place]
+        data = self._bytes(item)
         try:
             return decode_window(
                 data,
-                self._codec(place),
-                (*self._shapes[place], self.field.channels),
+                self._codec(item),
+                (item.height, item.width, self.field.channels),
                 window,
                 mask=self.field.mask,
                 decoder=self._decoder,
                 factor=factor,
             )
         except ImageError as error:
-            raise self._corrupt(place, error) from error
+            raise self._corrupt(item, error) from error
 
-    def _codec(self, place: int) -> str:
-        number = self._codecs[place]
-        if number >= len(CODECS):
-            reader, row = self.row(place)
-            return reader.codec(self.name, row)  # says what is wrong
-        return CODECS[number]
+    def _codec(self, item: _Item) -> str:
+        if item.codec >= len(CODECS):
+            return item.reader.codec(self.name, item.row)  # which says what is wrong
+        return CODECS[item.codec]
 
-    def _corrupt(self, place: int, error: ImageError) -> ShardCorruptError:
-        reader, row = self.row(place)
+    def _corrupt(self, item: _Item, error: ImageError) -> ShardCorruptError:
+        reader, row = item.reader, item.row
         return ShardCorruptError(
             f"{reader.path}: {self.name!r} of sample {row} (key {reader.key(row)!r}): {error}"
         )
@@ -217,7 +235,9 @@ class StoredImages:
         length = out.shape[1] * out.shape[2] * out.shape[3]
         bad = np.flatnonzero(self.lengths != length)
         rows = out.reshape(len(out), length)
-        for reader, places, _ in self._located:
+        # One that was not compared yet has all compared: rows are hashed in one go.
+        due = self._column("checksum", np.uint64) if self._due.any() else None
+        for reader, places, shard_rows in self._located:
             whole = len(self._located) == 1
             target = rows if whole else np.empty((len(places), length), np.uint8)
             damaged = gather_rows(
@@ -225,10 +245,12 @@ class StoredImages:
                 self._offsets[places],
                 length,
                 target,
-                self._checksums[places] if reader.checks else None,
+                None if due is None else due[places],
             )
             if not whole:
                 rows[places] = target
+            if due is not None:
+                reader.unread(self.name)[np.delete(shard_rows, damaged)] = False
             bad = np.concatenate([bad, places[damaged]])
         return sorted(set(bad.tolist()))
 

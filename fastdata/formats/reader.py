@@ -36,8 +36,9 @@ class ShardReader:
     path : path-like
     check : bool
         Whether to compare checksums: of a column when it is first used, of an
-        image each time it is read (3 µs for a JPEG of 30 kB).  Without, only
-        bounds are checked; `verify` still finds all damage.
+        image each time `blob` reads it (3 µs for a JPEG of 30 kB), and when a
+        loader first does.  Without, only bounds are checked; `verify` still
+        finds all damage.
 
     Raises
     ------
@@ -59,6 +60,7 @@ class ShardReader:
         self.path = Path(path)
         self._check = check
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
+        self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
         try:
             # Non-blocking, lest a pipe of that name holds us for ever.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -99,10 +101,18 @@ class ShardReader:
             f"(`fastdata verify {self.path}` lists all damage)."
         )
 
-    @property
-    def checks(self) -> bool:
-        """Whether checksums are compared as images are read."""
-        return self._check
+    def unread(self, field: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which images of a field are still to be compared with their checksums.
+
+        bool [num_samples], to be set to False by who compared one: each is
+        compared once a process, as columns are.  All False where nothing is
+        compared.
+        """
+        unread = self._unread.get(field)
+        if unread is None:
+            unread = np.full(len(self), self._check)
+            unread = self._unread.setdefault(field, unread)
+        return unread
 
     @property
     def data(self) -> memoryview:
