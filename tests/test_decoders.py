@@ -141,6 +141,8 @@ def damaged(data: bytes) -> bytes:
         (encode_png(photo(40, 56)), "the JPEG cannot be decoded"),
         (JPEG[:-2], "truncated: it has no end-of-image marker"),
         (JPEG[: len(JPEG) // 2], "truncated: it has no end-of-image marker"),
+        # A thumbnail in the header has an end too.
+        (JPEG[:2] + b"\xff\xe1\0\4\xff\xd9" + JPEG[2:-2], "truncated: it has no end-of-image"),
         (pil_encode(photo(40, 56), "JPEG").replace(b"\x11\x08\0\x28", b"\x11\x08\0\0"), "JPEG"),
     ],
 )

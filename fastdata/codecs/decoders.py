@@ -121,7 +121,7 @@ class JpegDecoder(ABC):
                 f"factor is {factor}; it must be 1, 2, 4 or 8, and 1 for images with a side below "
                 f"8 pixels (this has {width} x {height})"
             )
-        if data[-2:] != _EOI and _EOI not in bytes(data):
+        if data[-2:] != _EOI and bytes(data).find(_EOI, read_jpeg_header(data).scan_offset) < 0:
             raise ImageError("the JPEG is truncated: it has no end-of-image marker")
         return -(-height // factor), -(-width // factor), channels
 

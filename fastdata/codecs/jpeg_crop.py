@@ -29,7 +29,7 @@ from fastdata.errors import ImageError
 __all__ = ["CutJpeg", "cut_jpeg"]
 
 _Numbers: TypeAlias = NDArray[np.uint16]
-_Offsets: TypeAlias = NDArray[np.int64]
+_Sizes: TypeAlias = NDArray[np.int64]
 
 _MAX_HEADER_BYTES = 4096
 """fastdata's headers have about 650 bytes; a longer one is not worth remembering."""
@@ -95,7 +95,8 @@ def cut_jpeg(
     window : tuple of int
         Top, left, height and width in pixels; inside the image, not empty.
     factor : {1, 2, 4, 8}
-        By how much it will be reduced while it is decoded.
+        By how much it will be reduced while it is decoded: the cut then has all pixels
+        of the reduced picture that the window touches.
 
     Returns
     -------
@@ -111,7 +112,7 @@ def cut_jpeg(
     found = _read(data)
     if found is None:
         return None
-    layout, edges = found
+    layout, sizes, ends = found
     cells = _cells(layout, window, factor)
     if cells is None:
         return None
@@ -119,16 +120,18 @@ def cut_jpeg(
     y, x = top * layout.cell_height, left * layout.cell_width
     height = min(bottom * layout.cell_height, layout.height) - y
     width = min(right * layout.cell_width, layout.width) - x
-    cut = _join(data, layout, edges, cells, _SIZE.pack(height, width))
+    header = b"".join((layout.before_size, _SIZE.pack(height, width), layout.after_size))
+    cut = _join(header, data, sizes, ends, cells)
     if cut is None:
         return None
     return CutJpeg(cut, y, x, height, width, (layout.height, layout.width))
 
 
-def _read(data: bytes | memoryview) -> tuple[_Layout, _Offsets] | None:
-    """Return the layout, and where segments with the marker before them begin and end.
+def _read(data: bytes | memoryview) -> tuple[_Layout, _Sizes, _Sizes] | None:
+    """Return the layout, and of all segments in its grid the size and the sum of sizes so far.
 
-    The marker "before" the first segment is the header's last two bytes; there offset 0 is.
+    Sizes are in bytes, with the marker before the segment; before the first one, where
+    none is, stand the header's last two bytes.
     """
     spans = index_spans(data)
     if spans is None or data[-2:] != _EOI:
@@ -137,21 +140,23 @@ def _read(data: bytes | memoryview) -> tuple[_Layout, _Offsets] | None:
     if len(spans) == 1:
         head, body = bytes(data[:first]), data[first + INDEX_PREFIX_BYTES : behind]
     else:
-        begins, ends = zip(*spans, strict=True)
-        gaps = zip((0, *ends), begins, strict=False)
+        begins, behinds = zip(*spans, strict=True)
+        gaps = zip((0, *behinds), begins, strict=False)
         head = b"".join(data[begin:end] for begin, end in gaps)
         body = b"".join(data[begin + INDEX_PREFIX_BYTES : end] for begin, end in spans)
-    edges = np.zeros(len(body) // 2 + 1, np.int64)
-    edges[1:] = np.frombuffer(body, ">u2")
-    edges[1:] += 2
-    edges.cumsum(out=edges)
-    scan = len(data) - int(edges[-1])
+    sizes = np.frombuffer(body, ">u2").astype(np.int64)
+    if len(sizes) == 0:
+        return None
+    sizes += 2
+    ends = sizes.cumsum()
+    scan = len(data) - int(ends[-1])
     if not behind < scan <= behind + _MAX_HEADER_BYTES or first > _MAX_HEADER_BYTES:
         return None
     layout = _layout(head + data[behind:scan])
-    if layout is None or layout.rows * layout.columns != len(edges) - 1:
+    if layout is None or layout.rows * layout.columns != len(sizes):
         return None
-    return layout, edges
+    grid = layout.rows, layout.columns
+    return layout, sizes.reshape(grid), ends.reshape(grid)
 
 
 # Photographs of one dataset differ in nothing but size: for 2,048 sizes this takes 4 MB.
@@ -227,35 +232,34 @@ def _cells(
 
 
 def _join(
+    header: bytes,
     data: bytes | memoryview,
-    layout: _Layout,
-    edges: _Offsets,
+    sizes: _Sizes,
+    ends: _Sizes,
     cells: tuple[int, int, int, int],
-    size: bytes,
 ) -> bytes | None:
     """Put the cut together; None where there is no marker before one of its segments."""
     top, bottom, left, right = cells
-    columns = layout.columns
-    begins = edges[top * columns + left : (bottom - 1) * columns + left + 1 : columns]
-    ends = edges[top * columns + right : (bottom - 1) * columns + right + 1 : columns]
-    header = b"".join((layout.before_size, size, layout.after_size))
-    coded = memoryview(data)[-2 - int(edges[-1]) :]
-    pieces = [coded[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-    cut = bytearray().join((header[:-2], *pieces, _EOI))
+    rows, columns = slice(top, bottom), slice(left, right)
+    # The segments of a row lie one behind the other: one slice a row.
+    coded = memoryview(data)[-2 - int(ends[-1, -1]) :]
+    lasts = ends[rows, right - 1]
+    firsts = ends[rows, left] - sizes[rows, left]
+    pieces = [coded[a:b] for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+    before, pieces[0] = pieces[0][:2], pieces[0][2:]
+    cut = bytearray().join((header, *pieces, _EOI))
 
-    # Each row of segments has moved as a whole; so have the markers before them.
-    moved = (ends - begins).cumsum()
-    moved -= ends
-    moved += len(header) - 2
-    places = edges[:-1].reshape(layout.rows, columns)[top:bottom, left:right] + moved[:, None]
+    # Where the markers between the segments are now.
+    places = sizes[rows, columns].cumsum()[:-1]
+    places += len(header) - 2
     # Every two neighbouring bytes as one number, for a marker may begin anywhere.
     pairs: _Numbers = np.ndarray((len(cut) - 1,), ">u2", cut, strides=(1,))
-    expected = _markers(len(edges) - 1).reshape(layout.rows, columns)[top:bottom, left:right]
-    unmarked = 2 if top == left == 0 else 0  # before the image's first segment is no marker
-    if pairs[places].tobytes()[unmarked:] != expected.tobytes()[unmarked:]:
+    expected = _markers(sizes.size).reshape(sizes.shape)[rows, columns].tobytes()
+    if pairs[places].tobytes() != expected[2:]:
         return None
-    pairs[places] = _markers(places.size).reshape(places.shape)
-    cut[len(header) - 2 : len(header)] = header[-2:]
+    if (top or left) and before != expected[:2]:
+        return None
+    pairs[places] = _markers(len(places) + 1)[1:]
     return bytes(cut)
 
 

@@ -85,27 +85,24 @@ def decode_window(
         return whole[top:bottom, left:right], 1
     if min(shape[:2]) < 8:
         factor = 1  # decoders cannot tell the scales of so small an image apart
-    # In pixels of the reduced picture.
-    top, left = top // factor, left // factor
-    bottom, right = -(-bottom // factor), -(-right // factor)
     try:
-        pixels, y, x = _decode_jpeg(data, shape, (top, left, bottom, right), decoder, factor)
+        pixels, y, x = _decode_jpeg(data, shape, window, decoder, factor)
     except MemoryError:
         raise ImageError(f"there is not enough memory for an image of shape {shape}") from None
-    return pixels[top - y : bottom - y, left - x : right - x], factor
+    rows = slice(top // factor - y, -(-bottom // factor) - y)
+    columns = slice(left // factor - x, -(-right // factor) - x)
+    return pixels[rows, columns], factor
 
 
 def _decode_jpeg(
     data: memoryview,
     shape: tuple[int, int, int],
-    edges: tuple[int, int, int, int],
+    window: tuple[int, int, int, int],
     decoder: JpegDecoder,
     factor: int,
 ) -> tuple[Pixels, int, int]:
     """Return pixels that cover a window, and where in the reduced picture the first one lies."""
     height, width, channels = shape
-    top, left, bottom, right = (factor * edge for edge in edges)
-    window = (top, left, min(bottom, height) - top, min(right, width) - left)
     worthwhile = height * width - window[2] * window[3] > _WORTH_CUTTING_PIXELS
     cut = cut_jpeg(data, window, factor) if worthwhile else None
     if cut is not None and cut.whole == (height, width):
