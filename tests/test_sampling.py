@@ -366,6 +366,12 @@ def test_without_replacement_nothing_comes_twice() -> None:
     assert epoch_of(order) != epoch_of(order, 1)
 
 
+def test_equal_keys_keep_the_order_of_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Draws, "uniform", lambda self: np.full((len(self.indices), 1), 0.5))
+    order = Weighted(np.tile([1.0, 2.0], 200), 0, replacement=False)
+    assert epoch_of(order) == [*range(1, 400, 2), *range(0, 400, 2)]
+
+
 def test_weights_are_copied() -> None:
     weights = np.ones(4)
     order = Weighted(weights, 0)
