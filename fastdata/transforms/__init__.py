@@ -6,6 +6,7 @@
       geometry.py   where pixels go: planned for a whole batch, before decoding
       crop.py  resize.py  flip.py   geometric transforms
       render.py     carries the geometry of one image out
+      stack.py      carries out windows and flips of many small raw images at once
       pixel.py      Normalize, ToDtype, and their table of 256 values
       callables.py  any other callable, one sample at a time
       pipeline.py   a list of transforms, checked and cut into stages

@@ -5,6 +5,7 @@ some 3 µs of Python each, more than a 32 x 32 image needs to be read, cut and
 mirrored.  Where a whole batch is of one size and only cut and flipped, the same
 pixels come from a few NumPy calls over all of it: 0.8 µs an image of 32 x 32 x 3
 with `RandomCrop(32, padding=4)` and a flip, nearly all of it without the GIL.
+Large images gain nothing: 224 x 224 of 256 x 256 takes 29 µs here, 21 µs there.
 """
 
 from __future__ import annotations
