@@ -13,47 +13,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import multiprocessing
 import os
 import pickle
 import select
 import signal
 import socket
-import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from fastdata.engine.buffers import Slot
-from fastdata.engine.sharing import Packet, new_file, receive, send, socket_pair
-from fastdata.engine.worker import (
-    DONE,
-    FAILED,
-    NO_BLOCK,
-    NOT_STARTED,
-    READY,
-    PickledFile,
-    Work,
-    run_worker,
-)
+from fastdata.engine.outcomes import outcome_of
+from fastdata.engine.sharing import Packet, receive, send, socket_pair
+from fastdata.engine.starting import start_workers
+from fastdata.engine.worker import NO_BLOCK, NOT_STARTED, READY, Work
 from fastdata.errors import OptionError, WorkerError
 
-__all__ = ["PROCESS_NAME", "ProcessPool", "Ticket", "WorkerTraceback"]
-
-PROCESS_NAME = "fastdata-worker"
+__all__ = ["ProcessPool", "Ticket"]
 
 _GRACE_SECONDS = 1.0
 _TICK_SECONDS = 1.0
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
-
-
-class WorkerTraceback(Exception):  # noqa: N818  (it is no error: it is where one was)
-    """The cause of an exception that was raised in a worker: its traceback there, as text."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}"""'
 
 
 class ProcessPool:
@@ -90,9 +71,11 @@ class ProcessPool:
         self, work: Work, num_workers: int, *, context: str | BaseContext | None = None
     ) -> None:
         self._crew = _Crew()
-        self._finalizer = weakref.finalize(self, self._crew.end, "was closed")
+        self._finalizer = weakref.finalize(
+            self, self._crew.end, "this pool of worker processes was closed"
+        )
         try:
-            self._crew.start(work, num_workers, _context(context))
+            self._crew.start(work, num_workers, context)
         except BaseException:
             self.close()
             raise
@@ -184,36 +167,18 @@ class _Crew:
         self._poll = select.poll()
         self._poll.register(self._results, select.POLLIN)
 
-    def start(self, work: Work, num_workers: int, context: Any) -> None:
+    def start(self, work: Work, num_workers: int, context: str | BaseContext | None) -> None:
         """Start the processes."""
-        if num_workers < 1:
-            raise OptionError(f"a pool of processes has 1 worker or more, not {num_workers}")
-        forked = context.get_start_method() == "fork"
-        with contextlib.ExitStack() as stack:
-            sent = work if forked else stack.enter_context(_pickled(work))
-            others = (self._tasks, self._results) if forked else ()
-            if forked:
-                stack.enter_context(_forking())
-            for number in range(num_workers):
-                process = context.Process(
-                    target=run_worker,
-                    args=(sent, self._far_tasks, self._far_results, others),
-                    name=f"{PROCESS_NAME}-{number}",
-                    daemon=True,
-                )
-                try:
-                    process.start()
-                except (AssertionError, EOFError, OSError, RuntimeError) as error:
-                    raise WorkerError(
-                        f"worker processes cannot be started here ({error}). In a script, use the "
-                        "loader under `if __name__ == '__main__':`; worker_method=\"thread\" works "
-                        "everywhere"
-                    ) from error
-                self.processes.append(process)
-                self._poll.register(process.sentinel, select.POLLIN)
-                # multiprocessing would end it when a process that the user forks
-                # from this one exits.  `end` does what is left to do.
-                getattr(multiprocessing.process, "_children", set()).discard(process)
+        started = start_workers(
+            work,
+            num_workers,
+            context,
+            theirs=(self._far_tasks, self._far_results),
+            ours=(self._tasks, self._results),
+        )
+        for process in started:
+            self.processes.append(process)
+            self._poll.register(process.sentinel, select.POLLIN)
         self._far_results.close()
 
     def submit(self, message: Any, slot: Slot | None) -> Ticket:
@@ -230,7 +195,7 @@ class _Crew:
         try:
             while not self._sent(packet):
                 self._check()
-        except BaseException:
+        except Exception:  # not Ctrl-C: it may have been sent, and its memory be in use
             self._waiting.pop(number, None)
             raise
         return ticket
@@ -269,7 +234,7 @@ class _Crew:
             dead = [process for process in self.processes if not process.is_alive()]
         self._take_results()  # also what the dead have done before
         if dead:
-            self.end(self._reason(dead[0]))
+            self.end(self._reason(dead[0]), grace_seconds=0.0)
 
     def _take_results(self) -> bool:
         found = False
@@ -287,7 +252,7 @@ class _Crew:
                 self._start_error = packet.payload.decode()
             else:
                 ticket, _ = self._waiting.pop(packet.ticket)
-                ticket.finish(*_outcome(packet))
+                ticket.finish(*outcome_of(packet))
 
     def _check(self) -> None:
         if os.getpid() != self._owner:
@@ -319,15 +284,16 @@ class _Crew:
                 "standard error. In a script, use the loader under `if __name__ == '__main__':`; "
                 'worker_method="thread" does without processes'
             )
-        with contextlib.suppress(ValueError):  # real-time signals have no names
-            code = signal.Signals(-code)
-        name = getattr(code, "name", f"signal {code}")
-        if code == signal.SIGKILL:
+        number = -code
+        name = f"signal {number}"
+        with contextlib.suppress(ValueError):  # most real-time signals have no names
+            name = signal.Signals(number).name
+        if number == signal.SIGKILL:
             why = (
                 "Most likely the system was out of memory (`dmesg` tells): use fewer workers, "
                 "smaller batches or a smaller prefetch_factor"
             )
-        elif code in _CRASHES:
+        elif number in _CRASHES:
             why = (
                 "A library crashed, perhaps on one broken image: with num_workers=0 and "
                 "`python -X faulthandler` you see where"
@@ -336,11 +302,11 @@ class _Crew:
             why = "Somebody has stopped it"
         return f"{who} was killed by {name}. {why}"
 
-    def end(self, how: str) -> None:
+    def end(self, why: str, grace_seconds: float = _GRACE_SECONDS) -> None:
         """End the processes; every result that is missing will be a `WorkerError`.  Idempotent."""
         if self._ended is not None:
             return
-        self._ended = f"the pool of worker processes {how}" if how == "was closed" else how
+        self._ended = why
         ends = self._tasks, self._results, self._far_tasks, self._far_results
         if os.getpid() == self._owner:
             with contextlib.suppress(OSError):  # empty, in the end
@@ -348,7 +314,7 @@ class _Crew:
                     pass
             for end in ends[:2]:  # tells the workers, whoever else holds copies of these
                 end.shutdown(socket.SHUT_RDWR)
-            self._join()
+            self._join(grace_seconds)
         for end in ends:
             end.close()
         # Only now: no worker is left that could write to these slots.
@@ -356,9 +322,9 @@ class _Crew:
         for ticket, _ in waiting.values():
             ticket.finish(None, WorkerError(self._ended))
 
-    def _join(self) -> None:
+    def _join(self, grace_seconds: float) -> None:
         processes, self.processes = self.processes, []
-        deadline = time.monotonic() + _GRACE_SECONDS
+        deadline = time.monotonic() + grace_seconds
         try:
             for process in processes:
                 process.join(max(0.0, deadline - time.monotonic()))
@@ -369,85 +335,3 @@ class _Crew:
             for process in processes:
                 process.join()
                 process.close()
-
-
-def _outcome(packet: Packet) -> tuple[Any, BaseException | None]:
-    """Return the value and the error of a task."""
-    if packet.lost:
-        return None, WorkerError(
-            "the result of a worker process could not be received: too many open files. Raise the "
-            "limit (ulimit -n), or keep fewer batches"
-        )
-    try:
-        content = pickle.loads(packet.payload)
-    except Exception as error:
-        return None, WorkerError(f"a worker's result cannot be unpickled here: {error!r}")
-    if packet.kind == DONE:
-        return content, None
-    assert packet.kind == FAILED
-    pickled, message, text, trace = content
-    try:
-        raised: BaseException = pickle.loads(pickled)
-        if str(raised) != message:
-            # Its class makes a message of its arguments, and now has made one
-            # of the message.
-            raised.args = (message,)
-        assert str(raised) == message
-    except Exception:  # a class that takes other arguments, or is unknown here
-        raised = WorkerError(f"a worker process raised what cannot be sent: {text}")
-    raised.__cause__ = WorkerTraceback(trace)
-    return None, raised
-
-
-def _context(context: str | BaseContext | None) -> Any:
-    if isinstance(context, BaseContext):
-        return context
-    try:
-        return multiprocessing.get_context(context)
-    except (TypeError, ValueError) as error:
-        raise OptionError(
-            f"multiprocessing_context is one of {multiprocessing.get_all_start_methods()}, a "
-            f"multiprocessing context or None, not {context!r}"
-        ) from error
-
-
-@contextlib.contextmanager
-def _pickled(work: Work) -> Iterator[PickledFile]:
-    descriptor = new_file(0)
-    try:
-        try:
-            with open(descriptor, "wb", closefd=False) as file:
-                pickle.dump(work, file, pickle.HIGHEST_PROTOCOL)
-        except Exception as error:  # a user's object may raise anything
-            raise OptionError(
-                f"the dataset and transforms cannot be sent to worker processes: "
-                f"{type(error).__name__}: {error}. Define transforms at the top level of a module "
-                '(no lambda, no local function), or use multiprocessing_context="fork" or '
-                'worker_method="thread"'
-            ) from error
-        yield PickledFile(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _forking() -> Iterator[None]:
-    """Make this process one that can be forked.
-
-    Signals whose handlers would run in the new process before it is a worker
-    are held back.  OpenCV's threads are ended: a forked process has none of them,
-    and waits for them for ever as soon as it sets their number.
-    """
-    set_threads: Callable[[int], None] | None = None
-    if "cv2" in sys.modules:
-        set_threads = sys.modules["cv2"].setNumThreads
-        threads = sys.modules["cv2"].getNumThreads()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        if set_threads is not None:
-            set_threads(1)
-        yield
-    finally:
-        if set_threads is not None:
-            set_threads(threads)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import array
 import os
+import pickle
 import socket
 import struct
 import tempfile
-from typing import NamedTuple
+from multiprocessing.reduction import DupFd
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Packet", "map_file", "new_file", "receive", "send", "socket_pair"]
+__all__ = ["Packet", "PickledFile", "map_file", "new_file", "receive", "send", "socket_pair"]
 
 _HEAD = struct.Struct("<qq?")
 """Two numbers, and whether the payload is in a file."""
@@ -55,6 +57,39 @@ def map_file(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
     tensor = torch.from_file(f"/dev/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
     memory: NDArray[np.uint8] = tensor.numpy()
     return memory
+
+
+class PickledFile:
+    """A pickled object in a file, of which a process that is started gets the descriptor.
+
+    multiprocessing itself would write the object into a pipe, and wait for ever
+    where the worker dies before it has read all of it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def of(cls, value: Any) -> PickledFile:
+        """Pickle an object; raises what that does."""
+        return cls(_written(pickle.dumps(value, pickle.HIGHEST_PROTOCOL)))
+
+    def __reduce__(self) -> Any:
+        return _received, (DupFd(self._descriptor),)
+
+    def load(self) -> Any:
+        """Return the object, and close the file."""
+        # Read by position: that of the file is shared by all who have it.
+        with open(self._descriptor, "rb") as file:
+            return pickle.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def _received(descriptor: Any) -> PickledFile:
+    return PickledFile(descriptor.detach())
 
 
 class Packet(NamedTuple):

@@ -19,22 +19,19 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from multiprocessing.reduction import DupFd
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.engine.sharing import Packet, map_file, receive, send
+from fastdata.engine.outcomes import packet_of_error, packet_of_value
+from fastdata.engine.sharing import Packet, PickledFile, map_file, receive, send
 
 __all__ = [
-    "DONE",
-    "FAILED",
     "NOT_STARTED",
     "NO_BLOCK",
     "READY",
-    "PickledFile",
     "Work",
     "run_worker",
 ]
@@ -44,36 +41,12 @@ Work: TypeAlias = "Callable[[Any, NDArray[np.uint8] | None], Any]"
 NO_BLOCK = -1
 """A task's packet has its block's number as its kind, or this."""
 
-DONE, FAILED, READY, NOT_STARTED = range(4)
-"""Kinds of a worker's packets; the last two have its process ID for a ticket."""
+READY, NOT_STARTED = 2, 3
+"""Kinds of a worker's packets, besides outcomes; their ticket is its process ID."""
 
 _TICK_SECONDS = 1.0
 _MAP_SECONDS = 5.0
 """A block not used for so long is unmapped: mapping it again costs a few ms."""
-
-
-class PickledFile:
-    """An object pickled into a file, of which a process that is started gets the descriptor.
-
-    multiprocessing itself would write it into a pipe, and wait for ever where
-    the worker dies before it has read all of it.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def __reduce__(self) -> Any:
-        return _received, (DupFd(self._descriptor),)
-
-    def load(self) -> Any:
-        """Return the object; once."""
-        with open(self._descriptor, "rb") as file:
-            file.seek(0)  # the position is the one the writer left, shared by all workers
-            return pickle.loads(file.read())
-
-
-def _received(descriptor: Any) -> PickledFile:
-    return PickledFile(descriptor.detach())
 
 
 def run_worker(
@@ -155,23 +128,15 @@ def _serve(work: Work, tasks: socket.socket, results: socket.socket) -> None:
             continue
         if packet is None:
             return
-        kind, payload = _answer(work, packet, maps)
-        send(results, Packet(packet.ticket, kind, payload))
+        send(results, _answer(work, packet, maps))
 
 
-def _answer(work: Work, packet: Packet, maps: _Maps) -> tuple[int, bytes]:
+def _answer(work: Work, packet: Packet, maps: _Maps) -> Packet:
     try:
         memory = maps.memory(packet)
-        value = work(pickle.loads(packet.payload), memory)
-        return DONE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except BaseException as error:
-        trace = traceback.format_exc()
-        text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        try:
-            pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
-        except Exception:  # an exception may hold anything
-            pickled = b""
-        return FAILED, pickle.dumps((pickled, str(error), text, trace), pickle.HIGHEST_PROTOCOL)
+        return packet_of_value(packet.ticket, work(pickle.loads(packet.payload), memory))
+    except BaseException as error:  # SystemExit too: it is the transform's, not the worker's
+        return packet_of_error(packet.ticket, error)
 
 
 class _Maps:
