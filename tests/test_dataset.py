@@ -7,7 +7,6 @@ import os
 import pickle
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +192,9 @@ def test_a_selection_is_a_lazy_dataset(dataset: fastdata.Dataset, selection: Any
     assert fingerprints(subset) == [fingerprint(dataset[i]) for i in expected]
     assert subset.classes == dataset.classes
     assert subset.is_subset == (expected != everything.tolist()) or isinstance(chosen, np.ndarray)
-    heights, widths = subset.image_sizes("image", range(len(expected)))
+    images = subset.images("image", range(len(expected)))
     assert [tuple(sample.image.shape[1:]) for sample in subset] == list(
-        zip(heights.tolist(), widths.tolist(), strict=True)
+        zip(images.heights.tolist(), images.widths.tolist(), strict=True)
     )
     assert subset.gather("label", np.arange(len(expected))).tolist() == labels(subset)
 
@@ -306,9 +305,9 @@ def test_images_are_read_into_memory_of_the_caller(tmp_path: Path, codec: str) -
         for name, image in zip(schema, record.values, strict=True):
             channels = schema.images[name].channels
             out = np.full((image.height, image.width, channels), 7, np.uint8)
-            assert dataset.read_image(index, name, out) is out
+            assert dataset.images(name, [index]).read(0, out) is out
             np.testing.assert_array_equal(out, decoded(image, channels))
-            np.testing.assert_array_equal(dataset.read_image(index, name), out)
+            np.testing.assert_array_equal(dataset.images(name, [index]).read(0), out)
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png", "raw", "file"])
@@ -332,7 +331,7 @@ def test_memory_that_does_not_fit_the_image_is_refused(
     path = write_shard(tmp_path / "shard.h5", make_records(count=1, codec=codec))
     out = wrong((24, 40, 3))
     with pytest.raises(OptionError, match=r"out must be uint8, C-contiguous .* \(24, 40, 3\)"):
-        fastdata.open(path).read_image(0, "image", out)
+        fastdata.open(path).images("image", [0]).read(0, out)
     assert not out.any()
 
 
@@ -548,6 +547,6 @@ def test_readers_of_one_file_agree_on_every_image(tmp_path: Path) -> None:
     """JPEGs of a shard are, bit for bit, what PIL makes of them."""
     records = make_records(count=3, size=(97, 131))
     dataset = fastdata.open(write_shard(tmp_path / "shard.h5", records))
-    read = partial(dataset.read_image, name="image")
+    images = dataset.images("image", range(3))
     for index, record in enumerate(records):
-        np.testing.assert_array_equal(read(index), pil_decode(record.values[0].data, 3))
+        np.testing.assert_array_equal(images.read(index), pil_decode(record.values[0].data, 3))

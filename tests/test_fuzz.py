@@ -239,6 +239,21 @@ def attack(path: Path, random: np.random.Generator) -> None:
         put_blob(path, index, blob, field, codec=int(codec))
 
 
+def read_images(dataset: fastdata.Dataset, name: str) -> None:
+    """Read some images the way that a loader does."""
+    with contextlib.suppress(FastdataError):
+        images = dataset.images(name, range(min(len(dataset), 20)))
+        images.read_ahead()
+        for place, (height, width) in enumerate(
+            zip(images.heights.tolist(), images.widths.tolist(), strict=True)
+        ):
+            with contextlib.suppress(FastdataError):
+                images.read(place)
+            if height > 2 and width > 2:
+                with contextlib.suppress(FastdataError):
+                    images.window(place, (1, 1, height // 2, width // 2))
+
+
 def use(path: Path, *, check: bool) -> None:
     """Do everything that there is to do with a dataset."""
     with contextlib.suppress(FastdataError):
@@ -252,7 +267,7 @@ def use(path: Path, *, check: bool) -> None:
                 assert isinstance(dataset.keys[index], str)
         for name in dataset.schema:
             if name in dataset.schema.images:
-                dataset.image_sizes(name, range(len(dataset)))
+                read_images(dataset, name)
             else:
                 with contextlib.suppress(FastdataError):
                     dataset.gather(name, range(len(dataset)))
