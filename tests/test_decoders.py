@@ -54,7 +54,7 @@ def reference(data: bytes, channels: int, factor: int = 1) -> np.ndarray[Any, An
         (1, 4): cv2.IMREAD_REDUCED_GRAYSCALE_4,
         (1, 8): cv2.IMREAD_REDUCED_GRAYSCALE_8,
     }
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags[channels, factor])
+    pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags[channels, factor])
     pixels = pixels.reshape(*pixels.shape[:2], channels)
     return pixels[:, :, ::-1] if channels == 3 else pixels
 

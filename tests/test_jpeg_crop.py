@@ -53,7 +53,7 @@ def jpeg_of(
 def decode(data: bytes, factor: int = 1) -> np.ndarray[Any, Any]:
     height, width, *_ = simplejpeg.decode_jpeg_header(data)
     least = {"min_height": -(-height // factor), "min_width": -(-width // factor)}
-    pixels = simplejpeg.decode_jpeg(data, "RGB", min_factor=factor, **least)
+    pixels: np.ndarray[Any, Any] = simplejpeg.decode_jpeg(data, "RGB", min_factor=factor, **least)
     assert pixels.shape[:2] == tuple(least.values())
     return pixels
 
@@ -219,7 +219,7 @@ def test_an_image_of_many_segments_is_cut() -> None:
 
 
 WHOLE = jpeg_of(64, 96, "4:2:0", 2)
-INSIDE = (20, 40, 10, 10)
+INSIDE = (20, 40, 20, 40)  # segments 4, 5, 7 and 8 of 4 rows of 3
 
 
 def changed(data: bytes, at: int, value: bytes) -> bytes:
@@ -257,8 +257,7 @@ SCAN = WHOLE[WHOLE.index(b"\xff\xda") :][:14]
         pytest.param(WHOLE.replace(b"fastdata\0\x01", b"fastdata\0\x02"), id="newer index"),
         pytest.param(WHOLE.replace(b"fastdata\0\x01\0", b"fastdata\0\x01\x01"), id="part 1 first"),
         pytest.param(WHOLE.replace(b"fastdata\0\x01\0\x01", b"fastdata\0\x01\0\x02"), id="a part"),
-        pytest.param(changed(WHOLE, marker_at(4) + 1, b"\xd0"), id="marker of another number"),
-        pytest.param(changed(WHOLE, marker_at(4), b"\xfe"), id="no marker"),
+        pytest.param(WHOLE[:22] + b"\0\x0e" + WHOLE[24:36] + WHOLE[60:], id="an index of nothing"),
         pytest.param(WHOLE.replace(b"\xff\xdd\0\4\0\2", b"\xff\xdd\0\4\0\3"), id="interval lies"),
         pytest.param(WHOLE.replace(b"\xff\xdd\0\4\0\2", b"\xff\xdd\0\4\0\0"), id="interval 0"),
         pytest.param(WHOLE.replace(b"\xff\xc0", b"\xff\xc2", 1), id="progressive"),
@@ -276,6 +275,22 @@ SCAN = WHOLE[WHOLE.index(b"\xff\xda") :][:14]
 def test_what_cannot_be_cut_is_decoded_whole(data: bytes) -> None:
     assert cut_jpeg(WHOLE, INSIDE) is not None
     assert cut_jpeg(data, INSIDE) is None
+
+
+@pytest.mark.parametrize(
+    ("window", "used"),
+    [
+        (INSIDE, {4, 5, 7, 8}),
+        ((0, 40, 30, 50), {1, 2, 4, 5}),
+        ((20, 0, 30, 40), {3, 4, 6, 7, 9, 10}),
+        ((0, 0, 10, 40), {1}),
+    ],
+)
+def test_markers_before_what_is_cut_out_are_checked(window: Window, used: set[int]) -> None:
+    for number in range(1, 12):
+        for at, value in ((0, b"\xfe"), (1, b"\xd7" if number != 8 else b"\xd6")):
+            cut = cut_jpeg(changed(WHOLE, marker_at(number) + at, value), window)
+            assert (cut is None) == (number in used)
 
 
 @pytest.mark.parametrize(
