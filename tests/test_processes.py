@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -98,6 +99,7 @@ def fail_with_cause(memory: Any) -> None:
 
 
 def die(memory: Any, number: int) -> None:
+    faulthandler.disable()  # pytest's would print a traceback
     os.kill(os.getpid(), number)
     time.sleep(60)
 
@@ -132,7 +134,7 @@ def resize(memory: Any) -> int:
 
 
 def files(memory: Any) -> list[str]:
-    return sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")[:-1])
+    return sorted(os.listdir("/proc/self/fd"))
 
 
 def mapped(memory: Any) -> int:
@@ -146,6 +148,12 @@ def pool_of(num_workers: int = 2, context: str = "fork") -> Iterator[ProcessPool
         yield pool
     finally:
         pool.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_fork_server() -> None:
+    """Have the fork server import torch once, not each worker."""
+    multiprocessing.set_forkserver_preload(["fastdata.engine.worker"])
 
 
 @pytest.fixture(scope="module", params=CONTEXTS)
@@ -736,7 +744,7 @@ def test_a_dropped_pool_ends_its_workers_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("context", "end"),
-    [("fork", ""), ("fork", "raise SystemExit(0)"), ("forkserver", "pool.submit(60)")],
+    [("fork", ""), ("forkserver", "pool.submit(60)")],
 )
 def test_an_interpreter_that_exits_leaves_and_prints_nothing(
     tmp_path: Path, context: str, end: str
@@ -754,87 +762,90 @@ def test_an_interpreter_that_exits_leaves_and_prints_nothing(
     assert gone(*map(int, done.stdout.split()))
 
 
-@pytest.mark.parametrize(
-    ("context", "message"), [("fork", 0.0), ("fork", 60.0), ("forkserver", 60.0)]
-)
-def test_workers_end_when_their_parent_is_killed(
-    tmp_path: Path, context: str, message: float
-) -> None:
-    """Also while another process holds whatever it inherited from the parent."""
-    body = f"""
-        if __name__ == "__main__":
-            pool = ProcessPool(work, 2, context="{context}")
-            pool.submit(0).result()
-            tickets = [pool.submit({message}) for _ in range(5)]
-            other = os.fork()
-            if other == 0:
-                time.sleep(60)
-                os._exit(0)
-            print(other, *pool.pids, flush=True)
-            time.sleep(60)
-        """
-    process = subprocess.Popen(
-        [sys.executable, script(tmp_path, body)], stdout=subprocess.PIPE, text=True
+def hold_a_pool(end: Any, context: str, message: Any) -> None:
+    """Be the main function of a process that has a pool, and waits for it."""
+    pool = ProcessPool(call, 2, context=context)
+    pool.submit((echo, 0)).result()
+    waiting = [pool.submit(message) for _ in range(5)]
+    other = os.fork()
+    if other == 0:
+        time.sleep(60)
+        os._exit(0)
+    end.send((other, pool.pids))
+    for ticket in waiting:
+        ticket.result()
+    time.sleep(60)
+
+
+@contextlib.contextmanager
+def process_with_a_pool(context: str, message: Any) -> Iterator[tuple[Any, list[int]]]:
+    """A process, and the workers of its pool; another process has all that the pool has."""
+    here, there = multiprocessing.Pipe()
+    # A process that was forked cannot use the fork server of its parent.
+    process = multiprocessing.get_context(context).Process(
+        target=hold_a_pool, args=(there, context, message)
     )
-    assert process.stdout is not None
-    other, *pids = map(int, process.stdout.readline().split())
-    assert len(pids) == 2
+    process.start()
+    assert here.poll(30)
+    other, pids = here.recv()
     try:
-        process.kill()
-        assert gone(*pids)
+        yield process, pids
         assert psutil.pid_exists(other)
     finally:
         os.kill(other, signal.SIGKILL)
-        process.stdout.close()
-        process.wait()
+        process.kill()
+        process.join()
+        process.close()
+        here.close()
+        there.close()
 
 
-def test_ctrl_c_is_the_parents(tmp_path: Path) -> None:
-    """The terminal sends it to all; workers say nothing, and end with the parent."""
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [("fork", (echo, 1)), ("fork", (wait_for, 60)), ("forkserver", (wait_for, 60))],
+    ids=["idle", "at work", "forkserver"],
+)
+def test_workers_end_when_their_parent_is_killed(context: str, message: Any) -> None:
+    """Also while another process holds whatever it inherited from the parent."""
+    with process_with_a_pool(context, message) as (process, pids):
+        assert len(pids) == 2
+        assert all(map(psutil.pid_exists, pids))
+        process.kill()  # and nobody waits for it: until then it is a zombie
+        assert gone(*pids)
+
+
+def test_ctrl_c_is_the_parents() -> None:
+    """The terminal sends it to all of them."""
+    with process_with_a_pool("fork", (wait_for, 60)) as (process, pids):
+        for pid in pids:
+            os.kill(pid, signal.SIGINT)
+        time.sleep(0.3)
+        assert all(map(psutil.pid_exists, pids))
+        os.kill(process.pid, signal.SIGINT)
+        assert gone(*pids)
+        assert wait_until(lambda: process.exitcode == 1)
+
+
+def test_a_forked_process_does_not_disturb_its_parents_pool(tmp_path: Path) -> None:
     body = """
         if __name__ == "__main__":
             pool = ProcessPool(work, 2, context="fork")
             pool.submit(0).result()
-            print(*pool.pids, flush=True)
-            pool.submit(60).result()
-        """
-    process = subprocess.Popen(
-        [sys.executable, script(tmp_path, body)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    pids = list(map(int, process.stdout.readline().split()))
-    time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGINT
-    assert errors.count("Traceback") == 1
-    assert gone(*pids)
-
-
-@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit()", "pool.close(); os._exit(0)"])
-def test_a_forked_process_does_not_disturb_its_parents_pool(tmp_path: Path, end: str) -> None:
-    body = f"""
-        if __name__ == "__main__":
-            pool = ProcessPool(work, 2, context="fork")
-            pool.submit(0).result()
             ticket = pool.submit(0.5)
-            child = os.fork()
-            if child == 0:
-                for attempt in (lambda: pool.submit(0), ticket.result, ticket.done):
-                    try:
-                        attempt()
-                    except Exception as error:
-                        assert "belong to process" in str(error), error
-                    else:
-                        os._exit(9)
-                {end}
-            assert os.waitpid(child, 0)[1] == 0
+            for end in (lambda: os._exit(0), sys.exit, lambda: (pool.close(), os._exit(0))):
+                child = os.fork()
+                if child == 0:
+                    for attempt in (lambda: pool.submit(0), ticket.result, ticket.done):
+                        try:
+                            attempt()
+                        except Exception as error:
+                            assert "belong to process" in str(error), error
+                        else:
+                            os._exit(9)
+                    end()
+                assert os.waitpid(child, 0)[1] == 0
             ticket.result()
-            print(len({{pool.submit(0.1).result() for _ in range(10)}} | set(pool.pids)))
+            print(len({pool.submit(0.1).result() for _ in range(10)} | set(pool.pids)))
         """
     done = run_script(tmp_path, body)
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
