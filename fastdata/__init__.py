@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "BlockShuffle": "fastdata.sampling",
     "Dataset": "fastdata.dataset",
     "FastdataError": "fastdata.errors",
     "Loader": "fastdata.loading",
@@ -24,7 +25,17 @@ _PUBLIC = {
     "pack": "fastdata.converters.driver",
 }
 
-__all__ = ["Dataset", "FastdataError", "Loader", "PackReport", "Schema", "loader", "open", "pack"]
+__all__ = [
+    "BlockShuffle",
+    "Dataset",
+    "FastdataError",
+    "Loader",
+    "PackReport",
+    "Schema",
+    "loader",
+    "open",
+    "pack",
+]
 
 if TYPE_CHECKING:
     from fastdata.converters.driver import pack
@@ -32,6 +43,7 @@ if TYPE_CHECKING:
     from fastdata.dataset import Dataset, open
     from fastdata.errors import FastdataError
     from fastdata.loading import Loader, loader
+    from fastdata.sampling import BlockShuffle
     from fastdata.schema import Schema
 
 

@@ -146,7 +146,8 @@ def loader(
         Which share of each epoch this process takes, of how many; by default
         as `torch.distributed` has it, if it is initialised.  All ranks get the
         same number of batches: with `drop_last`, what does not divide is left
-        out, otherwise the first samples of the epoch are repeated.
+        out, otherwise samples of the last batch are repeated; `Loader.padding` says
+        how many.
     even : bool
         For packed data.  False: nothing is left out or repeated, for exact
         evaluation; ranks may differ in their number of batches.

@@ -198,7 +198,7 @@ def test_a_sampler_decides_the_order() -> None:
 def test_unequal_sizes_without_a_geometric_transform_are_explained() -> None:
     with pytest.raises(
         OptionError,
-        match=r"20 x 20 in the first sample of this batch and 21 x 21 in sample 1 .*RandomResizedCrop",
+        match=r"20 x 20 in the first sample of this batch and 21 x 21 in sample 1 .*RandomResized",
     ):
         next(iter(loader(MemoryData(), batch_size=4, num_workers=2)))
 

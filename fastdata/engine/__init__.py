@@ -1,15 +1,27 @@
 """Making batches, ahead of the loop that wants them.
 
-    Request  --BatchMaker.prepare-->  Job: pieces, finish()  --ThreadRun-->  batches, in order
+    Request --BatchMaker.prepare--> Job: tasks --workers--> results --Job.finish--> batch
+                    |                               |
+                a slot of memory  <--- images ------'
 
       cores.py      how many cores this process may use
-      job.py        the contract between what is done and who does it
-      batches.py    BatchMaker: plans a batch, cuts it into pieces, puts it together
-      buffers.py    memory of batches
-      threads.py    runs jobs on a thread pool, some batches ahead; or in the caller
+      job.py        the contracts between what is done and who does it
+      buffers.py    memory of batches, which comes back by itself
+      sharing.py    memory and messages that two processes share
+      layout.py     where the arrays of a batch lie in one slot
+      work.py       what workers do: tasks, from stored bytes to pixels in place
+      batches.py    BatchMaker: plans a batch, puts it together
+      threads.py    workers that are threads; the worker that is the caller
+      worker.py     what runs in a worker process
+      starting.py   how worker processes are started
+      outcomes.py   what comes back from them: results, and errors as themselves
+      processes.py  workers that are processes
+      workers.py    which workers there are; what "auto" means
+      stream.py     batches in order, some ahead, without regard to epochs
+      stats.py      what a loader has done so far
       packed.py     Loader: epochs, resuming, statistics
       stock.py      the tuned stock DataLoader, for torch datasets
 
-A new kind of worker is another way to run jobs, other memory another pool of
-buffers.  Neither touches what a batch is.
+A new kind of worker is another `Workers`, other memory another kind of block.
+Neither touches what a batch is.
 """

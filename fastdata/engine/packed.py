@@ -58,6 +58,10 @@ class BatchOrder(Protocol):
     def identity(self) -> dict[str, Any]:
         """What must be the same for a place in training to mean the same."""
 
+    @property
+    def padding(self) -> int:
+        """Samples of an epoch that are there twice."""
+
     def __len__(self) -> int: ...
 
     def of(self, epoch: int, /) -> EpochOfBatches: ...
@@ -126,6 +130,11 @@ class Loader:
     def num_workers(self) -> int:
         """Threads or processes that make batches."""
         return self.workers.num_workers
+
+    @property
+    def padding(self) -> int:
+        """Samples that an epoch repeats, over all ranks, so that each rank has as many."""
+        return self.batches.padding
 
     def __len__(self) -> int:
         """Batches of an epoch, on this rank."""
