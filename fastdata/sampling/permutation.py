@@ -32,9 +32,9 @@ __all__ = ["Permutation"]
 Words: TypeAlias = NDArray[np.uint64]
 
 ROUNDS = 20
-"""Even.  Measured with all permutations of 3 to 8 things over 60,000 to 806,400 keys: after 8 rounds
-some are clearly likelier (chi-square up to 745 standard deviations off), after 16 it shows with 8
-things only (6), after 20 nowhere (below 3)."""
+"""Even.  Measured with all permutations of 3 to 8 things over 60,000 to 806,400 keys: after 8
+rounds some are clearly likelier (chi-square up to 745 standard deviations off), after 16 it shows
+with 8 things only (6), after 20 nowhere (below 3)."""
 
 # The two multipliers of SplitMix64's finaliser; see fastdata.random.
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
