@@ -14,7 +14,8 @@ What this module promises around that:
 - Medians, with the lowest and highest.
 - Peak memory of the contender's whole process tree, sampled while it runs:
   proportional set size, in which pages shared by n processes count once.
-- One JSON line a run, with the hardware and the versions, then a table.
+- One JSON line a run, with the hardware, the versions and the notes that tell
+  what a contender does differently, then a table (`table.py`).
 - A contender that cannot run is in the table, with the reason.
 """
 
@@ -24,7 +25,6 @@ import json
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -54,12 +54,16 @@ class Contender:
         What the interpreter must be able to import; otherwise it is absent.
     missing : str
         Why it cannot be run, where that is known before trying.
+    notes : mapping of str to str
+        What it does differently from the others, for the JSON lines and below
+        the table; ``resize filter`` also is a column of the table.
     """
 
     name: str
     command: Sequence[str] = ()
     modules: Sequence[str] = ()
     missing: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def why_absent(self) -> str:
         """Return the reason it cannot run, or an empty string."""
@@ -97,9 +101,42 @@ class Run:
         return self.round > 0
 
     @property
-    def images_per_second(self) -> float:
-        """Images over the seconds that the contender timed itself."""
+    def value(self) -> float:
+        """What was measured: the report's ``value``, else images a second.
+
+        The seconds are those that the contender timed itself.
+        """
+        if "value" in self.report:
+            return float(self.report["value"])
         return float(self.report["images"] / self.report["seconds"])
+
+    @property
+    def unit(self) -> str:
+        """What `value` counts."""
+        return str(self.report.get("unit", "images/s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All runs, and why there are none of some contenders.
+
+    Attributes
+    ----------
+    runs : sequence of Run
+        The warm-up too.
+    excuses : mapping of str to str
+        Reason by the name of each contender that is absent or failed.
+    """
+
+    runs: Sequence[Run]
+    excuses: Mapping[str, str]
+    failed: bool
+
+    def counted(self, name: str) -> list[Run]:
+        """Return a contender's runs after the warm-up; none where it has an excuse."""
+        if name in self.excuses:
+            return []
+        return [run for run in self.runs if run.contender == name and run.counts]
 
 
 class ContenderFailedError(RuntimeError):
@@ -109,8 +146,9 @@ class ContenderFailedError(RuntimeError):
 class MemoryWatch:
     """Samples the memory of a process and its descendants until it is closed."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, every_seconds: float = MEMORY_SAMPLE_SECONDS) -> None:
         self.peak_bytes = 0
+        self._every_seconds = every_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(pid,), daemon=True)
         self._thread.start()
@@ -127,7 +165,7 @@ class MemoryWatch:
             root = psutil.Process(pid)
         except psutil.NoSuchProcess:
             return
-        while not self._stop.wait(MEMORY_SAMPLE_SECONDS):
+        while not self._stop.wait(self._every_seconds):
             try:
                 family = [root, *root.children(recursive=True)]
             except psutil.NoSuchProcess:
@@ -151,7 +189,9 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else "it said nothing"
 
 
-def run_once(contender: Contender, number: int) -> Run:
+def run_once(
+    contender: Contender, number: int, memory_sample_seconds: float = MEMORY_SAMPLE_SECONDS
+) -> Run:
     """Run a contender in its own process and take its report.
 
     Raises
@@ -164,7 +204,7 @@ def run_once(contender: Contender, number: int) -> Run:
         started = time.perf_counter()
         with subprocess.Popen(contender.command, stdout=out, stderr=err) as process:
             try:
-                with MemoryWatch(process.pid) as memory:
+                with MemoryWatch(process.pid, memory_sample_seconds) as memory:
                     process.wait()
             except BaseException:
                 process.terminate()
@@ -208,34 +248,31 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def compare(
+def run_rounds(
     benchmark: str,
     contenders: Sequence[Contender],
     *,
-    rounds: int = 5,
+    rounds: int,
     settings: Mapping[str, Any],
     output: TextIO | None = None,
-) -> int:
-    """Run every contender `rounds` times after a warm-up, and print the result.
+    memory_sample_seconds: float = MEMORY_SAMPLE_SECONDS,
+) -> Results:
+    """Run every contender `rounds` times after a warm-up, in turns.
 
-    JSON lines go to `output`, by default to standard output with the table.
-
-    Returns
-    -------
-    int
-        An exit code: 1 where a contender that could start then failed.
+    JSON lines go to `output`, by default to standard output.
     """
-    machine = hardware()
-    common = {"benchmark": benchmark, "settings": dict(settings), "hardware": machine}
+    common = {"benchmark": benchmark, "settings": dict(settings), "hardware": hardware()}
 
-    def write_line(**line: object) -> None:
-        print(json.dumps(common | line), file=output or sys.stdout, flush=True)
+    def write_line(contender: Contender, **line: object) -> None:
+        notes = {"notes": dict(contender.notes)} if contender.notes else {}
+        whole = common | {"contender": contender.name} | line | notes
+        print(json.dumps(whole), file=output or sys.stdout, flush=True)
 
     absent = {}
     for contender in contenders:
         if why := contender.why_absent():
             absent[contender.name] = f"absent: {why}"
-            write_line(contender=contender.name, absent=why)
+            write_line(contender, absent=why)
     present = [contender for contender in contenders if contender.name not in absent]
     runs: list[Run] = []
     failed: dict[str, str] = {}
@@ -246,68 +283,25 @@ def compare(
                 continue
             say(f"{'round ' + str(number) if number else 'warm-up'}: {contender.name}")
             try:
-                run = run_once(contender, number)
+                run = run_once(contender, number, memory_sample_seconds)
             except ContenderFailedError as error:
                 failed[contender.name] = f"failed in round {number}: {error}"
-                write_line(contender=contender.name, round=number, failed=str(error))
+                write_line(contender, round=number, failed=str(error))
                 say(f"  {failed[contender.name]}")
                 continue
             runs.append(run)
-            say(f"  {run.images_per_second:,.0f} images/s")
+            say(f"  {run.value:,.4g} {run.unit}")
             write_line(
-                contender=run.contender,
+                contender,
                 round=run.round,
                 warm_up=not run.counts,
-                images_per_second=round(run.images_per_second, 1),
                 process_seconds=round(run.process_seconds, 3),
                 peak_memory_bytes=run.peak_memory_bytes,
-                **run.report,
+                **{**run.report, "value": round(run.value, 4), "unit": run.unit},
             )
-    excuses = absent | failed
-    print_table(benchmark, [c.name for c in contenders], runs, excuses, machine)
-    return 1 if failed else 0
+    return Results(runs, absent | failed, bool(failed))
 
 
 def say(text: str) -> None:
     """Tell on standard error how far it is."""
     print(text, file=sys.stderr, flush=True)
-
-
-def print_table(
-    benchmark: str,
-    names: Sequence[str],
-    runs: Sequence[Run],
-    excuses: Mapping[str, str],
-    machine: Mapping[str, Any],
-) -> None:
-    """Print medians and spreads, and each contender's ratio to the first that ran."""
-    kept = {name: [run for run in runs if run.contender == name and run.counts] for name in names}
-    speeds = {
-        name: [run.images_per_second for run in kept[name]]
-        for name in names
-        if kept[name] and name not in excuses
-    }
-    print(f"\n{benchmark}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
-    print(f"| {'contender':24} | images/s |   lowest-highest | process s | peak MB | MB out |")
-    print(f"|{'-' * 26}|{'-' * 9}:|{'-' * 17}:|{'-' * 10}:|{'-' * 8}:|{'-' * 7}:|")
-    for name in names:
-        if name not in speeds:
-            print(f"| {name:24} | {excuses.get(name, 'no counted round')}")
-            continue
-        spread = f"{min(speeds[name]):,.0f}-{max(speeds[name]):,.0f}"
-        process = statistics.median(run.process_seconds for run in kept[name])
-        memory = max(run.peak_memory_bytes for run in kept[name]) / 1e6
-        bytes_out = kept[name][-1].report.get("bytes_out")
-        written = f"{bytes_out / 1e6:.0f}" if bytes_out else ""
-        print(
-            f"| {name:24} | {statistics.median(speeds[name]):8,.0f} | {spread:>16} "
-            f"| {process:9.1f} | {memory:7,.0f} | {written:>6} |"
-        )
-    for name in speeds:
-        rest = [
-            f"{statistics.median(speeds[name]) / statistics.median(speeds[other]):.2f}x {other}"
-            for other in speeds
-            if other != name
-        ]
-        if rest:
-            print(f"{name}: {', '.join(rest)}")

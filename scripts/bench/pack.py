@@ -13,51 +13,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from contextlib import ExitStack
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from harness import Contender, compare
+from datasets import find_images, link_samples
+from harness import Contender
+from peers import peer_python
+from table import compare
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-SUFFIXES = {".jpg", ".jpeg"}
 SIZE, MAX_RESOLUTION, QUALITY = 256, 341, 90
-
-
-def find_images(given: Path | None) -> Path:
-    """Return the folder given, else the one that the environment names, else quickstart's."""
-    named = os.environ.get("FASTDATA_BENCH_IMAGES")
-    folder = given or (Path(named) if named else REPOSITORY / ".quickstart" / "photos")
-    if not folder.is_dir():
-        raise SystemExit(
-            f"there is no folder {folder}: give --images DIR, "
-            "or run scripts/quickstart first, which makes pictures"
-        )
-    return folder.resolve()
-
-
-def link_samples(images: Path, folder: Path, samples: int) -> int:
-    """Fill `folder` with links to the files of `images`, each as often as it takes.
-
-    Returns the bytes of all samples.
-    """
-    files = sorted(path for path in images.rglob("*") if path.suffix.lower() in SUFFIXES)
-    files = [path for path in files if path.parent != images]
-    if not files:
-        raise SystemExit(f"{images} has no JPEG files in class folders")
-    shutil.rmtree(folder, ignore_errors=True)
-    total = 0
-    for number, path in enumerate(islice(cycle(files), samples)):
-        label = folder / path.relative_to(images).parts[0]
-        label.mkdir(parents=True, exist_ok=True)
-        os.symlink(path, label / f"{path.stem}_{number // len(files):04d}{path.suffix}")
-        total += path.stat().st_size
-    return total
 
 
 def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Contender]:
@@ -81,30 +50,19 @@ def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Co
                 modules=["fastdata"],
             )
         )
-    if options.ffcv_python:
-        ffcv = Contender(
-            "FFCV DatasetWriter",
-            command(
-                options.ffcv_python,
-                "pack_ffcv.py",
-                destination=str(work / "packed.beton"),
-                max_resolution=MAX_RESOLUTION,
-                chunk=options.ffcv_chunk,
-            ),
-            modules=["ffcv"],
-        )
-    else:
-        ffcv = Contender(
-            "FFCV DatasetWriter",
-            missing="give --ffcv-python; scripts/bench/make_peers builds its environment",
-        )
+    ffcv = Contender(
+        "FFCV DatasetWriter",
+        command(
+            options.ffcv_python,
+            "pack_ffcv.py",
+            destination=str(work / "packed.beton"),
+            max_resolution=MAX_RESOLUTION,
+            write_mode="jpg",
+            chunk=options.ffcv_chunk,
+        ),
+        modules=["ffcv"],
+    )
     return [*listed, ffcv]
-
-
-def default_ffcv_python() -> str:
-    """Return the interpreter that the environment names, else the one that make_peers makes."""
-    made = REPOSITORY / ".peers" / "ffcv" / "bin" / "python"
-    return os.environ.get("FASTDATA_BENCH_FFCV_PYTHON") or (str(made) if made.exists() else "")
 
 
 def main() -> int:
@@ -115,7 +73,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="after the warm-up round")
-    parser.add_argument("--ffcv-python", default=default_ffcv_python())
+    parser.add_argument("--ffcv-python", default=peer_python("ffcv"))
     parser.add_argument("--ffcv-chunk", type=int, default=100, help="FFCV's own default is 100")
     parser.add_argument("--only", help="only contenders whose name has this in it")
     parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="scratch folder")

@@ -30,7 +30,8 @@ from fastdata.formats.lmdb import LmdbShardWriter
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage, Record, ShardWriter
 from fastdata.schema import ImageField, ScalarField, Schema
-from harness import Contender, compare, hardware
+from harness import Contender, hardware
+from table import compare
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WRITERS: dict[str, type[ShardWriter]] = {".lmdb": LmdbShardWriter, ".h5": Hdf5ShardWriter}

@@ -1,8 +1,9 @@
-"""Pack a folder with FFCV's `DatasetWriter`, once, and report; run by `bench/pack.py`.
+"""Pack a folder with FFCV's `DatasetWriter`, once, and report; run by `pack.py` and `load.py`.
 
 As FFCV's own ImageNet script does it, with a dataset that opens files with
 PIL.  FFCV has no short-side resize: it limits the longer side, by cv2's
-INTER_AREA.  `max_resolution=341` makes a 4:3 photograph 256 pixels high.
+INTER_AREA.  `max_resolution=341` makes a 4:3 photograph 256 pixels high; null
+takes images as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class PilFolder:
 
     def __init__(self, root: str) -> None:
         self.samples: list[tuple[str, int]] = []
-        for label, name in enumerate(sorted(entry.name for entry in os.scandir(root))):
+        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        for label, name in enumerate(names):
             for folder, _, files in sorted(os.walk(os.path.join(root, name))):
                 self.samples += [(os.path.join(folder, file), label) for file in sorted(files)]
 
@@ -44,7 +46,7 @@ def main() -> None:
     started = time.perf_counter()
     dataset = PilFolder(options["images"])
     image = RGBImageField(
-        write_mode="jpg",
+        write_mode=options["write_mode"],
         max_resolution=options["max_resolution"],
         jpeg_quality=options["quality"],
     )

@@ -1,0 +1,49 @@
+"""Epochs of WebDataset over tar shards; run by `load.py`.
+
+Each worker reads its share of the shards in turn, mixes through a buffer of 1,000
+samples and makes whole batches, so that no sample crosses processes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import webdataset as wds  # type: ignore[import-not-found]
+from cv2_crop import decode, random_resized_crop
+from epochs import options, print_report, time_epochs
+
+
+def crop(sample: tuple[bytes, bytes]) -> tuple[Any, int]:
+    """Return the crop and the label of a sample of the tar."""
+    return random_resized_crop(decode(sample[0]), 224), int(sample[1])
+
+
+def collate(samples: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return uint8 [N, 224, 224, 3] and int64 [N]."""
+    images, labels = zip(*samples, strict=True)
+    return torch.from_numpy(np.stack(images)), torch.tensor(labels)
+
+
+def main() -> None:
+    """Time epochs."""
+    given = options()
+    shards = sorted(map(str, Path(given["data"]).glob("*.tar")))
+    dataset = (
+        wds.WebDataset(shards, shardshuffle=len(shards))
+        .shuffle(1000)
+        .to_tuple("jpg", "cls")
+        .map(crop)
+        .batched(256, collation_fn=collate, partial=False)
+    )
+    loader = wds.WebLoader(
+        dataset, batch_size=None, num_workers=given["workers"], persistent_workers=True
+    )
+    report = time_epochs(lambda: loader, lambda batch: batch[0].numpy(), epochs=given["epochs"])
+    print_report(report, "webdataset", "torch", "opencv-python-headless", "numpy")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""The same photographs in every loader's own format, made once and kept.
+
+Nearly everything is derived from one folder of original JPEG files:
+
+    originals/     links to them, each as often as it takes
+    packed.lmdb    packed by fastdata: short side 256, JPEG quality 90
+    packed.h5
+    files/         the images of packed.lmdb as files, byte for byte (fastdata export)
+    tars/          the same files in tar shards, in random order
+    jpg.beton      FFCV's, from files/: the same sizes, encoded a second time
+    raw.lmdb       the pixels of files/
+    raw.h5
+    raw.beton      the same pixels
+    squares.lmdb   the originals, raw, all of one size
+    squares.h5
+    noise.lmdb     50,000 raw images of 32 x 32 pixels, of no photographs
+    noise.h5
+
+Beside each lies NAME.json, which tells of what it was made; what has the same
+settings is used again.  Remove the folder after a change of the format.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import ContenderFailedError, last_line, say
+from peers import HERE, REPOSITORY, peer_python
+
+SUFFIXES = {".jpg", ".jpeg"}
+SIZE, QUALITY = 256, 90
+TAR_SAMPLES = 500
+NOISE_SAMPLES = 50_000
+
+
+def find_images(given: Path | None) -> Path:
+    """Return the folder given, else the one that the environment names, else quickstart's."""
+    named = os.environ.get("FASTDATA_BENCH_IMAGES")
+    folder = given or (Path(named) if named else REPOSITORY / ".quickstart" / "photos")
+    if not folder.is_dir():
+        raise SystemExit(
+            f"there is no folder {folder}: give --images DIR, "
+            "or run scripts/quickstart first, which makes pictures"
+        )
+    return folder.resolve()
+
+
+def list_images(images: Path) -> list[Path]:
+    """Return the JPEG files in class folders of `images`, sorted."""
+    files = sorted(path for path in images.rglob("*") if path.suffix.lower() in SUFFIXES)
+    files = [path for path in files if path.parent != images]
+    if not files:
+        raise SystemExit(f"{images} has no JPEG files in class folders")
+    return files
+
+
+def link_samples(images: Path, folder: Path, samples: int) -> int:
+    """Fill `folder` with links to the files of `images`, each as often as it takes.
+
+    Returns the bytes of all samples.
+    """
+    files = list_images(images)
+    shutil.rmtree(folder, ignore_errors=True)
+    total = 0
+    for number, path in enumerate(islice(cycle(files), samples)):
+        label = folder / path.relative_to(images).parts[0]
+        label.mkdir(parents=True, exist_ok=True)
+        os.symlink(path, label / f"{path.stem}_{number // len(files):04d}{path.suffix}")
+        total += path.stat().st_size
+    return total
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """Makes the datasets when they are first asked for.
+
+    Parameters
+    ----------
+    images : Path
+        Folder of class folders of original JPEG files.
+    work : Path
+        Where the datasets are kept.
+    samples : int
+        Of every dataset; files are repeated until there are so many.
+    """
+
+    images: Path
+    work: Path
+    samples: int
+
+    def made(self, name: str, settings: dict[str, Any], make: Callable[[Path], object]) -> Path:
+        """Return the file or folder `name`, made by `make` unless it is there already."""
+        files = list_images(self.images)
+        wanted = {
+            "images": str(self.images),
+            "files": len(files),
+            "file_bytes": sum(path.stat().st_size for path in files),
+            "samples": self.samples,
+            **settings,
+        }
+        path, stamp = self.work / name, self.work / f"{name}.json"
+        if path.exists() and stamp.exists() and json.loads(stamp.read_text()) == wanted:
+            return path
+        say(f"making {path}")
+        self.work.mkdir(parents=True, exist_ok=True)
+        stamp.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        make(path)
+        stamp.write_text(json.dumps(wanted))
+        return path
+
+    def originals(self) -> Path:
+        """Return the folder of links to the original files."""
+        return self.made("originals", {}, lambda to: link_samples(self.images, to, self.samples))
+
+    def packed(self, suffix: str) -> Path:
+        """Return the originals packed by fastdata as JPEG to ``.lmdb`` or ``.h5``."""
+        import fastdata
+
+        settings: dict[str, Any] = {"size": SIZE, "codec": "jpeg", "quality": QUALITY}
+        originals = self.originals()
+        return self.made(
+            f"packed{suffix}", settings, lambda to: fastdata.pack(originals, to, **settings)
+        )
+
+    def files(self) -> Path:
+        """Return the folder of the packed JPEGs as files, in class folders."""
+        from fastdata.converters.export import export
+
+        packed = self.packed(".lmdb")
+        settings = {"of": packed.name, "size": SIZE, "quality": QUALITY}
+        return self.made("files", settings, lambda to: export(packed, to))
+
+    def raw(self, suffix: str) -> Path:
+        """Return the pixels of the packed JPEGs, packed raw by fastdata."""
+        import fastdata
+
+        # The manifest, not the folder, so that samples keep their order.
+        manifest = self.files() / "manifest.csv"
+        settings: dict[str, Any] = {"codec": "raw", "resize": "none"}
+        return self.made(
+            f"raw{suffix}", settings, lambda to: fastdata.pack(manifest, to, **settings)
+        )
+
+    def squares(self, suffix: str, side: int) -> Path:
+        """Return the originals packed raw at one size: short side resized, centre cut out."""
+        import fastdata
+
+        settings: dict[str, Any] = {"codec": "raw", "resize": "crop", "size": side}
+        originals = self.originals()
+        return self.made(
+            f"squares{suffix}", settings, lambda to: fastdata.pack(originals, to, **settings)
+        )
+
+    def noise(self, suffix: str) -> Path:
+        """Return 50,000 images of CIFAR's size, raw: seeded noise, as pixels are only moved."""
+        import fastdata
+
+        settings: dict[str, Any] = {"codec": "raw", "resize": "none"}
+        generator = np.random.default_rng(0)
+        samples = (
+            (generator.integers(0, 256, (32, 32, 3), np.uint8), index % 10)
+            for index in range(NOISE_SAMPLES)
+        )
+        return self.made(
+            f"noise{suffix}", settings, lambda to: fastdata.pack(samples, to, **settings)
+        )
+
+    def tars(self) -> Path:
+        """Return the folder of tar shards for WebDataset."""
+        files = self.files()
+        settings = {"of": files.name, "samples_a_tar": TAR_SAMPLES}
+        return self.made("tars", settings, lambda to: write_tars(files, to))
+
+    def beton(self, mode: str) -> Path:
+        """Return FFCV's file, of mode ``jpg`` or ``raw``.
+
+        Raises
+        ------
+        ContenderFailedError
+            If FFCV could not write it.
+        """
+        options = {
+            "images": str(self.files()),
+            "workers": 2,
+            "quality": QUALITY,
+            "max_resolution": None,
+            "write_mode": mode,
+            "chunk": 100,
+        }
+
+        def write(path: Path) -> None:
+            script = HERE / "contenders" / "pack_ffcv.py"
+            argument = json.dumps({**options, "destination": str(path)})
+            done = subprocess.run(
+                [peer_python("ffcv"), str(script), argument],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise ContenderFailedError(f"FFCV did not pack: {last_line(done.stderr)}")
+
+        return self.made(f"{mode}.beton", options, write)
+
+
+def write_tars(files: Path, folder: Path) -> None:
+    """Write class folders of JPEG files as WebDataset's tar shards, in random order."""
+    paths = list_images(files)
+    names = [path.relative_to(files).parts[0] for path in paths]
+    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
+    samples = list(zip(paths, map(numbers.__getitem__, names), strict=True))
+    random.Random(0).shuffle(samples)
+    folder.mkdir()
+    for start in range(0, len(samples), TAR_SAMPLES):
+        with tarfile.open(folder / f"{start // TAR_SAMPLES:05}.tar", "w") as tar:
+            for number, (path, label) in enumerate(samples[start : start + TAR_SAMPLES], start):
+                tar.add(path, f"{number:08}.jpg")
+                text = str(label).encode()
+                member = tarfile.TarInfo(f"{number:08}.cls")
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text))

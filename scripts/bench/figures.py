@@ -1,0 +1,116 @@
+"""What is asked of the loader besides images a second: one figure a name, each with its bar.
+
+    python scripts/bench/figures.py gap first-batch --images DIR
+    python scripts/bench/figures.py all --images DIR --output figures.jsonl
+
+FIGURE is one or more of those listed below.  Every measurement is a process of its own, in
+interleaved rounds after a warm-up round (`harness.py`); a figure is a median
+over the rounds, or the ratio of two.  `measures.py` tells what each runs, and the
+contenders' docstrings what exactly is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+from datasets import Datasets, find_images
+from harness import Results, hardware, run_rounds
+from measures import FIGURES, Row
+from peers import REPOSITORY
+
+
+def reach(row: Row, results: Results) -> float | None:
+    """Return the figure of a row; None where it could not be measured."""
+
+    def median(name: str) -> float | None:
+        values = [row.measure(run) for run in results.counted(name)]
+        return statistics.median(values) if values else None
+
+    value = median(row.contender)
+    if value is None or not row.over:
+        return value
+    other = median(row.over)
+    return None if other is None else value / other
+
+
+def line_of(figure: str, row: Row, results: Results) -> dict[str, Any]:
+    """Return the JSON object of a row."""
+    value = reach(row, results)
+    line: dict[str, Any] = {"benchmark": figure, "figure": row.what, "unit": row.unit}
+    line["reached"] = None if value is None else float(f"{value:.5g}")
+    line["asked"] = None if row.bar is None else f"{'<=' if row.at_most else '>='} {row.bar:g}"
+    if value is not None and row.bar is not None:
+        line["holds"] = value <= row.bar if row.at_most else value >= row.bar
+    excuses = [results.excuses[n] for n in (row.contender, row.over) if n in results.excuses]
+    return line | ({"why": excuses} if excuses else {})
+
+
+def print_rows(lines: list[dict[str, Any]]) -> None:
+    """Print the table."""
+    machine = hardware()
+    print(f"\n{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
+    print("| figure | asked | reached | |\n|---|--:|--:|---|")
+    for line in lines:
+        value, asked = line["reached"], line["asked"]
+        reached = "not measured" if value is None else f"{value:,.4g} {line['unit']}"
+        verdict = {True: "holds", False: "falls short", None: ""}[line.get("holds")]
+        remark = "; ".join(line.get("why", [verdict]))
+        print(f"| {line['figure']} | {asked or ''} | {reached} | {remark} |")
+
+
+def measure(figure: str, given: argparse.Namespace, data: Datasets, output: TextIO | None) -> Any:
+    """Run one figure's contenders; return its rows' JSON objects, and whether any run failed."""
+    plan = FIGURES[figure](data, given.workers)
+    results = run_rounds(
+        figure,
+        plan.contenders,
+        rounds=given.rounds,
+        settings={"samples": given.samples, "workers": given.workers},
+        output=output,
+        memory_sample_seconds=plan.memory_sample_seconds,
+    )
+    lines = [line_of(figure, row, results) for row in plan.rows]
+    for line in lines:
+        print(json.dumps(line), file=output or sys.stdout, flush=True)
+    return lines, results.failed
+
+
+def main() -> int:
+    """Read the command line and measure."""
+    listed = "\n".join(f"  {name:12} {plan.__doc__}" for name, plan in FIGURES.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"figures:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("figures", nargs="+", choices=[*FIGURES, "all"], metavar="FIGURE")
+    parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
+    parser.add_argument("--samples", type=int, default=8000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3, help="after the warm-up round")
+    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
+    given = parser.parse_args()
+
+    data = Datasets(find_images(given.images), given.work.resolve() / "load", given.samples)
+    chosen = list(FIGURES) if "all" in given.figures else given.figures
+    lines: list[dict[str, Any]] = []
+    any_failed = False
+    with ExitStack() as stack:
+        output = stack.enter_context(given.output.open("a")) if given.output else None
+        for figure in chosen:
+            found, failed = measure(figure, given, data, output)
+            lines += found
+            any_failed |= failed
+    print_rows(lines)
+    return 1 if any_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""The figures that are asked of the loader: what to run, and how a row comes of it.
+
+Each function returns the `Plan` of one figure.  Its docstring is what
+``figures.py --help`` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Datasets
+from harness import MEMORY_SAMPLE_SECONDS, Contender, Run
+from peers import contender
+
+METHODS = ("thread", "process")
+CONTAINERS = (".lmdb", ".h5")
+
+
+def value(run: Run) -> float:
+    """Return what the contender reported as its value."""
+    return run.value
+
+
+def reported(name: str) -> Callable[[Run], float]:
+    """Return a function that takes another number from a report."""
+    return lambda run: float(run.report[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: a contender's median, or its ratio to another's.
+
+    Parameters
+    ----------
+    what : str
+    contender, over : str
+        Names; without `over` it is no ratio.
+    unit : str
+    bar : float, optional
+        What is asked for: at least, or with `at_most` at most.
+    measure : callable
+        What is taken of each run.
+    """
+
+    what: str
+    contender: str
+    over: str = ""
+    unit: str = "x"
+    bar: float | None = None
+    at_most: bool = False
+    measure: Callable[[Run], float] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one figure runs, and its rows."""
+
+    contenders: Sequence[Contender]
+    rows: Sequence[Row]
+    memory_sample_seconds: float = MEMORY_SAMPLE_SECONDS
+
+
+def ours(name: str, script: str, **options: object) -> Contender:
+    """Return a contender that runs fastdata."""
+    return contender(name, script, options, modules=["fastdata"])
+
+
+def two_workers(data: Datasets, workers: int) -> Plan:
+    """JPEG: images/s of all workers over one"""
+    path, contenders, rows = str(data.packed(".lmdb")), [], []
+    for method in METHODS:
+        names = {count: f"{method}, workers: {count}" for count in (1, workers)}
+        contenders += [
+            ours(name, "load_fastdata.py", data=path, workers=count, epochs=5, worker_method=method)
+            for count, name in names.items()
+        ]
+        what = f"JPEG, {method}: {workers} workers over one"
+        rows.append(Row(what, names[workers], names[1], bar=1.9))
+    return Plan(contenders, rows)
+
+
+def raw(data: Datasets, workers: int) -> Plan:
+    """raw images of one size, no transform: bytes/s over memcpy of the same bytes"""
+    contenders, rows = [], []
+    for suffix in CONTAINERS:
+        path = str(data.squares(suffix, 224))
+        for check in (True, False):
+            name = f"raw {suffix[1:]}, " + ("as opened by default" if check else "check=False")
+            options = {"data": path, "check": check, "workers": workers, "transform": "none"}
+            contenders.append(ours(name, "figure_raw.py", turns=5, **options))
+            rows += [
+                Row(f"{name}: over memcpy in {workers} threads", name, bar=0.8),
+                Row(
+                    f"{name}: over memcpy in one thread",
+                    name,
+                    bar=0.8,
+                    measure=reported("over_one_thread"),
+                ),
+            ]
+    return Plan(contenders, rows)
+
+
+def cifar(data: Datasets, workers: int) -> Plan:
+    """raw 32 x 32, random crop with padding and flip, batches of 512: images/s"""
+    contenders, rows = [], []
+    for suffix in CONTAINERS:
+        for method in METHODS:
+            name = f"32 x 32 {suffix[1:]} {method}"
+            contenders.append(
+                ours(
+                    name,
+                    "load_fastdata.py",
+                    data=str(data.noise(suffix)),
+                    transform="crop 32",
+                    batch_size=512,
+                    workers=workers,
+                    worker_method=method,
+                    epochs=5,
+                    joined_epochs=10,
+                )
+            )
+            rows.append(Row(name, name, unit="images/s", bar=400_000))
+    return Plan(contenders, rows)
+
+
+def gap(data: Datasets, workers: int) -> Plan:
+    """pause between two epochs, in mean batch intervals"""
+    path, contenders, rows = str(data.packed(".lmdb")), [], []
+    for method in METHODS:
+        contenders.append(
+            ours(
+                method,
+                "figure_gap.py",
+                data=path,
+                workers=workers,
+                worker_method=method,
+                epochs=6,
+            )
+        )
+        asked: dict[str, Any] = {"unit": "intervals", "bar": 1.2, "at_most": True}
+        rows += [
+            Row(f"gap, {method}, consumer only takes", method, **asked),
+            Row(f"gap, {method}, with steps", method, measure=reported("with_step"), **asked),
+        ]
+    return Plan(contenders, rows)
+
+
+def first_batch(data: Datasets, workers: int) -> Plan:
+    """seconds to the first batch in a warm interpreter"""
+    path, contenders, rows = str(data.packed(".lmdb")), [], []
+    for method in METHODS:
+        options = {"data": path, "workers": workers, "worker_method": method}
+        contenders.append(ours(method, "figure_first_batch.py", **options))
+        asked: dict[str, Any] = {"unit": "s", "bar": 0.25, "at_most": True}
+        rows += [
+            Row(f"first batch, {method}", method, **asked),
+            Row(
+                f"first batch, {method}, of a second loader",
+                method,
+                measure=reported("again"),
+                **asked,
+            ),
+        ]
+    return Plan(contenders, rows)
+
+
+def cold(data: Datasets, workers: int) -> Plan:
+    """cold page cache, random order: bytes/s and images/s over LMDB with readahead=False"""
+    path = str(data.packed(".lmdb"))
+    contenders = [
+        ours(
+            f"reading, {reader}",
+            "figure_cold_reads.py",
+            data=path,
+            samples=data.samples,
+            reader=reader,
+        )
+        for reader in ("fastdata", "py-lmdb")
+    ]
+    options = {"data": path, "workers": workers, "epochs": 1, "cold": True}
+    contenders += [
+        ours(f"loading, {method}", "load_fastdata.py", worker_method=method, **options)
+        for method in METHODS
+    ]
+    stock = contender("loading, LMDB + cv2", "load_lmdb_cv2.py", options, modules=["lmdb", "cv2"])
+    rows = [
+        Row("cold, reading: fastdata", "reading, fastdata", unit="MB/s"),
+        Row("cold, reading: py-lmdb, readahead=False", "reading, py-lmdb", unit="MB/s"),
+        Row(
+            "cold, reading: fastdata over py-lmdb, readahead=False",
+            "reading, fastdata",
+            "reading, py-lmdb",
+            bar=8,
+        ),
+        *(
+            Row(
+                f"cold, whole loader, {method}: over LMDB + cv2 + DataLoader",
+                f"loading, {method}",
+                stock.name,
+            )
+            for method in METHODS
+        ),
+    ]
+    return Plan([*contenders, stock], rows)
+
+
+def memory(data: Datasets, workers: int) -> Plan:
+    """peak memory over 50 epochs against 2"""
+    path, contenders, rows = str(data.packed(".lmdb")), [], []
+    for method in METHODS:
+        names = {epochs: f"{method}, {epochs} epochs" for epochs in (2, 50)}
+        contenders += [
+            ours(
+                name,
+                "load_fastdata.py",
+                data=path,
+                samples=min(2048, data.samples),
+                workers=workers,
+                worker_method=method,
+                epochs=epochs,
+                linger_seconds=1.0,
+            )
+            for epochs, name in names.items()
+        ]
+        rows.append(
+            Row(
+                f"peak memory, {method}: 50 epochs over 2",
+                names[50],
+                names[2],
+                bar=1.02,
+                at_most=True,
+                measure=lambda run: float(run.peak_memory_bytes),
+            )
+        )
+    # Two epochs are over in a second: look more often.
+    return Plan(contenders, rows, memory_sample_seconds=0.05)
+
+
+def psnr(data: Datasets, workers: int) -> Plan:
+    """PSNR of crops against PIL's antialiased bilinear of the whole picture"""
+    path = str(data.packed(".lmdb"))
+    run = ours("crops", "figure_psnr.py", data=path, workers=workers, epochs=5)
+    return Plan(
+        [run],
+        [
+            Row("PSNR against PIL, mean", run.name, unit="dB", bar=45),
+            Row("PSNR against PIL, lowest", run.name, unit="dB", measure=reported("lowest")),
+        ],
+    )
+
+
+FIGURES: dict[str, Callable[[Datasets, int], Plan]] = {
+    "workers": two_workers,
+    "raw": raw,
+    "cifar": cifar,
+    "gap": gap,
+    "first-batch": first_batch,
+    "cold": cold,
+    "memory": memory,
+    "psnr": psnr,
+}

@@ -1,0 +1,130 @@
+"""What is printed after the runs: a table of medians and spreads, and how they compare.
+
+`compare` is what a script of images a second calls: it runs the contenders
+(`harness.py`) and prints.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from harness import Contender, Results, hardware, run_rounds
+
+FILTER = "resize filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How many times as fast one contender is asked to be as another."""
+
+    contender: str
+    other: str
+    at_least: float
+
+
+def compare(
+    benchmark: str,
+    contenders: Sequence[Contender],
+    *,
+    rounds: int = 5,
+    settings: Mapping[str, Any],
+    output: TextIO | None = None,
+    bars: Sequence[Bar] = (),
+) -> int:
+    """Run every contender `rounds` times after a warm-up, and print the result.
+
+    JSON lines go to `output`, by default to standard output with the table.
+    Below the table stand the ratios of `bars`, or of everything to everything
+    where none are given.
+
+    Returns
+    -------
+    int
+        An exit code: 1 where a contender that could start then failed.
+    """
+    results = run_rounds(benchmark, contenders, rounds=rounds, settings=settings, output=output)
+    print_table(benchmark, contenders, results)
+    if bars:
+        print_bars(benchmark, bars, results, output)
+    else:
+        print_ratios(contenders, results)
+    return 1 if results.failed else 0
+
+
+def median(results: Results, name: str) -> float | None:
+    """Return the median of a contender's counted values; None where it has none."""
+    values = [run.value for run in results.counted(name)]
+    return statistics.median(values) if values else None
+
+
+def print_table(benchmark: str, contenders: Sequence[Contender], results: Results) -> None:
+    """Print a line a contender, and below what each does differently."""
+    machine = hardware()
+    width = max([24, *(len(contender.name) for contender in contenders)])
+    filters = any(FILTER in contender.notes for contender in contenders)
+    print(f"\n{benchmark}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
+    print(
+        f"| {'contender':{width}} | images/s |   lowest-highest | process s | peak MB | MB out |"
+        + f" {FILTER} |" * filters
+    )
+    print(
+        f"|{'-' * (width + 2)}|{'-' * 9}:|{'-' * 17}:|{'-' * 10}:|{'-' * 8}:|{'-' * 7}:|"
+        + "---|" * filters
+    )
+    for contender in contenders:
+        runs = results.counted(contender.name)
+        if not runs:
+            why = results.excuses.get(contender.name, "no counted round")
+            print(f"| {contender.name:{width}} | {why}")
+            continue
+        values = [run.value for run in runs]
+        spread = f"{min(values):,.0f}-{max(values):,.0f}"
+        process = statistics.median(run.process_seconds for run in runs)
+        memory = max(run.peak_memory_bytes for run in runs) / 1e6
+        bytes_out = runs[-1].report.get("bytes_out")
+        written = f"{bytes_out / 1e6:.0f}" if bytes_out else ""
+        print(
+            f"| {contender.name:{width}} | {statistics.median(values):8,.0f} | {spread:>16} "
+            f"| {process:9.1f} | {memory:7,.0f} | {written:>6} |"
+            + f" {contender.notes.get(FILTER, '')} |"
+            * filters
+        )
+    for contender in contenders:
+        others = [f"{name}: {what}" for name, what in contender.notes.items() if name != FILTER]
+        if others:
+            print(f"{contender.name} - {'; '.join(others)}")
+
+
+def print_ratios(contenders: Sequence[Contender], results: Results) -> None:
+    """Print the ratio of each contender's median to each other's."""
+    medians = {c.name: median(results, c.name) for c in contenders}
+    known = {name: value for name, value in medians.items() if value is not None}
+    for name, value in known.items():
+        rest = [f"{value / known[other]:.2f}x {other}" for other in known if other != name]
+        if rest:
+            print(f"{name}: {', '.join(rest)}")
+
+
+def print_bars(
+    benchmark: str, bars: Sequence[Bar], results: Results, output: TextIO | None
+) -> None:
+    """Print a line a bar: the ratio of the two medians, and what is asked for."""
+    rows = ["\n| ratio | asked | reached |", "|---|--:|--:|"]
+    for bar in bars:
+        ours, theirs = median(results, bar.contender), median(results, bar.other)
+        ratio = None if ours is None or theirs is None else ours / theirs
+        reached = "not measured" if ratio is None else f"{ratio:.2f}x"
+        rows.append(f"| {bar.contender} over {bar.other} | {bar.at_least}x | {reached} |")
+        line = {
+            "benchmark": benchmark,
+            "ratio": [bar.contender, bar.other],
+            "asked": bar.at_least,
+            "reached": None if ratio is None else round(ratio, 3),
+        }
+        print(json.dumps(line), file=output or sys.stdout, flush=True)
+    print("\n".join(rows))
