@@ -420,9 +420,7 @@ def test_too_little_memory_is_an_error_of_the_image(monkeypatch: pytest.MonkeyPa
         raise MemoryError
 
     monkeypatch.setattr(decoders.JpegDecoder, "decode", decode)
-    with pytest.raises(
-        ImageError, match=r"not enough memory for an image of shape \(155"
-    ):
+    with pytest.raises(ImageError, match=r"not enough memory for an image of shape \(155"):
         decode_window(memoryview(LARGE["grey"]), "jpeg", (155, 203, 3), (9, 9, 40, 40))
 
 
