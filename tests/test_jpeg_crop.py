@@ -213,6 +213,11 @@ def test_an_image_of_many_segments_is_cut() -> None:
         assert cut is not None
         assert cut.height * cut.width < 70 * 70
         check_cut(whole, cut, window)
+    disordered = whole.replace(b"fastdata\0\1\1\3", b"fastdata\0\1\2\3")
+    assert cut_jpeg(disordered, (1000, 1003, 40, 50)) is None
+    first = whole.index(b"\xff\xe9")
+    swapped = whole[:first] + whole[first + 65536 :][:65536] + whole[first:][:65536]
+    assert cut_jpeg(swapped + whole[first + 131072 :], (1000, 1003, 40, 50)) is None
 
 
 # -- what is not cut ---------------------------------------------------------------------------
@@ -257,6 +262,10 @@ SCAN = WHOLE[WHOLE.index(b"\xff\xda") :][:14]
         pytest.param(WHOLE.replace(b"fastdata\0\x01", b"fastdata\0\x02"), id="newer index"),
         pytest.param(WHOLE.replace(b"fastdata\0\x01\0", b"fastdata\0\x01\x01"), id="part 1 first"),
         pytest.param(WHOLE.replace(b"fastdata\0\x01\0\x01", b"fastdata\0\x01\0\x02"), id="a part"),
+        pytest.param(WHOLE.replace(b"fastdata\0\x01\0\x01", b"fastdata\0\x01\0\0"), id="no parts"),
+        pytest.param(WHOLE[:22] + b"\0\x25" + WHOLE[24:], id="half a length"),
+        pytest.param(WHOLE[:22] + b"\0\x04" + WHOLE[24:], id="an index shorter than its name"),
+        pytest.param(WHOLE[:41] + b"\xff\xd9", id="an index that ends early"),
         pytest.param(WHOLE[:22] + b"\0\x0e" + WHOLE[24:36] + WHOLE[60:], id="an index of nothing"),
         pytest.param(WHOLE.replace(b"\xff\xdd\0\4\0\2", b"\xff\xdd\0\4\0\3"), id="interval lies"),
         pytest.param(WHOLE.replace(b"\xff\xdd\0\4\0\2", b"\xff\xdd\0\4\0\0"), id="interval 0"),

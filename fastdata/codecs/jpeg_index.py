@@ -113,8 +113,6 @@ def index_spans(data: bytes | memoryview) -> list[tuple[int, int]] | None:
         if marker == _MARKER and name == _NAME:
             if (version, part) != (1, len(spans)) or part >= parts or size % 2 or end > len(data):
                 return None
-            if end < position + INDEX_PREFIX_BYTES:
-                return None
             spans.append((position, end))
             total = parts
         elif marker == b"\xff\xda":
