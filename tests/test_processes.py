@@ -564,16 +564,23 @@ def test_every_end_of_a_worker_is_explained(message: Any, match: str) -> None:
         pool.submit(message).result()
 
 
-def fork_and_die(memory: Any) -> None:
-    if os.fork() == 0:
-        time.sleep(3)
+def fork_and_die(memory: NDArray[np.uint8]) -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
         os._exit(0)
+    memory[:8] = np.array([child], np.int64).view(np.uint8)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_death_is_noticed_while_a_child_of_the_worker_lives_on() -> None:
-    with pool_of(1) as pool, pytest.raises(WorkerError, match="SIGKILL"):
-        pool.submit((fork_and_die,)).result()
+    slot = BufferPool(1, kind="shared").take(8)
+    with pool_of(1) as pool:
+        with pytest.raises(WorkerError, match="SIGKILL"):
+            pool.submit((fork_and_die,), slot).result()
+        child = int(slot.memory.view(np.int64)[0])
+        assert psutil.pid_exists(child)
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_pool_works_where_children_reap_themselves() -> None:
@@ -755,14 +762,14 @@ def test_close_ends_workers_in_the_middle_of_long_work(context: str) -> None:
 
 
 def test_close_does_not_wait_for_tasks_nobody_has_begun() -> None:
+    slot = BufferPool(1, kind="shared").take(100)
+    slot.tensor.zero_()
     with pool_of(1) as pool:
-        for _ in range(100):
-            pool.submit((wait_for, 0.2))
-        pids = pool.pids
-        start = time.monotonic()
+        pool.submit((wait_for, 0.3))
+        for number in range(50):
+            pool.submit((fill, number, number + 1, 1), slot)
         pool.close()
-        assert time.monotonic() - start < 0.9  # the task under way, not even the grace
-        assert gone(*pids)
+    assert not slot.memory.any()
 
 
 def test_close_in_a_thread_ends_the_workers() -> None:

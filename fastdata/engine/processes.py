@@ -178,6 +178,8 @@ class _Crew:
         for process in started:
             self.processes.append(process)
             self._poll.register(process.sentinel, select.POLLIN)
+        # The far end of tasks stays open: to send when all workers have died is
+        # no error of its own, and theirs is found.
         self._far_results.close()
 
     def submit(self, message: Any, slot: Slot | None) -> Ticket:
@@ -272,10 +274,9 @@ class _Crew:
         self._ended = why
         ends = self._tasks, self._results, self._far_tasks, self._far_results
         if os.getpid() == self._owner:
-            with contextlib.suppress(OSError):  # empty, in the end
-                while self._far_tasks.recv(1, socket.MSG_DONTWAIT):
-                    pass
-            for end in ends[:2]:  # tells the workers, whoever else holds copies of these
+            # Tells the workers, whoever else holds copies of these: one that works
+            # learns it when it sends its result, and so begins no further task.
+            for end in ends[:2]:
                 end.shutdown(socket.SHUT_RDWR)
             self._join(grace_seconds)
         for end in ends:
