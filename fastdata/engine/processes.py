@@ -16,7 +16,6 @@ import itertools
 import os
 import pickle
 import select
-import signal
 import socket
 import time
 import weakref
@@ -24,6 +23,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from fastdata.engine.buffers import Slot
+from fastdata.engine.deaths import death_explained
 from fastdata.engine.outcomes import outcome_of
 from fastdata.engine.sharing import Packet, receive, send, socket_pair
 from fastdata.engine.starting import start_workers
@@ -34,7 +34,6 @@ __all__ = ["ProcessPool", "Ticket"]
 
 _GRACE_SECONDS = 1.0
 _TICK_SECONDS = 1.0
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
 class ProcessPool:
@@ -179,6 +178,8 @@ class _Crew:
         for process in started:
             self.processes.append(process)
             self._poll.register(process.sentinel, select.POLLIN)
+        # The far end of tasks stays open: to send when all workers have died is
+        # no error of its own, and theirs is found.
         self._far_results.close()
 
     def submit(self, message: Any, slot: Slot | None) -> Ticket:
@@ -229,12 +230,15 @@ class _Crew:
             return
         events = {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
         dead = [process for process in self.processes if process.sentinel in events]
-        if not events and seconds >= _TICK_SECONDS:
+        if not dead and not self._take_results() and seconds:
             # A sentinel says nothing while something that the worker forked lives on.
             dead = [process for process in self.processes if not process.is_alive()]
-        self._take_results()  # also what the dead have done before
         if dead:
-            self.end(self._reason(dead[0]), grace_seconds=0.0)
+            self._take_results()  # what they have done before
+            why = death_explained(
+                dead[0], started=dead[0].pid in self._ready, error=self._start_error
+            )
+            self.end(why, grace_seconds=0.0)
 
     def _take_results(self) -> bool:
         found = False
@@ -263,45 +267,6 @@ class _Crew:
         if self._ended is not None:
             raise WorkerError(self._ended)
 
-    def _reason(self, process: Any) -> str:
-        process.join(_GRACE_SECONDS)
-        who = f"worker process {process.name} (pid {process.pid})"
-        if self._start_error:
-            return (
-                f"{who} could not be started: what it works on cannot be unpickled there. Define "
-                'transforms in a module that can be imported, or use worker_method="thread".\n'
-                f"{self._start_error}"
-            )
-        code = process.exitcode
-        if code is None or code >= 0:
-            if process.pid in self._ready:
-                return (
-                    f"{who} ended with exit code {code} while the loader needed it; was "
-                    "os._exit called in a transform?"
-                )
-            return (
-                f"{who} died as it started, with exit code {code}; its own message is above, on "
-                "standard error. In a script, use the loader under `if __name__ == '__main__':`; "
-                'worker_method="thread" does without processes'
-            )
-        number = -code
-        name = f"signal {number}"
-        with contextlib.suppress(ValueError):  # most real-time signals have no names
-            name = signal.Signals(number).name
-        if number == signal.SIGKILL:
-            why = (
-                "Most likely the system was out of memory (`dmesg` tells): use fewer workers, "
-                "smaller batches or a smaller prefetch_factor"
-            )
-        elif number in _CRASHES:
-            why = (
-                "A library crashed, perhaps on one broken image: with num_workers=0 and "
-                "`python -X faulthandler` you see where"
-            )
-        else:
-            why = "Somebody has stopped it"
-        return f"{who} was killed by {name}. {why}"
-
     def end(self, why: str, grace_seconds: float = _GRACE_SECONDS) -> None:
         """End the processes; every result that is missing will be a `WorkerError`.  Idempotent."""
         if self._ended is not None:
@@ -309,10 +274,9 @@ class _Crew:
         self._ended = why
         ends = self._tasks, self._results, self._far_tasks, self._far_results
         if os.getpid() == self._owner:
-            with contextlib.suppress(OSError):  # empty, in the end
-                while self._far_tasks.recv(1, socket.MSG_DONTWAIT):
-                    pass
-            for end in ends[:2]:  # tells the workers, whoever else holds copies of these
+            # Tells the workers, whoever else holds copies of these: one that works
+            # learns it when it sends its result, and so begins no further task.
+            for end in ends[:2]:
                 end.shutdown(socket.SHUT_RDWR)
             self._join(grace_seconds)
         for end in ends:
@@ -334,4 +298,5 @@ class _Crew:
                     process.kill()
             for process in processes:
                 process.join()
-                process.close()
+                with contextlib.suppress(ValueError):  # of a process that somebody else has reaped
+                    process.close()
