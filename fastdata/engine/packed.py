@@ -122,6 +122,10 @@ class Loader:
         self._next = _Place(0, 0)
         self._latest = self._next
         self._idle: tuple[Stream, _Place | None] | None = None
+        # Epochs' streams are held here too.  Otherwise the garbage collector might
+        # find one together with its epoch, and end its processes before the epoch
+        # gives it back to be used again.
+        self._in_use: set[Stream] = set()
         self._open: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         self._counts = _Counts()
         self._closed = False
@@ -144,8 +148,8 @@ class Loader:
         if self._closed:
             raise OptionError("this loader is closed; make a new one")
         place = self._next
+        epoch = _Epoch(self, place)  # where this fails, the epoch is still to come
         self._latest, self._next = place, _Place(place.epoch + 1, 0)
-        epoch = _Epoch(self, place)
         self._open.add(epoch)
         return epoch
 
@@ -248,13 +252,19 @@ class Loader:
                 read_ahead=self._read_ahead() if self.workers.ahead else 0,
             )
             stands_at = None
+        self._in_use.add(stream)
         if stands_at != place:
             joins = self.batches.joins and self.workers.persistent
-            stream.begin(_requests(self.batches, place, joins))
+            try:
+                stream.begin(_requests(self.batches, place, joins))
+            except BaseException:
+                self._end(stream)
+                raise
         return stream
 
     def _give_back(self, stream: Stream, stands_at: _Place | None) -> None:
         """Keep a stream for the next epoch, or end it."""
+        self._in_use.discard(stream)
         if stands_at is None or not self.batches.joins:
             stands_at = None
             stream.stop()
@@ -264,6 +274,11 @@ class Loader:
             stream.close()
             return
         self._idle = (stream, stands_at)
+
+    def _end(self, stream: Stream) -> None:
+        """End a stream and its workers."""
+        self._in_use.discard(stream)
+        stream.close()
 
     def _read_ahead(self) -> int:
         """Return how many samples ahead their bytes are asked for from the disk."""
@@ -362,7 +377,7 @@ class _Epoch(Iterator[Any]):
             batch = loader._deliver(next(stream))
         except BaseException:  # Ctrl-C too: nothing would be left to end the workers
             self._stream = None
-            stream.close()
+            loader._end(stream)
             raise
         now = time.perf_counter()
         counts.batches += 1

@@ -1,0 +1,715 @@
+"""One contract over all kinds of worker: the same batches, the same errors, the same end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from memory_data import MemoryData, digest
+from PIL import Image
+from samples import decoded, psnr, write_shard
+from worker_helpers import (
+    MEAN,
+    METHODS,
+    PICTURES,
+    RRC,
+    SCENES,
+    STD,
+    WindowByIndex,
+    as_values,
+    damage_image,
+    fail_at_seven,
+    fail_unpicklably,
+    invert,
+    kept,
+    layouts,
+    no_workers_soon,
+    pictures,
+    scenes,
+    slow,
+    unchanged,
+    worker_processes,
+    workers,
+)
+
+from fastdata import transforms as T  # noqa: N812
+from fastdata.engine import batches as engine_batches
+from fastdata.engine.processes import WorkerTraceback
+from fastdata.engine.stream import Stream
+from fastdata.errors import OptionError, ShardCorruptError, WorkerError
+from fastdata.formats.writer import Record
+from fastdata.loading import Loader, loader
+
+EPOCHS = 2
+
+PIPELINES: dict[str, Any] = {
+    "crop": RRC,
+    "antialias": [T.RandomResizedCrop(24, antialias=True)],
+    "float": [*RRC, T.Normalize(MEAN, STD), T.ToDtype(torch.float16)],
+    "padding": [T.RandomCrop(100, padding=8), T.RandomHorizontalFlip()],
+    "callable": [*RRC, invert],
+    "callable first": [invert, *RRC],
+    "callable of floats": [*RRC, T.Normalize(MEAN, STD), invert],
+    "callable of types": [*RRC, T.PerSample(as_values)],
+}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same scenes in every container, whole and in three shards, of every codec."""
+    records = scenes(40, ("jpeg", "png", "raw", "file"))
+    for index in range(4, 40, 8):
+        # A JPEG without restart intervals, as `codec="keep"` leaves it.
+        pixels = decoded(records[index].values[0], 3)
+        records[index] = records[index]._replace(values=(kept(pixels), *records[index].values[1:]))
+    return layouts(tmp_path_factory.mktemp("mixed"), records, SCENES)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Raw images of one small size."""
+    return layouts(tmp_path_factory.mktemp("tiny"), scenes(60, ("raw",), (20, 22)), SCENES)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hundred small labelled JPEGs in one shard."""
+    return write_shard(tmp_path_factory.mktemp("small") / "s.lmdb", pictures(100), PICTURES)
+
+
+def epochs_of(path: Path, transform: Any, count: int = EPOCHS, **options: Any) -> list[Any]:
+    """Return all batches of the first epochs."""
+    defaults = {"batch_size": 16, "shuffle": True, "seed": 5, "num_workers": 0}
+    with loader(path, transform=transform, **{**defaults, **options}) as it:
+        return [batch for _ in range(count) for batch in it]
+
+
+# -- the same batches -------------------------------------------------------------------
+
+MADE: dict[str, dict[str, Any]] = {
+    "thread 1": {"num_workers": 1, "worker_method": "thread"},
+    "thread 3": {"num_workers": 3, "worker_method": "thread"},
+    "thread 3 far ahead": {"num_workers": 3, "worker_method": "thread", "prefetch_factor": 4},
+    "process 1": {"num_workers": 1, "worker_method": "process", "prefetch_factor": 1},
+    "process 3": {"num_workers": 3, "worker_method": "process", "prefetch_factor": 4},
+    "not persistent": {
+        "num_workers": 2,
+        "worker_method": "process",
+        "persistent_workers": False,
+    },
+    "opencv": {"decoder": "opencv"},
+    "pil": {"decoder": "pil"},
+    "hdf5": {"data": "hdf5", "num_workers": 3, "worker_method": "thread"},
+    "three shards": {"data": "lmdb x 3", "num_workers": 2, "worker_method": "process"},
+    "three of hdf5": {"data": "hdf5 x 3", "num_workers": 0},
+    "every sample a task": {"pieces": 1, "num_workers": 16, "worker_method": "thread"},
+    "uncut": {"pieces": 1000, "num_workers": 2, "worker_method": "process"},
+}
+
+
+@pytest.mark.parametrize("pipeline", list(PIPELINES))
+def test_batches_are_bit_identical_whatever_makes_them(
+    mixed: dict[str, Path], pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transform = PIPELINES[pipeline]
+    expected = digest(epochs_of(mixed["lmdb"], transform, decoder="simplejpeg"))
+    wrong = []
+    for name, made in MADE.items():
+        options = {"data": "lmdb", "pieces": 5, **made}
+        if options.get("worker_method") == "process":
+            options["multiprocessing_context"] = "fork"
+        monkeypatch.setattr(engine_batches, "SAMPLES_PER_TASK", options.pop("pieces"))
+        if digest(epochs_of(mixed[options.pop("data")], transform, **options)) != expected:
+            wrong.append(name)
+    assert wrong == []
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_started_processes_make_the_batches_of_forked_ones(
+    mixed: dict[str, Path], context: str
+) -> None:
+    transform = PIPELINES["callable of types"]
+    made = epochs_of(
+        mixed["hdf5 x 3"],
+        transform,
+        num_workers=2,
+        worker_method="process",
+        multiprocessing_context=context,
+    )
+    assert digest(made) == digest(epochs_of(mixed["lmdb"], transform))
+
+
+TINY: dict[str, Any] = {
+    "whole": None,
+    "stack": [T.RandomCrop(16, padding=2), T.RandomHorizontalFlip()],
+    "stack of floats": [T.RandomCrop(16), T.Normalize(MEAN, STD)],
+    "floats": T.ToDtype(torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("pipeline", list(TINY))
+def test_small_raw_images_are_copied_all_at_once_or_one_by_one(
+    tiny: dict[str, Path], pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stack is another implementation than that of a list with a callable in it."""
+    transforms = TINY[pipeline]
+    listed = transforms if isinstance(transforms, list) else [transforms] * bool(transforms)
+    one_by_one = epochs_of(tiny["lmdb"], [*listed, unchanged])
+    for name, options in {
+        "lmdb": {"num_workers": 0},
+        "hdf5": {"num_workers": 3, "worker_method": "thread"},
+        "lmdb x 3": {"num_workers": 2, "worker_method": "process"},
+        "hdf5 x 3": {"num_workers": 3, "worker_method": "thread"},
+    }.items():
+        monkeypatch.setattr(engine_batches, "SAMPLES_PER_TASK", 3)
+        made = epochs_of(tiny[name], transforms, **options)
+        assert digest(made) == digest(one_by_one), name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_batch_lies_in_channels_last_memory(mixed: dict[str, Path], method: str) -> None:
+    """Also the first one of a callable, for which there was no place yet, and the short last."""
+    for transform in (RRC, PIPELINES["callable"], PIPELINES["float"]):
+        for batch in epochs_of(mixed["lmdb"], transform, worker_method=method, num_workers=2):
+            assert batch.image.is_contiguous(memory_format=torch.channels_last)
+            assert batch.image.shape[1:] == (3, 24, 24)
+            assert batch.mask.shape[1:] == (1, 24, 24)
+
+
+# -- pixels against an independent reference ----------------------------------------------
+
+
+def _odd_window(index: int, height: int, width: int) -> tuple[int, int, int, int]:
+    """Return another rectangle for each sample: at each edge in turn, and with none of them."""
+    rows, columns = 17 + 5 * (index % 13), 23 + 7 * (index % 9)
+    top = [0, height - rows, (height - rows) // 3, 1][index % 4]
+    left = [0, (width - columns) // 2, width - columns, 3][index // 4 % 4]
+    return top, left, rows, columns
+
+
+def _fixed_window(index: int, height: int, width: int) -> tuple[int, int, int, int]:
+    top, left, _, _ = _odd_window(index, height, width)
+    return min(top, height - 40), min(left, width - 56), 40, 56
+
+
+def _large_window(index: int, height: int, width: int) -> tuple[int, int, int, int]:
+    return index % 5, 3 * (index % 7), height - 9 - index % 3, width - 21
+
+
+@pytest.mark.parametrize("decoder", ["simplejpeg", "opencv", "pil"])
+@pytest.mark.parametrize("codec", ["jpeg", "kept", "png", "raw", "file"])
+def test_a_crop_is_that_of_the_whole_image(tmp_path: Path, decoder: Any, codec: str) -> None:
+    records = scenes(16, ("jpeg" if codec == "kept" else codec,))
+    if codec == "kept":
+        records = [Record(r.key, (kept(decoded(r.values[0], 3)), *r.values[1:])) for r in records]
+    path = write_shard(tmp_path / "shard.lmdb", records, SCENES)
+    transform = WindowByIndex(_fixed_window, (40, 56), resize=False)
+    [batch] = loader(path, batch_size=16, transform=transform, decoder=decoder, num_workers=2)
+    for index, record in enumerate(records):
+        for images, field, channels in ((batch.image, 0, 3), (batch.mask, 1, 1)):
+            whole = decoded(record.values[field], channels)
+            top, left, height, width = _fixed_window(index, *whole.shape[:2])
+            expected = whole[top : top + height, left : left + width]
+            np.testing.assert_array_equal(images[index].permute(1, 2, 0).numpy(), expected)
+
+
+def pil_crop(whole: np.ndarray[Any, Any], window: tuple[int, ...], size: tuple[int, int]) -> Any:
+    """Crop and resize as torchvision does to PIL images."""
+    top, left, height, width = window
+    image = Image.fromarray(whole).crop((left, top, left + width, top + height))
+    return np.asarray(image.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+
+
+def _pictures_and_reference(
+    folder: Path, records: list[Record], transform: WindowByIndex, size: tuple[int, int]
+) -> Iterator[tuple[Any, Any]]:
+    path = write_shard(folder / "shard.lmdb", records, PICTURES)
+    [batch] = loader(path, batch_size=len(records), transform=transform, num_workers=0)
+    for index, record in enumerate(records):
+        whole = decoded(record.values[0], 3)
+        window = transform.window_of(index, *whole.shape[:2])
+        yield batch.image[index].permute(1, 2, 0).numpy(), pil_crop(whole, window, size)
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "raw"])
+def test_antialias_gives_torchvisions_pixels(tmp_path: Path, codec: str) -> None:
+    """To one step of 255: both round to 8 bits between their two passes, not quite alike."""
+    records = pictures(16, codec, (150, 170))
+    transform = WindowByIndex(_odd_window, (31, 29), antialias=True)
+    for made, expected in _pictures_and_reference(tmp_path, records, transform, (31, 29)):
+        difference = np.abs(made.astype(int) - expected)
+        assert difference.max() <= 1
+        assert psnr(made, expected) > 54
+
+
+@pytest.mark.parametrize(
+    ("size", "least_db"), [((100, 120), 50), ((50, 60), 49), ((28, 33), 46)], ids=str
+)
+def test_a_reduced_decode_is_close_to_the_whole_one(
+    tmp_path: Path, size: tuple[int, int], least_db: float
+) -> None:
+    """Crops two, four and eight times their target: decoded at 1/2, 1/4 and 1/8."""
+    records = pictures(4, "jpeg", (250, 300))
+    transform = WindowByIndex(_large_window, size)
+    found = _pictures_and_reference(tmp_path, records, transform, size)
+    assert min(psnr(made, expected) for made, expected in found) > least_db
+
+
+# -- every end --------------------------------------------------------------------------
+
+
+def _break(it: Loader) -> None:
+    for _ in it:
+        break
+
+
+def _fresh_iterators(it: Loader) -> None:
+    first = iter(it)
+    next(first)
+    second = iter(it)  # and `first` is still alive
+    next(second)
+    del first
+    third = iter(it)
+    next(third)
+
+
+def _an_exception(it: Loader) -> None:
+    with pytest.raises(RuntimeError, match="loss is nan"):
+        for _ in it:
+            raise RuntimeError("loss is nan")
+
+
+def _ctrl_c(it: Loader) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        for _ in it:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _close_in_the_middle(it: Loader) -> None:
+    iterator = iter(it)
+    next(iterator)
+    it.close()
+    it.close()
+    assert workers() == []
+    assert list(iterator) == []
+
+
+def _whole_epochs(it: Loader) -> None:
+    assert [len(list(it)) for _ in range(2)] == [25, 25]
+
+
+def _never_iterated(it: Loader) -> None:
+    iter(it)
+
+
+def _never_even_begun(it: Loader) -> None:
+    it.stats()
+
+
+def _another_epoch(it: Loader) -> None:
+    list(it)
+    it.set_epoch(5)
+    next(iter(it))
+    it.load_state_dict(it.state_dict())
+    next(iter(it))
+
+
+def _a_generator_left_alone(it: Loader) -> None:
+    def labels() -> Iterator[Any]:
+        for batch in it:
+            yield batch.label
+
+    next(labels())
+
+
+def _a_cycle(it: Loader) -> None:
+    iterator = iter(it)
+    next(iterator)
+    cycle: list[Any] = [iterator]
+    cycle.append(cycle)
+    it.myself = it  # type: ignore[attr-defined]
+
+
+def _a_cycle_that_a_thread_collects(it: Loader) -> None:
+    gc.disable()
+    try:
+        _a_cycle(it)
+        it.myself = None  # type: ignore[attr-defined]
+        collector = threading.Thread(target=gc.collect)
+        collector.start()
+        collector.join()
+    finally:
+        gc.enable()
+    next(iter(it))
+
+
+def _the_last_reference_in_a_thread(it: Loader) -> None:
+    held = [iter(it)]
+    next(held[0])
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert len(list(it)) == 25
+
+
+ENDS = [
+    _break,
+    _fresh_iterators,
+    _an_exception,
+    _ctrl_c,
+    _close_in_the_middle,
+    _whole_epochs,
+    _never_iterated,
+    _never_even_begun,
+    _another_epoch,
+    _a_generator_left_alone,
+    _a_cycle,
+    _a_cycle_that_a_thread_collects,
+    _the_last_reference_in_a_thread,
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "not persistent"])
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
+def test_nothing_is_left_at_the_end(
+    small: Path, end: Callable[[Loader], None], method: Any, persistent: bool
+) -> None:
+    """Descriptors too, which the fixture `no_leaks` looks for."""
+    end(
+        loader(
+            small,
+            batch_size=4,
+            shuffle=True,
+            transform=RRC,
+            num_workers=2,
+            worker_method=method,
+            persistent_workers=persistent,
+            multiprocessing_context="fork" if method == "process" else None,
+        )
+    )
+    assert no_workers_soon()
+
+
+def forked(data: Any, **options: Any) -> Loader:
+    """Return a loader with two forked workers."""
+    defaults = {"transform": RRC, "num_workers": 2, "worker_method": "process"}
+    return loader(data, **{**defaults, "multiprocessing_context": "fork", **options})
+
+
+def pids() -> list[int]:
+    """Return the process IDs of all workers."""
+    return sorted(process.pid for process in worker_processes())
+
+
+def test_processes_stay_for_the_next_epoch_and_after_a_break(small: Path) -> None:
+    it = forked(small, batch_size=20)
+    list(it)
+    first = pids()
+    assert len(first) == 2
+    _break(it)
+    list(it)
+    it.set_epoch(9)
+    list(it)
+    assert pids() == first
+    it.close()
+    assert pids() == []
+
+
+def test_processes_that_shall_not_persist_are_new_in_each_epoch(small: Path) -> None:
+    it = forked(small, batch_size=20, persistent_workers=False)
+    seen = []
+    for _ in range(2):
+        for _ in it:
+            seen.append(tuple(pids()))
+        assert pids() == []
+    assert len(set(seen)) == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_epochs_join(method: Any) -> None:
+    """The first batch of an epoch is made while the last one of the epoch before is in use."""
+    it = loader(
+        MemoryData(40),
+        batch_size=10,
+        transform=RRC,
+        num_workers=2,
+        worker_method=method,
+        multiprocessing_context="fork" if method == "process" else None,
+    )
+    epoch = iter(it)
+    for _ in range(4):
+        next(epoch)
+    stream: Stream = epoch._stream  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 30
+    while stream.ready < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert stream.ready == 2, "two batches of the next epoch"
+    assert list(epoch) == []
+    following = iter(it)
+    assert following._stream is stream  # type: ignore[attr-defined]
+    assert stream.ready == 2
+    it.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interpreter_that_just_ends_leaves_nothing(small: Path, method: str) -> None:
+    script = f"""
+import fastdata, sys
+from worker_helpers import RRC, worker_processes
+if __name__ == "__main__":
+    it = fastdata.loader({str(small)!r}, batch_size=4, transform=RRC, num_workers=2,
+                         worker_method={method!r}, multiprocessing_context={{"process": "fork"}}.get({method!r}))
+    epoch = iter(it)
+    batch = next(epoch)
+    print(*[process.pid for process in worker_processes()])
+    sys.exit(3)
+"""
+    done = run_script(script)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert all(has_ended(int(pid)) for pid in done.stdout.split())
+
+
+def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python code that may import what tests import."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=script_environment(),
+        **options,
+    )
+
+
+def script_environment() -> dict[str, str]:
+    here = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": here}
+
+
+def has_ended(pid: int, seconds: float = 10.0) -> bool:
+    """Return whether a process ends soon; one that only waits to be asked about has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_of_a_killed_parent_vanish(small: Path, context: str) -> None:
+    script = f"""
+import fastdata, os, signal
+from worker_helpers import RRC, worker_processes, slow
+if __name__ == "__main__":
+    it = fastdata.loader({str(small)!r}, batch_size=4, transform=[slow, *RRC], num_workers=2,
+                         worker_method="process", multiprocessing_context={context!r})
+    other = fastdata.loader({str(small)!r}, batch_size=4, transform=RRC, num_workers=1,
+                         worker_method="process", multiprocessing_context="fork")
+    epochs = [iter(it), iter(other)]
+    batches = [next(epoch) for epoch in epochs]
+    print(*[process.pid for process in worker_processes()], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = run_script(script)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    ended = [has_ended(int(pid)) for pid in done.stdout.split()]
+    assert len(ended) == 3
+    assert all(ended)
+
+
+# -- errors -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("transform", [RRC, [*RRC, invert]], ids=["direct", "callable"])
+def test_a_corrupt_sample_is_an_error_in_its_place(
+    tmp_path: Path, method: Any, transform: Any
+) -> None:
+    path = write_shard(tmp_path / "s.h5", pictures(60), PICTURES)
+    damage_image(path, 33, 50)
+    it = loader(
+        path,
+        batch_size=5,
+        transform=transform,
+        num_workers=3,
+        worker_method=method,
+        prefetch_factor=4,
+        multiprocessing_context="fork" if method == "process" else None,
+    )
+    epoch = iter(it)
+    assert [next(epoch).label[0].item() for _ in range(6)] == [0, 5, 10, 15, 20, 25]
+    where = r"s\.h5: .*'image' of sample 33 \(key 'picture/33'\)"
+    with pytest.raises(ShardCorruptError, match=where) as caught:
+        next(epoch)
+    trace = "".join(traceback.format_exception(caught.value))
+    assert "work.py" in trace, "where it happened in the worker"
+    assert list(epoch) == []
+    assert it.state_dict()["batch"] == 6
+    del caught
+    assert no_workers_soon()
+    assert len(next(iter(it)).label) == 5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_error_of_a_callable_is_itself_and_says_of_which_sample(
+    small: Path, method: Any
+) -> None:
+    transform = [*RRC, T.PerSample(fail_at_seven)]
+    it = loader(small, batch_size=3, transform=transform, num_workers=2, worker_method=method)
+    labels = []
+    with pytest.raises(ZeroDivisionError, match="seven is not liked") as caught:
+        for batch in it:
+            labels += batch.label.tolist()
+    assert labels == list(range(21))
+    trace = "".join(traceback.format_exception(caught.value))
+    assert "in fail_at_seven" in trace
+    said = f"fastdata: in a transform of sample 21 ({small}, key 'picture/21')"
+    assert said in trace
+    # Python 3.10 has no notes: there, the message has it.
+    notes = getattr(caught.value, "__notes__", caught.value.args)
+    assert any(said in note for note in notes)
+    assert (type(caught.value.__cause__) is WorkerTraceback) == (method == "process")
+
+
+def test_an_error_that_cannot_be_sent_is_told_with_its_traceback(small: Path) -> None:
+    it = forked(small, batch_size=4, transform=fail_unpicklably)
+    with pytest.raises(WorkerError, match=r"cannot be sent: .*TwoArgumentsError: one and two") as c:
+        next(iter(it))
+    assert "in fail_unpicklably" in str(c.value.__cause__)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shapes_that_callables_leave_unequal_are_explained(small: Path, method: Any) -> None:
+    it = loader(small, batch_size=6, transform=unchanged, num_workers=2, worker_method=method)
+    with pytest.raises(OptionError, match=r"\(3, 40, 50\) uint8 and \(3, 41, 49\) uint8"):
+        next(iter(it))
+
+
+def test_shapes_that_change_from_batch_to_batch_are_taken(small: Path) -> None:
+    """Each batch is of one shape, and not of the shape that was expected after the last."""
+    order = [[n, n + 63] for n in (0, 1, 1, 5, 0)]  # sizes repeat every 63 samples
+    found = {}
+    for method in METHODS:
+        it = loader(
+            small, batch_sampler=order, transform=unchanged, num_workers=2, worker_method=method
+        )
+        batches = list(it)
+        assert [tuple(batch.image.shape[2:]) for batch in batches] == [
+            (40, 50), (41, 49), (41, 49), (45, 45), (40, 50),
+        ]  # fmt: skip
+        found[method] = digest(batches)
+    assert len(set(found.values())) == 1
+
+
+def test_a_lambda_cannot_be_sent_to_processes_that_are_started(small: Path) -> None:
+    it = loader(
+        small,
+        transform=lambda image: image,
+        num_workers=1,
+        worker_method="process",
+        multiprocessing_context="spawn",
+    )
+    with pytest.raises(OptionError, match="Define transforms at the top level of a module"):
+        iter(it)
+
+
+class SlowData(MemoryData):
+    """Images that take a while."""
+
+    def images(self, *arguments: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread() or os.getpid() != MAIN:
+            time.sleep(0.3)
+        return super().images(*arguments)
+
+
+MAIN = os.getpid()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_ctrl_c_while_a_batch_is_waited_for(method: Any) -> None:
+    it = loader(
+        SlowData(400),
+        batch_size=2,
+        transform=RRC,
+        num_workers=2,
+        worker_method=method,
+        multiprocessing_context="fork" if method == "process" else None,
+    )
+    epoch = iter(it)
+    interrupt = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in epoch:
+            pass
+    interrupt.join()
+    assert workers() == []
+    assert list(epoch) == []
+
+
+@pytest.mark.parametrize("when", ["busy", "between epochs", "before the first batch"])
+def test_a_killed_worker_is_an_error_and_the_loader_lives_on(small: Path, when: str) -> None:
+    it = forked(small, batch_size=4, transform=[slow, *RRC] if when == "busy" else RRC)
+    if when == "between epochs":
+        expected = digest(epochs_of(small, RRC, 2, batch_size=4, shuffle=False, seed=0)[25:])
+        assert len(list(it)) == 25
+    epoch = iter(it)
+    if when != "before the first batch":
+        next(epoch)
+    victim = pids()[1]
+    os.kill(victim, signal.SIGKILL)
+    killed = rf"fastdata-worker-\d \(pid {victim}\) was killed by SIGKILL.*out of memory"
+    with pytest.raises(WorkerError, match=killed):
+        for _ in epoch:
+            pass
+    assert workers() == []
+    assert list(epoch) == []
+    if when == "between epochs":
+        it.set_epoch(1)
+        assert digest(it) == expected
+    else:
+        assert len(list(it)) == 25
+    it.close()
+
+
+class BadAtFirst:
+    """A sampler that yields what is no index when it is asked for the first time."""
+
+    asked = 0
+
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self) -> Iterator[int]:
+        self.asked += 1
+        return iter(range(1000, 1020) if self.asked == 1 else range(20))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_epoch_that_could_not_begin_is_still_to_come(small: Path, method: Any) -> None:
+    options = {"batch_size": 4, "transform": RRC, "num_workers": 2, "worker_method": method}
+    it = loader(small, sampler=BadAtFirst(), **options)
+    try:
+        iter(it)
+    except OptionError as error:
+        assert "the sampler yielded 1000" in str(error)
+        assert workers() == [], "although the error holds all frames"
+    assert digest(it) == digest(loader(small, sampler=range(20), **options))

@@ -1,0 +1,234 @@
+"""What tests of worker kinds share: packed shards, transforms that processes import, who is alive.
+
+Everything here is at the top level of a module, so that spawned processes find it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+import xxhash
+from samples import SUFFIXES, encode, mask, photo, pil_encode, write_shard, write_shards
+
+from fastdata import transforms as T  # noqa: N812
+from fastdata.engine.threads import THREAD_NAME
+from fastdata.formats.reader import ShardReader
+from fastdata.formats.writer import EncodedImage, Record
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
+from fastdata.transforms.base import GeometricTransform
+from fastdata.transforms.geometry import Geometry
+
+FIELDS: dict[str, Field] = {
+    "image": ImageField(),
+    "mask": ImageField(channels=1, mask=True),
+    "label": ScalarField("int64"),
+    "caption": StringField(),
+    "points": ArrayField("float32", (None, 2)),
+}
+SCENES = Schema(FIELDS)
+PICTURES = Schema({"image": ImageField(), "label": ScalarField("int64")})
+
+RRC = [T.RandomResizedCrop(24), T.RandomHorizontalFlip()]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+METHODS = ["thread", "process"]
+
+
+# -- shards -----------------------------------------------------------------------------
+
+
+def scene(index: int, codec: str, size: tuple[int, int]) -> Record:
+    """Return a record of `SCENES`."""
+    values = (
+        encode(photo(*size, seed=index), codec),
+        encode(mask(*size, seed=index), "raw" if codec == "raw" else "png"),
+        index * 3,
+        f"caption {index}",
+        np.full((index % 4, 2), index, np.float32),
+    )
+    return Record(f"scene/{index}", values)
+
+
+def scenes(
+    count: int = 40, codecs: Sequence[str] = ("jpeg",), size: tuple[int, int] | None = None
+) -> list[Record]:
+    """Return records of `SCENES`; images of up to 170 x 180 pixels unless of one `size`."""
+    return [
+        scene(index, codecs[index % len(codecs)], size or (130 + index % 41, 180 - index % 37))
+        for index in range(count)
+    ]
+
+
+def pictures(count: int, codec: str = "jpeg", size: tuple[int, int] | None = None) -> list[Record]:
+    """Return records of `PICTURES`, small and quickly made."""
+    return [
+        Record(
+            f"picture/{index}",
+            (encode(photo(*(size or (40 + index % 9, 50 - index % 7)), seed=index), codec), index),
+        )
+        for index in range(count)
+    ]
+
+
+def kept(pixels: np.ndarray[Any, Any]) -> EncodedImage:
+    """Return an image as a JPEG without restart intervals, as ``codec="keep"`` leaves it."""
+    data = pil_encode(pixels, "JPEG", quality=90)
+    return encode(pixels, "jpeg")._replace(data=data, checksum=xxhash.xxh3_64_intdigest(data))
+
+
+def layouts(folder: Path, records: Sequence[Record], schema: Schema) -> dict[str, Path]:
+    """Write records as one shard and as three, in both containers."""
+    found = {}
+    third = len(records) // 3
+    parts = records[: third + 1], records[third + 1 : 2 * third], records[2 * third :]
+    for container, suffix in SUFFIXES.items():
+        found[container] = write_shard(folder / f"data{suffix}", records, schema)
+        found[f"{container} x 3"] = write_shards(
+            folder / f"{container}-shards", parts, schema, container
+        )
+    return found
+
+
+def damage_image(path: Path, *indices: int, field: str = "image") -> None:
+    """Flip a bit in the middle of the stored bytes of images of a shard."""
+    reader = ShardReader(path)
+    middles = [
+        int(reader.column(f"{field}.offset")[index] + reader.column(f"{field}.length")[index] // 2)
+        for index in indices
+    ]
+    del reader
+    with open(path, "r+b") as file:
+        for middle in middles:
+            file.seek(middle)
+            byte = file.read(1)[0]
+            file.seek(middle)
+            file.write(bytes([byte ^ 0x10]))
+
+
+# -- transforms -------------------------------------------------------------------------
+
+
+def invert(image: torch.Tensor) -> torch.Tensor:
+    """Return the negative; of one shape whatever comes in."""
+    return 255 - image
+
+
+def unchanged(image: torch.Tensor) -> torch.Tensor:
+    """Return the image, of whatever shape it is."""
+    return image
+
+
+def as_values(sample: Any) -> Any:
+    """Return a sample whose fields are of other types than the schema's."""
+    return sample._replace(
+        image=sample.image.float() / 2,
+        label=torch.tensor([sample.label, -sample.label]),
+        caption={"text": sample.caption, "length": len(sample.caption)},
+    )
+
+
+def fail_at_seven(sample: Any) -> Any:
+    """Fail at the sample of label 7 * 3."""
+    if sample.label == 21:
+        raise ZeroDivisionError("seven is not liked")
+    return sample
+
+
+class TwoArgumentsError(Exception):
+    """An exception that cannot be unpickled."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def fail_unpicklably(image: torch.Tensor) -> torch.Tensor:
+    """Raise what can be pickled, but not unpickled."""
+    raise TwoArgumentsError("one", "two")
+
+
+def slow(image: torch.Tensor) -> torch.Tensor:
+    """Take a while."""
+    time.sleep(0.02)
+    return image
+
+
+class WindowByIndex(GeometricTransform):
+    """Cut a rectangle that a function of the sample's index decides, and perhaps resize it.
+
+    Makes pixels comparable with a reference that knows nothing of fastdata's draws.
+    """
+
+    def __init__(
+        self,
+        window_of: Callable[[int, int, int], tuple[int, int, int, int]],
+        size: tuple[int, int],
+        *,
+        resize: bool = True,
+        antialias: bool | None = None,
+    ) -> None:
+        self.window_of, self.size = window_of, size
+        self.resize, self.antialias = resize, antialias
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        return self.size
+
+    def plan(self, geometry: Geometry, draws: Any) -> Geometry:
+        windows = [
+            self.window_of(int(index), int(height), int(width))
+            for index, height, width in zip(
+                draws.indices, geometry.height, geometry.width, strict=True
+            )
+        ]
+        geometry = geometry.window(*np.array(windows).T)
+        if not self.resize:
+            return geometry
+        return geometry.resize(*self.size, "bilinear", self.antialias)
+
+
+# -- who is alive -----------------------------------------------------------------------
+
+
+def worker_threads() -> list[str]:
+    """Return the names of fastdata's worker threads."""
+    return [t.name for t in threading.enumerate() if t.name.startswith(THREAD_NAME)]
+
+
+def worker_processes() -> list[psutil.Process]:
+    """Return the worker processes of this one, multiprocessing's own helpers left out."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            command, parent = " ".join(child.cmdline()), child.ppid()
+        except psutil.Error:
+            continue
+        # What the fork server has forked looks as itself does.
+        server = "forkserver import main" in command and parent == os.getpid()
+        if "resource_tracker" not in command and not server:
+            found.append(child)
+    return found
+
+
+def workers() -> list[Any]:
+    """Return whatever works for a loader, of both kinds."""
+    return [*worker_threads(), *worker_processes()]
+
+
+def no_workers_soon(seconds: float = 5.0) -> bool:
+    """Return whether all workers end, of which some may be held by a reference cycle."""
+    deadline = time.monotonic() + seconds
+    while workers():
+        if time.monotonic() > deadline:
+            return False
+        gc.collect()
+        time.sleep(0.01)
+    return True
