@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from datasets import Datasets, find_images
-from harness import Results, hardware, run_rounds
+from harness import Results, hardware, readable, run_rounds
 from measures import FIGURES, Row
 from peers import REPOSITORY
 
@@ -58,7 +58,7 @@ def print_rows(lines: list[dict[str, Any]]) -> None:
     print("| figure | asked | reached | |\n|---|--:|--:|---|")
     for line in lines:
         value, asked = line["reached"], line["asked"]
-        reached = "not measured" if value is None else f"{value:,.4g} {line['unit']}"
+        reached = "not measured" if value is None else f"{readable(value)} {line['unit']}"
         verdict = {True: "holds", False: "falls short", None: ""}[line.get("holds")]
         remark = "; ".join(line.get("why", [verdict]))
         print(f"| {line['figure']} | {asked or ''} | {reached} | {remark} |")

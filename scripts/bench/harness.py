@@ -290,7 +290,7 @@ def run_rounds(
                 say(f"  {failed[contender.name]}")
                 continue
             runs.append(run)
-            say(f"  {run.value:,.4g} {run.unit}")
+            say(f"  {readable(run.value)} {run.unit}")
             write_line(
                 contender,
                 round=run.round,
@@ -300,6 +300,11 @@ def run_rounds(
                 **{**run.report, "value": round(run.value, 4), "unit": run.unit},
             )
     return Results(runs, absent | failed, bool(failed))
+
+
+def readable(value: float) -> str:
+    """Return a number with four digits, or with all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def say(text: str) -> None:

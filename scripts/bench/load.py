@@ -47,7 +47,7 @@ def fastdata_contender(
         "load_fastdata.py",
         {**options, "data": str(path), "worker_method": method},
         modules=["fastdata"],
-        notes=FASTDATA,
+        notes={**FASTDATA, "reads": described(path)},
     )
 
 
@@ -67,8 +67,19 @@ def peer_contender(name: str, options: dict[str, Any], data: Datasets) -> Conten
     except ContenderFailedError as error:
         return Contender(name, missing=str(error), notes=notes)
     return contender(
-        name, script, {**options, "data": str(path)}, peer=peer, modules=modules, notes=notes
+        name,
+        script,
+        {**options, "data": str(path)},
+        peer=peer,
+        modules=modules,
+        notes={**notes, "reads": f"{notes['reads']}: {described(path)}"},
     )
+
+
+def described(path: Path) -> str:
+    """Return name and size of a file or folder."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return f"{path.name}, {sum(file.stat().st_size for file in files) / 1e6:,.0f} MB"
 
 
 SAME_FILES = "the JPEG files that fastdata packed, as files"
@@ -92,7 +103,7 @@ PEERS: dict[str, tuple[str, str, list[str], Any, dict[str, str]]] = {
         "",
         ["lmdb", "cv2", "torch"],
         lambda data: data.packed(".lmdb"),
-        {**CV2_LINEAR, "reads": "fastdata's own packed.lmdb, through py-lmdb"},
+        {**CV2_LINEAR, "reads": "fastdata's own file, through py-lmdb"},
     ),
     "WebDataset": (
         "load_webdataset.py",

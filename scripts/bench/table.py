@@ -67,15 +67,16 @@ def print_table(benchmark: str, contenders: Sequence[Contender], results: Result
     machine = hardware()
     width = max([24, *(len(contender.name) for contender in contenders)])
     filters = any(FILTER in contender.notes for contender in contenders)
+    # Loaders: images/s with the start of the epoch, which `images/s` leaves out.
+    epochs = any("whole_epochs" in run.report for run in results.runs)
+    column = "whole epoch" if epochs else "MB out"
     print(f"\n{benchmark}: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
     print(
-        f"| {'contender':{width}} | images/s |   lowest-highest | process s | peak MB | MB out |"
+        f"| {'contender':{width}} | images/s |   lowest-highest | process s | peak MB | {column} |"
         + f" {FILTER} |" * filters
     )
-    print(
-        f"|{'-' * (width + 2)}|{'-' * 9}:|{'-' * 17}:|{'-' * 10}:|{'-' * 8}:|{'-' * 7}:|"
-        + "---|" * filters
-    )
+    dashes = [9, 17, 10, 8, len(column) + 1]
+    print(f"|{'-' * (width + 2)}|" + "".join(f"{'-' * n}:|" for n in dashes) + "---|" * filters)
     for contender in contenders:
         runs = results.counted(contender.name)
         if not runs:
@@ -86,11 +87,15 @@ def print_table(benchmark: str, contenders: Sequence[Contender], results: Result
         spread = f"{min(values):,.0f}-{max(values):,.0f}"
         process = statistics.median(run.process_seconds for run in runs)
         memory = max(run.peak_memory_bytes for run in runs) / 1e6
-        bytes_out = runs[-1].report.get("bytes_out")
-        written = f"{bytes_out / 1e6:.0f}" if bytes_out else ""
+        last = ""
+        if epochs:
+            rates = [max(run.report["whole_epochs"]) for run in runs]
+            last = f"{statistics.median(rates):,.0f}"
+        elif "bytes_out" in runs[-1].report:
+            last = f"{runs[-1].report['bytes_out'] / 1e6:.0f}"
         print(
             f"| {contender.name:{width}} | {statistics.median(values):8,.0f} | {spread:>16} "
-            f"| {process:9.1f} | {memory:7,.0f} | {written:>6} |"
+            f"| {process:9.1f} | {memory:7,.0f} | {last:>{len(column)}} |"
             + f" {contender.notes.get(FILTER, '')} |"
             * filters
         )
