@@ -725,6 +725,27 @@ def test_workers_forked_after_torch_used_threads_do_not_hang() -> None:
         assert pool.submit((facts,)).result()["threads"] == 1
 
 
+def test_signals_wait_while_workers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process would run the parent's handlers until it has its own."""
+    context = multiprocessing.get_context("fork")
+    start, masks = context.Process.start, []
+
+    def observed(process: Any) -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        start(process)
+
+    monkeypatch.setattr(context.Process, "start", observed)
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        with pool_of(1) as pool:
+            found = pool.submit((facts,)).result()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert masks[0] >= {signal.SIGINT, signal.SIGTERM}
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert found["sigterm"]
+
+
 def test_a_default_timeout_of_sockets_changes_nothing() -> None:
     socket.setdefaulttimeout(0.05)
     try:

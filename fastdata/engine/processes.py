@@ -10,7 +10,6 @@ is no thread either: results are taken when somebody asks for one.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
@@ -298,5 +297,3 @@ class _Crew:
                     process.kill()
             for process in processes:
                 process.join()
-                with contextlib.suppress(ValueError):  # of a process that somebody else has reaped
-                    process.close()
