@@ -315,7 +315,8 @@ def test_a_worker_lets_go_of_blocks_it_has_not_seen_for_a_while(
     with pool_of(1) as pool:
         before = pool.submit((mapped,)).result()
         old, other = memory.take(100), memory.take(100)
-        pool.submit((fill, 0, 100, 1), old).result()
+        for slot in (other, old):
+            pool.submit((fill, 0, 100, 1), slot).result()
         deadline = time.monotonic() + 0.6
         while time.monotonic() < deadline:
             pool.submit((fill, 0, 100, 1), other).result()
@@ -441,6 +442,22 @@ def test_results_that_need_a_descriptor_too_many_are_explained() -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert pool.submit((echo, 1)).result() == 1
+
+
+def starve(memory: Any) -> None:
+    """Leave this process no descriptor but one."""
+    os.close(spare := os.open("/dev/null", os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 1, 10_000))
+
+
+def test_a_worker_without_descriptors_says_so() -> None:
+    slot = BufferPool(1, kind="shared").take(10)
+    with pool_of(1) as pool:
+        pool.submit((starve,)).result()
+        for _ in range(3):  # with room for one of two files, which must not be leaked
+            with pytest.raises(OSError, match="Too many open files in a worker process"):
+                pool.submit((echo, b"x" * 70_000), slot).result()
+        assert pool.submit((echo, b"x" * 70_000)).result() == b"x" * 70_000
 
 
 class RefusingSocket:
@@ -725,6 +742,27 @@ def test_workers_forked_after_torch_used_threads_do_not_hang() -> None:
         assert pool.submit((facts,)).result()["threads"] == 1
 
 
+def test_signals_wait_while_workers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new process would run the parent's handlers until it has its own."""
+    context = multiprocessing.get_context("fork")
+    start, masks = context.Process.start, []
+
+    def observed(process: Any) -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        start(process)
+
+    monkeypatch.setattr(context.Process, "start", observed)
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        with pool_of(1) as pool:
+            found = pool.submit((facts,)).result()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert masks[0] >= {signal.SIGINT, signal.SIGTERM}
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert found["sigterm"]
+
+
 def test_a_default_timeout_of_sockets_changes_nothing() -> None:
     socket.setdefaulttimeout(0.05)
     try:
@@ -864,6 +902,18 @@ def test_workers_end_when_their_parent_is_killed(context: str, message: Any) -> 
         assert len(pids) == 2
         assert all(map(psutil.pid_exists, pids))
         process.kill()  # and nobody waits for it: until then it is a zombie
+        assert gone(*pids)
+
+
+def test_workers_end_with_their_parent_where_pidfd_is_forbidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(pid: int) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with process_with_a_pool("fork", (wait_for, 60)) as (process, pids):
+        process.kill()
         assert gone(*pids)
 
 

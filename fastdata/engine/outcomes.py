@@ -63,8 +63,6 @@ def _raised(pickled: bytes, message: str, text: str, trace: str) -> BaseExceptio
             # Its class makes a message of its arguments, and now has made one
             # of the message.
             error.args = (message,)
-        if str(error) != message:
-            raise ValueError(message)
     except Exception:  # a class that takes other arguments, or is unknown here
         error = WorkerError(f"a worker process raised what cannot be sent: {text}")
     error.__cause__ = WorkerTraceback(trace)

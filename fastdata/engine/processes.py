@@ -10,7 +10,6 @@ is no thread either: results are taken when somebody asks for one.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
@@ -168,14 +167,8 @@ class _Crew:
 
     def start(self, work: Work, num_workers: int, context: str | BaseContext | None) -> None:
         """Start the processes."""
-        started = start_workers(
-            work,
-            num_workers,
-            context,
-            theirs=(self._far_tasks, self._far_results),
-            ours=(self._tasks, self._results),
-        )
-        for process in started:
+        ends = self._far_tasks, self._far_results
+        for process in start_workers(work, num_workers, context, ends):
             self.processes.append(process)
             self._poll.register(process.sentinel, select.POLLIN)
         # The far end of tasks stays open: to send when all workers have died is
@@ -298,5 +291,3 @@ class _Crew:
                     process.kill()
             for process in processes:
                 process.join()
-                with contextlib.suppress(ValueError):  # of a process that somebody else has reaped
-                    process.close()

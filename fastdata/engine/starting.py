@@ -24,9 +24,7 @@ def start_workers(
     work: Work,
     num_workers: int,
     context: str | BaseContext | None,
-    *,
-    theirs: tuple[socket.socket, socket.socket],
-    ours: tuple[socket.socket, socket.socket],
+    ends: tuple[socket.socket, socket.socket],
 ) -> Iterator[Any]:
     """Start processes, and yield each as soon as it is there; they need not be up yet.
 
@@ -34,8 +32,8 @@ def start_workers(
     ----------
     work, num_workers, context
         As of `fastdata.engine.processes.ProcessPool`.
-    theirs, ours : pair of sockets
-        For tasks and for results: the workers' ends, and those they must not keep.
+    ends : pair of sockets
+        Where tasks come from, and where results go.
 
     Raises
     ------
@@ -55,7 +53,7 @@ def start_workers(
         for number in range(num_workers):
             process = made.Process(
                 target=run_worker,
-                args=(sent, *theirs, ours if forked else ()),
+                args=(sent, *ends),
                 name=f"{PROCESS_NAME}-{number}",
                 daemon=True,
             )

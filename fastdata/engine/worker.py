@@ -49,21 +49,8 @@ _MAP_SECONDS = 5.0
 """A block not used for so long is unmapped: mapping it again costs a few ms."""
 
 
-def run_worker(
-    work: Work | PickledFile,
-    tasks: socket.socket,
-    results: socket.socket,
-    others: tuple[socket.socket, ...],
-) -> None:
-    """Take tasks and send results; the main function of a worker process.
-
-    Parameters
-    ----------
-    others : tuple of socket
-        Inherited, and not this process's to keep.
-    """
-    for other in others:
-        other.close()
+def run_worker(work: Work | PickledFile, tasks: socket.socket, results: socket.socket) -> None:
+    """Take tasks and send results; the main function of a worker process."""
     _become_worker()
     try:
         try:
