@@ -49,10 +49,19 @@ def shard(
     size: tuple[int, int] | None = (60, 70),
     field: str = "image",
     suffix: str = ".lmdb",
+    shards: int = 1,
 ) -> Path:
     """Write scenes, some of them damaged."""
-    path = write_shard(folder / f"data{suffix}", scenes(COUNT, codecs, size), SCENES)
-    damage_image(path, *bad, field=field)
+    records = scenes(COUNT, codecs, size)
+    if shards == 1:
+        path = write_shard(folder / f"data{suffix}", records, SCENES)
+        damage_image(path, *bad, field=field)
+        return path
+    each = COUNT // shards
+    parts = [records[start : start + each] for start in range(0, COUNT, each)]
+    path = write_shards(folder / "data", parts, SCENES)
+    for number, file in enumerate(sorted(path.glob("shard-*"))):
+        damage_image(file, *(index % each for index in bad if index // each == number), field=field)
     return path
 
 
@@ -83,6 +92,8 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
         {"codecs": ("raw",), "size": (20, 22)},
         [T.RandomCrop(16, padding=2), T.RandomHorizontalFlip()],
     ),
+    "small raw in three shards": ({"codecs": ("raw",), "size": (20, 22), "shards": 3}, None),
+    "crops in three shards": ({"shards": 3}, RRC),
     "jpeg whole": ({"codecs": ("jpeg",)}, None),
     "png in hdf5": ({"codecs": ("png",), "suffix": ".h5"}, RRC),
 }
@@ -105,6 +116,8 @@ def test_replacements_are_the_same_whoever_makes_them(
                 stored.add(it.stats().bytes_read)
             assert [len(batch.image) for batch in batches] == [16, 16, 16, 12] * 2
     assert len(found) == 1
+    if "types" not in case:
+        assert {3 * index for index in BAD}.isdisjoint(labels(batches))
     assert skipped == {2 * len(BAD)}
     assert len(stored) == 1
 
@@ -216,7 +229,7 @@ def test_raising_is_the_default_and_says_where(tmp_path: Path) -> None:
         folder.mkdir()
         path = shard(folder, **made_of)
         field = made_of.get("field", "image")
-        with pytest.raises(ShardCorruptError, match=f"'{field}' of sample 3 .*scene/3"):
+        with pytest.raises(ShardCorruptError, match=f"'{field}' of sample 3 .*scene/3'"):
             list(loader(path, batch_size=8, transform=transform, num_workers=2))
 
 

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from worker_helpers import (
     damage_image,
     fail_at_seven,
     fail_unpicklably,
+    float_if_odd,
     invert,
     kept,
     layouts,
@@ -49,6 +51,7 @@ import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import batches as engine_batches
 from fastdata.engine import work as engine_work
+from fastdata.engine.job import Request
 from fastdata.engine.processes import WorkerTraceback
 from fastdata.engine.stream import Stream
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
@@ -537,14 +540,27 @@ if __name__ == "__main__":
                          worker_method="process", multiprocessing_context="fork")
     epochs = [iter(it), iter(other)]
     batches = [next(epoch) for epoch in epochs]
-    print(*[process.pid for process in worker_processes()], flush=True)
+    workers = [process.pid for process in worker_processes()]
+    bystander = os.fork()  # holds copies of all sockets
+    if not bystander:
+        for descriptor in 0, 1, 2:
+            os.close(descriptor)
+        signal.pause()
+    print(bystander, *workers, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = run_script(script)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    ended = [has_ended(int(pid)) for pid in done.stdout.split()]
-    assert len(ended) == 3
-    assert all(ended)
+    # Not to its end: the bystander keeps multiprocessing's own helper alive, which has our pipe.
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=script_environment()
+    ) as process:
+        assert process.stdout is not None
+        bystander, *workers_of_it = map(int, process.stdout.readline().split())
+        try:
+            assert process.wait() == -signal.SIGKILL
+            assert [has_ended(pid) for pid in workers_of_it] == [True] * 3
+        finally:
+            os.kill(bystander, signal.SIGKILL)
 
 
 # -- errors -----------------------------------------------------------------------------
@@ -630,6 +646,21 @@ def test_shapes_that_change_from_batch_to_batch_are_taken(small: Path) -> None:
     assert len(set(found.values())) == 1
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_dtypes_that_change_from_batch_to_batch_are_taken(small: Path, method: Any) -> None:
+    # All of one size after the crop; what a batch is expected to be was learned some before.
+    order = [[0, 63], [1, 64], [1, 64], [2, 65]] * 3
+    transform = [T.CenterCrop(30), T.PerSample(float_if_odd)]
+    it = loader(
+        small, batch_sampler=order, transform=transform, num_workers=2, worker_method=method
+    )
+    dtypes = [torch.uint8, torch.float32, torch.float32, torch.uint8] * 3
+    [whole] = loader(small, batch_size=100, transform=T.CenterCrop(30), num_workers=0)
+    for batch, dtype, indices in zip(it, dtypes, order, strict=True):
+        assert batch.image.dtype == dtype
+        assert torch.equal(batch.image, whole.image[indices].to(dtype))
+
+
 def test_a_lambda_cannot_be_sent_to_processes_that_are_started(small: Path) -> None:
     it = loader(
         small,
@@ -673,6 +704,18 @@ def test_ctrl_c_while_a_batch_is_waited_for(method: Any) -> None:
     interrupt.join()
     assert workers() == []
     assert list(epoch) == []
+
+
+def test_ctrl_c_is_not_for_the_workers(small: Path) -> None:
+    """A terminal sends it to all processes; the parent decides what becomes of its workers."""
+    it = forked(small, batch_size=4, transform=[slow, *RRC])
+    epoch = iter(it)
+    batches = [next(epoch)]
+    for pid in pids():
+        os.kill(pid, signal.SIGINT)
+    batches += epoch
+    assert digest(batches) == digest(loader(small, batch_size=4, transform=[slow, *RRC]))
+    it.close()
 
 
 @pytest.mark.parametrize("when", ["busy", "between epochs", "before the first batch"])
@@ -832,6 +875,7 @@ def test_stats_tell_what_was_read_and_waited_for(mixed: dict[str, Path], method:
         prefetch_factor=3,
         drop_last=True,
     )
+    began = time.perf_counter()
     before = it.stats()
     assert before == type(before)(), "nothing is counted before the first iterator"
     epoch = iter(it)
@@ -847,16 +891,49 @@ def test_stats_tell_what_was_read_and_waited_for(mixed: dict[str, Path], method:
             it.dataset.images(name, range(8 * number)).lengths.sum() for name in ("image", "mask")
         ]
         assert stats.bytes_read == sum(lengths)
-        assert 0 < stats.wait_seconds < stats.seconds
+        assert 0 < stats.wait_seconds < stats.seconds < time.perf_counter() - began
     time.sleep(0.2)
     later = it.stats()
     assert later.seconds == stats.seconds, "up to the last batch"
     assert later.skipped_samples == 0
     assert list(epoch) == []
+    time.sleep(0.2)
     next(iter(it))
-    assert it.stats().seconds - later.seconds < it.stats().seconds
     assert it.stats().batches == 6
+    between = time.perf_counter() - began - it.stats().seconds
+    assert between >= 0.4, "the time between epochs is nobody's"
     it.close()
+
+
+class _Held:
+    """Workers that do what they are told to have done."""
+
+    def __init__(self) -> None:
+        self.finished: set[int] = set()
+
+    def submit(self, task: int, slot: Any) -> Any:
+        return SimpleNamespace(done=lambda: task in self.finished, result=lambda: task)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_batch_is_ready_when_all_its_parts_are() -> None:
+    held = _Held()
+
+    def prepare(request: Any) -> Any:
+        first = 2 * request.number
+        return SimpleNamespace(tasks=lambda: [first, first + 1], slot=None, finish=list)
+
+    stream = Stream(prepare, held, ahead=3)
+    stream.begin(Request(0, number, np.arange(2)) for number in range(5))
+    counts = []
+    for finished in ({2}, {1}, {3}, {0}, {4, 5}):
+        held.finished |= finished
+        counts.append(stream.ready)
+    assert counts == [0, 0, 1, 2, 3]
+    assert list(stream) == [[2 * number, 2 * number + 1] for number in range(5)]
+    stream.close()
 
 
 def test_waiting_is_what_the_loop_does_not_do_itself(small: Path) -> None:
