@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,12 +13,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from memory_data import MemoryData, digest
+from memory_data import MemoryData, MemoryImages, digest
 from PIL import Image
 from samples import decoded, psnr, write_shard
 from worker_helpers import (
@@ -32,6 +34,7 @@ from worker_helpers import (
     damage_image,
     fail_at_seven,
     fail_unpicklably,
+    float_if_odd,
     invert,
     kept,
     layouts,
@@ -44,11 +47,15 @@ from worker_helpers import (
     workers,
 )
 
+import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import batches as engine_batches
+from fastdata.engine import work as engine_work
+from fastdata.engine.job import Request
 from fastdata.engine.processes import WorkerTraceback
 from fastdata.engine.stream import Stream
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
+from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import Record
 from fastdata.loading import Loader, loader
 
@@ -286,15 +293,21 @@ def _fresh_iterators(it: Loader) -> None:
 
 
 def _an_exception(it: Loader) -> None:
-    with pytest.raises(RuntimeError, match="loss is nan"):
+    def train() -> None:
         for _ in it:
             raise RuntimeError("loss is nan")
 
+    with pytest.raises(RuntimeError, match="loss is nan"):
+        train()
+
 
 def _ctrl_c(it: Loader) -> None:
-    with pytest.raises(KeyboardInterrupt):
+    def train() -> None:
         for _ in it:
             signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
 
 
 def _close_in_the_middle(it: Loader) -> None:
@@ -466,12 +479,13 @@ def test_epochs_join(method: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interpreter_that_just_ends_leaves_nothing(small: Path, method: str) -> None:
+    context = "fork" if method == "process" else None
     script = f"""
 import fastdata, sys
 from worker_helpers import RRC, worker_processes
 if __name__ == "__main__":
     it = fastdata.loader({str(small)!r}, batch_size=4, transform=RRC, num_workers=2,
-                         worker_method={method!r}, multiprocessing_context={{"process": "fork"}}.get({method!r}))
+                         worker_method={method!r}, multiprocessing_context={context!r})
     epoch = iter(it)
     batch = next(epoch)
     print(*[process.pid for process in worker_processes()])
@@ -526,14 +540,27 @@ if __name__ == "__main__":
                          worker_method="process", multiprocessing_context="fork")
     epochs = [iter(it), iter(other)]
     batches = [next(epoch) for epoch in epochs]
-    print(*[process.pid for process in worker_processes()], flush=True)
+    workers = [process.pid for process in worker_processes()]
+    bystander = os.fork()  # holds copies of all sockets
+    if not bystander:
+        for descriptor in 0, 1, 2:
+            os.close(descriptor)
+        signal.pause()
+    print(bystander, *workers, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = run_script(script)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    ended = [has_ended(int(pid)) for pid in done.stdout.split()]
-    assert len(ended) == 3
-    assert all(ended)
+    # Not to its end: the bystander keeps multiprocessing's own helper alive, which has our pipe.
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=script_environment()
+    ) as process:
+        assert process.stdout is not None
+        bystander, *workers_of_it = map(int, process.stdout.readline().split())
+        try:
+            assert process.wait() == -signal.SIGKILL
+            assert [has_ended(pid) for pid in workers_of_it] == [True] * 3
+        finally:
+            os.kill(bystander, signal.SIGKILL)
 
 
 # -- errors -----------------------------------------------------------------------------
@@ -575,10 +602,9 @@ def test_an_error_of_a_callable_is_itself_and_says_of_which_sample(
 ) -> None:
     transform = [*RRC, T.PerSample(fail_at_seven)]
     it = loader(small, batch_size=3, transform=transform, num_workers=2, worker_method=method)
-    labels = []
+    labels: list[int] = []
     with pytest.raises(ZeroDivisionError, match="seven is not liked") as caught:
-        for batch in it:
-            labels += batch.label.tolist()
+        labels.extend(label for batch in it for label in batch.label.tolist())
     assert labels == list(range(21))
     trace = "".join(traceback.format_exception(caught.value))
     assert "in fail_at_seven" in trace
@@ -618,6 +644,21 @@ def test_shapes_that_change_from_batch_to_batch_are_taken(small: Path) -> None:
         ]  # fmt: skip
         found[method] = digest(batches)
     assert len(set(found.values())) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_dtypes_that_change_from_batch_to_batch_are_taken(small: Path, method: Any) -> None:
+    # All of one size after the crop; what a batch is expected to be was learned some before.
+    order = [[0, 63], [1, 64], [1, 64], [2, 65]] * 3
+    transform = [T.CenterCrop(30), T.PerSample(float_if_odd)]
+    it = loader(
+        small, batch_sampler=order, transform=transform, num_workers=2, worker_method=method
+    )
+    dtypes = [torch.uint8, torch.float32, torch.float32, torch.uint8] * 3
+    [whole] = loader(small, batch_size=100, transform=T.CenterCrop(30), num_workers=0)
+    for batch, dtype, indices in zip(it, dtypes, order, strict=True):
+        assert batch.image.dtype == dtype
+        assert torch.equal(batch.image, whole.image[indices].to(dtype))
 
 
 def test_a_lambda_cannot_be_sent_to_processes_that_are_started(small: Path) -> None:
@@ -665,6 +706,18 @@ def test_ctrl_c_while_a_batch_is_waited_for(method: Any) -> None:
     assert list(epoch) == []
 
 
+def test_ctrl_c_is_not_for_the_workers(small: Path) -> None:
+    """A terminal sends it to all processes; the parent decides what becomes of its workers."""
+    it = forked(small, batch_size=4, transform=[slow, *RRC])
+    epoch = iter(it)
+    batches = [next(epoch)]
+    for pid in pids():
+        os.kill(pid, signal.SIGINT)
+    batches += epoch
+    assert digest(batches) == digest(loader(small, batch_size=4, transform=[slow, *RRC]))
+    it.close()
+
+
 @pytest.mark.parametrize("when", ["busy", "between epochs", "before the first batch"])
 def test_a_killed_worker_is_an_error_and_the_loader_lives_on(small: Path, when: str) -> None:
     it = forked(small, batch_size=4, transform=[slow, *RRC] if when == "busy" else RRC)
@@ -707,9 +760,294 @@ class BadAtFirst:
 def test_an_epoch_that_could_not_begin_is_still_to_come(small: Path, method: Any) -> None:
     options = {"batch_size": 4, "transform": RRC, "num_workers": 2, "worker_method": method}
     it = loader(small, sampler=BadAtFirst(), **options)
-    try:
+    with pytest.raises(OptionError, match="the sampler yielded 1000") as caught:
         iter(it)
-    except OptionError as error:
-        assert "the sampler yielded 1000" in str(error)
-        assert workers() == [], "although the error holds all frames"
+    assert workers() == [], "although the error holds all frames"
+    del caught
     assert digest(it) == digest(loader(small, sampler=range(20), **options))
+
+
+# -- memory of batches ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("transform", [RRC, [*RRC, invert]], ids=["direct", "callable"])
+def test_a_hundred_batches_that_are_kept_are_never_overwritten(
+    small: Path, method: Any, transform: Any
+) -> None:
+    it = loader(
+        small, batch_size=1, transform=transform, num_workers=2, worker_method=method, seed=2
+    )
+    batches = list(it)
+    first = digest(batches)
+    assert len({batch.image.data_ptr() for batch in batches}) == 100
+    in_use = it.stats().buffers_in_use
+    assert 100 <= in_use + (transform is not RRC) <= 103, "and two of the next epoch"
+    list(it)
+    list(it)
+    assert digest(batches) == first
+    it.close()
+    assert digest(batches) == first
+    assert first == digest(loader(small, batch_size=1, transform=transform, num_workers=0, seed=2))
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "slice": lambda image: image[1:, :, 3:7],
+    "array": lambda image: image.numpy()[0],
+    "stack": lambda image: torch.stack([image[0], image[-1]]),
+    "storage": lambda image: torch.empty(0, dtype=torch.uint8).set_(image.untyped_storage()),
+    "pickle": lambda image: pickle.loads(pickle.dumps(image)),
+    "permuted": lambda image: image.permute(0, 2, 3, 1).numpy().reshape(-1)[::5],
+    "from_numpy": lambda image: torch.from_numpy(image.numpy()),
+    "dlpack": lambda image: np.from_dlpack(image),
+}
+
+
+def copied(view: Any) -> np.ndarray[Any, Any]:
+    """Return what a view shows now."""
+    return view.copy() if isinstance(view, np.ndarray) else view.numpy().copy()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("view", list(VIEWS))
+def test_one_view_keeps_the_whole_batch(small: Path, method: Any, view: str) -> None:
+    it = loader(
+        small, batch_size=10, transform=RRC, num_workers=2, worker_method=method, shuffle=True
+    )
+    views = [VIEWS[view](batch.image) for batch in it]
+    values = [copied(view) for view in views]
+    for _ in range(3):
+        list(it)
+    it.close()
+    assert no_workers_soon()
+    for view_now, value in zip(views, values, strict=True):
+        np.testing.assert_array_equal(copied(view_now), value)
+    assert len({value.tobytes() for value in values}) == len(values)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_outlive_loader_and_workers_and_can_be_written_to(small: Path, method: Any) -> None:
+    def made() -> list[Any]:
+        it = loader(small, batch_size=16, transform=RRC, num_workers=2, worker_method=method)
+        return [next(epoch) for epoch in [iter(it)] for _ in range(5)]
+
+    batches, others = made(), made()
+    assert no_workers_soon()
+    assert digest(batches) == digest(others)
+    for batch in batches:
+        batch.image.fill_(7)
+    assert digest(others) == digest(made())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_memory_goes_round(small: Path, method: Any) -> None:
+    it = loader(small, batch_size=8, transform=RRC, num_workers=2, worker_method=method)
+    addresses = {batch.image.data_ptr() for _ in range(4) for batch in it}
+    # Two ahead, one being made, one in the loop, and one just let go.
+    assert len(addresses) <= 5
+    kept_now = list(it)
+    assert it.stats().buffers_in_use >= len(kept_now) == 13
+    del kept_now
+    assert in_use_soon(it, 2), "those of the next epoch"
+    it.close()
+    assert in_use_soon(it, 0)
+
+
+def in_use_soon(it: Loader, count: int) -> bool:
+    """Return whether so few buffers are in use once the workers have let go of theirs."""
+    deadline = time.monotonic() + 5
+    while it.stats().buffers_in_use > count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return it.stats().buffers_in_use <= count
+
+
+# -- statistics -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stats_tell_what_was_read_and_waited_for(mixed: dict[str, Path], method: Any) -> None:
+    it = loader(
+        mixed["lmdb"],
+        batch_size=8,
+        transform=RRC,
+        num_workers=2,
+        worker_method=method,
+        prefetch_factor=3,
+        drop_last=True,
+    )
+    began = time.perf_counter()
+    before = it.stats()
+    assert before == type(before)(), "nothing is counted before the first iterator"
+    epoch = iter(it)
+    for number in range(1, 6):
+        deadline = time.monotonic() + 30
+        while epoch._stream.ready < 3 and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        next(epoch)
+        stats = it.stats()
+        assert (stats.batches, stats.samples) == (number, 8 * number)
+        assert stats.ready_batches == 3, "the loop asked when all were ready"
+        lengths = [
+            it.dataset.images(name, range(8 * number)).lengths.sum() for name in ("image", "mask")
+        ]
+        assert stats.bytes_read == sum(lengths)
+        assert 0 < stats.wait_seconds < stats.seconds < time.perf_counter() - began
+    time.sleep(0.2)
+    later = it.stats()
+    assert later.seconds == stats.seconds, "up to the last batch"
+    assert later.skipped_samples == 0
+    assert list(epoch) == []
+    time.sleep(0.2)
+    next(iter(it))
+    assert it.stats().batches == 6
+    between = time.perf_counter() - began - it.stats().seconds
+    assert between >= 0.4, "the time between epochs is nobody's"
+    it.close()
+
+
+class _Held:
+    """Workers that do what they are told to have done."""
+
+    def __init__(self) -> None:
+        self.finished: set[int] = set()
+
+    def submit(self, task: int, slot: Any) -> Any:
+        return SimpleNamespace(done=lambda: task in self.finished, result=lambda: task)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_batch_is_ready_when_all_its_parts_are() -> None:
+    held = _Held()
+
+    def prepare(request: Any) -> Any:
+        first = 2 * request.number
+        return SimpleNamespace(tasks=lambda: [first, first + 1], slot=None, finish=list)
+
+    stream = Stream(prepare, held, ahead=3)
+    stream.begin(Request(0, number, np.arange(2)) for number in range(5))
+    counts = []
+    for finished in ({2}, {1}, {3}, {0}, {4, 5}):
+        held.finished |= finished
+        counts.append(stream.ready)
+    assert counts == [0, 0, 1, 2, 3]
+    assert list(stream) == [[2 * number, 2 * number + 1] for number in range(5)]
+    stream.close()
+
+
+def test_waiting_is_what_the_loop_does_not_do_itself(small: Path) -> None:
+    it = loader(small, batch_size=20, transform=RRC, num_workers=0)
+    for _ in it:
+        time.sleep(0.02)
+    stats = it.stats()
+    assert stats.seconds - stats.wait_seconds >= 0.08, "four pauses between five batches"
+    assert stats.ready_batches == 0, "nothing is made ahead"
+    assert stats.images_per_second == 100 / stats.seconds
+
+
+# -- read ahead -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["lmdb", "hdf5", "lmdb x 3", "hdf5 x 3"])
+def test_every_stored_byte_is_asked_for_before_it_is_needed(
+    mixed: dict[str, Path], layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, list[tuple[int, int]]] = {}
+    will_need = ShardReader.will_need
+
+    def record(reader: ShardReader, starts: Any, ends: Any) -> None:
+        ranges = zip(starts.tolist(), ends.tolist(), strict=True)
+        asked.setdefault(os.fspath(reader.path), []).extend(ranges)
+        will_need(reader, starts, ends)
+
+    monkeypatch.setattr(ShardReader, "will_need", record)
+    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (0.0, 0.0))  # never leave any out
+    made = epochs_of(mixed[layout], RRC, 1, num_workers=1, worker_method="thread")
+    assert digest(made) == digest(epochs_of(mixed["lmdb"], RRC, 1))
+    missing = []
+    for reader in fastdata.open(mixed[layout]).shards:
+        ranges = asked[os.fspath(reader.path)]
+        assert all(end <= reader.path.stat().st_size for _, end in ranges)
+        for name in ("image", "mask"):
+            for offset, length in zip(
+                reader.column(f"{name}.offset").tolist(),
+                reader.column(f"{name}.length").tolist(),
+                strict=True,
+            ):
+                if not any(start <= offset and offset + length <= end for start, end in ranges):
+                    missing.append((reader.path.name, offset))
+    assert missing == []
+
+
+class Journal(list[Any]):
+    """A list whose additions are written down in another, under a name."""
+
+    def __init__(self, name: str, journal: list[tuple[str, int]]) -> None:
+        super().__init__()
+        self.name, self.journal = name, journal
+
+    def append(self, value: int) -> None:
+        self.journal.append((self.name, value))
+
+    def __iadd__(self, values: Any) -> Any:
+        self.journal += [(self.name, value) for value in values]
+        return self
+
+
+def journal_of(num_workers: int) -> list[tuple[str, int]]:
+    """Return what was asked for and read in two epochs, in order."""
+    data, journal = MemoryData(48), []
+    data.reads, data.read_ahead = Journal("read", journal), Journal("ask", journal)
+    it = loader(data, batch_size=4, shuffle=True, transform=RRC, num_workers=num_workers)
+    for _ in range(2):
+        list(it)
+    it.close()
+    return journal
+
+
+def test_batches_are_asked_for_once_and_before_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (0.0, 0.0))
+    journal = journal_of(1)
+    asked = [index for name, index in journal if name == "ask"]
+    read = [index for name, index in journal if name == "read"]
+    assert len(read) >= 96
+    assert asked[: len(read)] == read, "in the order of the batches"
+    positions = {name: [n for n, (kind, _) in enumerate(journal) if kind == name] for name in
+                 ("ask", "read")}  # fmt: skip
+    leads = zip(positions["ask"], positions["read"], strict=False)
+    assert all(ask < read for ask, read in leads)
+    assert journal_of(0)[0][0] == "read", "the caller does not wait for what comes later"
+
+
+def test_what_is_in_memory_is_asked_for_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (60.0, 60.0))
+    asked = [index for name, index in journal_of(1) if name == "ask"]
+    assert 4 <= len(asked) <= 24, "batches 0, 2, 6, 14 and 30 at most"
+
+
+def test_a_failed_read_ahead_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong is said when the sample is read, in its place."""
+
+    def fail(images: Any) -> None:
+        raise ShardCorruptError("no such range")
+
+    monkeypatch.setattr(MemoryImages, "read_ahead", fail)
+    for method in METHODS:
+        it = loader(MemoryData(20), transform=RRC, num_workers=2, worker_method=method)
+        assert len(list(it)) == 20
+        it.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_files_that_are_not_in_the_page_cache_load_right(
+    mixed: dict[str, Path], method: Any
+) -> None:
+    expected = digest(epochs_of(mixed["hdf5 x 3"], RRC))
+    for path in sorted(mixed["hdf5 x 3"].glob("*.h5")):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    made = epochs_of(mixed["hdf5 x 3"], RRC, num_workers=2, worker_method=method)
+    assert digest(made) == expected

@@ -24,7 +24,7 @@ from fastdata.engine.stats import LoaderStats
 from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
-from fastdata.errors import OptionError
+from fastdata.errors import FastdataError, OptionError
 
 __all__ = ["Loader", "LoaderStats"]
 
@@ -285,10 +285,13 @@ class Loader:
         some = np.arange(min(len(self.dataset), 256))
         if not len(some):
             return 0
-        nbytes = sum(
-            float(self.dataset.images(name, some, self._work.decoder).lengths.mean())
-            for name in self.dataset.schema.images
-        )
+        try:
+            nbytes = sum(
+                float(self.dataset.images(name, some, self._work.decoder).lengths.mean())
+                for name in self.dataset.schema.images
+            )
+        except FastdataError:  # a shard is damaged: said in its place, when a batch needs it
+            return 0
         return min(int(READ_AHEAD_BYTES / nbytes), len(self.dataset)) if nbytes else 0
 
     def _deliver(self, batch: Any) -> Any:
