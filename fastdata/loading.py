@@ -103,8 +103,8 @@ def loader(
         For packed data.  Threads share everything and start at once.
         Processes leave the interpreter's lock to the training loop; they write
         into memory that is shared, so no batch is copied or pickled.  "auto":
-        threads, unless callables or more than 4 decoding workers would wait
-        for the lock.
+        threads for raw images; processes for callables, and for compressed
+        images where processes are forked (see `fastdata.engine.workers`).
     prefetch_factor : int
         Batches made ahead of the one that is waited for (of a stock
         DataLoader: for each worker).
@@ -227,7 +227,10 @@ def loader(
             )
         if worker_method == "auto":
             worker_method = choose_method(
-                workers, decodes=_decodes(data, work), calls_python=not pipeline.direct
+                workers,
+                decodes=_decodes(data, work),
+                calls_python=not pipeline.direct,
+                context=multiprocessing_context,
             )
         return Loader(
             work,

@@ -14,6 +14,7 @@
       threads.py    workers that are threads; the worker that is the caller
       worker.py     what runs in a worker process
       starting.py   how worker processes are started
+      deaths.py     what to say of a worker that died
       outcomes.py   what comes back from them: results, and errors as themselves
       processes.py  workers that are processes
       workers.py    which workers there are; what "auto" means

@@ -7,6 +7,7 @@ it is gone, whatever that died of and whatever it is working on.
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
 import os
 import pickle
@@ -75,6 +76,8 @@ def _become_worker() -> None:
     assert parent is not None, "a worker is a process of multiprocessing"
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
+    # What is there now, torch's half a million objects, is looked through no more.
+    gc.freeze()
     # OpenCV reads it when it is imported, which may be later.
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
     if "cv2" in sys.modules:
