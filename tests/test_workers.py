@@ -706,6 +706,76 @@ def test_ctrl_c_while_a_batch_is_waited_for(method: Any) -> None:
     assert list(epoch) == []
 
 
+def interrupted_at(line: int, run: Callable[[], None]) -> bool:
+    """Run with a Ctrl-C at the `line`-th line of the engine; return whether there were so many."""
+    left = line
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(("engine/packed.py", "engine/stream.py")):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("method", "lines"), [("thread", range(1, 2000, 5)), ("process", range(2, 2000, 41))]
+)
+def test_ctrl_c_at_any_line_leads_to_no_wrong_batch(method: Any, lines: range) -> None:
+    """At most the batch that was on its way is lost: none twice, none of another epoch."""
+    data = MemoryData(12)
+    options = {"batch_size": 4, "shuffle": True, "transform": RRC}
+    plain = loader(data, num_workers=0, **options)
+    expected = [[digest([batch]) for batch in plain] for _ in range(3)]
+    for line in lines:
+        it = loader(
+            data,
+            num_workers=2,
+            worker_method=method,
+            multiprocessing_context="fork" if method == "process" else None,
+            **options,
+        )
+        epochs: list[Any] = []
+        seen: list[list[str]] = []
+
+        def two_epochs(it: Loader = it, epochs: Any = epochs, seen: Any = seen) -> None:
+            for _ in range(2):
+                epochs.append(iter(it))
+                seen.append([])
+                for batch in epochs[-1]:
+                    seen[-1].append(digest([batch]))
+
+        struck = interrupted_at(line, two_epochs)
+        if epochs:
+            seen[-1] += [digest([batch]) for batch in epochs[-1]]  # the interrupted one goes on
+        for made, whole in zip(seen, expected, strict=False):
+            rest = iter(whole)
+            assert all(one in rest for one in made), f"in order, after line {line}"
+        it.set_epoch(2)
+        assert [digest([batch]) for batch in it] == expected[2], f"after line {line}"
+        it.close()
+        del epochs
+        assert no_workers_soon()
+        if not struck:
+            break
+    assert not struck, "all lines were reached"
+
+
 def test_ctrl_c_is_not_for_the_workers(small: Path) -> None:
     """A terminal sends it to all processes; the parent decides what becomes of its workers."""
     it = forked(small, batch_size=4, transform=[slow, *RRC])
