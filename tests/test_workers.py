@@ -67,8 +67,7 @@ PIPELINES: dict[str, Any] = {
     "float": [*RRC, T.Normalize(MEAN, STD), T.ToDtype(torch.float16)],
     "padding": [T.RandomCrop(100, padding=8), T.RandomHorizontalFlip()],
     "callable": [*RRC, invert],
-    "callable first": [invert, *RRC],
-    "callable of floats": [*RRC, T.Normalize(MEAN, STD), invert],
+    "callable between": [T.CenterCrop(120), invert, *RRC, T.Normalize(MEAN, STD)],
     "callable of types": [*RRC, T.PerSample(as_values)],
 }
 
@@ -778,13 +777,14 @@ def test_ctrl_c_at_any_line_leads_to_no_wrong_batch(method: Any, lines: range) -
 
 def test_ctrl_c_is_not_for_the_workers(small: Path) -> None:
     """A terminal sends it to all processes; the parent decides what becomes of its workers."""
-    it = forked(small, batch_size=4, transform=[slow, *RRC])
+    options = {"batch_size": 4, "sampler": range(24), "transform": [slow, *RRC]}
+    it = forked(small, **options)
     epoch = iter(it)
     batches = [next(epoch)]
     for pid in pids():
         os.kill(pid, signal.SIGINT)
     batches += epoch
-    assert digest(batches) == digest(loader(small, batch_size=4, transform=[slow, *RRC]))
+    assert digest(batches) == digest(loader(small, num_workers=0, **options))
     it.close()
 
 
@@ -835,6 +835,68 @@ def test_an_epoch_that_could_not_begin_is_still_to_come(small: Path, method: Any
     assert workers() == [], "although the error holds all frames"
     del caught
     assert digest(it) == digest(loader(small, sampler=range(20), **options))
+
+
+# -- unusual places ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loader_may_run_in_any_thread_and_change_it(small: Path, method: Any) -> None:
+    it = loader(
+        small,
+        batch_size=4,
+        transform=RRC,
+        num_workers=2,
+        worker_method=method,
+        multiprocessing_context="fork" if method == "process" else None,
+    )
+    found: list[Any] = []
+    epochs: list[Any] = []
+
+    def begin() -> None:
+        epochs.append(iter(it))
+        found.append(next(epochs[0]))
+
+    for step in (begin, lambda: found.append(next(epochs[0])), lambda: found.extend(epochs[0])):
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+    assert digest(found) == digest(loader(small, batch_size=4, transform=RRC, num_workers=0))
+    it.close()
+
+
+def test_a_task_may_be_larger_than_a_message() -> None:
+    data = MemoryData(9000, size=(2, 2))
+    made = forked(data, batch_size=9000, num_workers=1, transform=None)
+    assert digest(made) == digest(loader(data, batch_size=9000, num_workers=0))
+    made.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fork_of_the_training_process_has_no_part_in_its_loader(small: Path, method: Any) -> None:
+    """It can make one of its own, and what it closes or drops is only its copy."""
+    options = {"transform": RRC, "num_workers": 2, "worker_method": method, "batch_size": 10}
+    it = loader(small, **options, multiprocessing_context="fork" if method == "process" else None)
+    expected = digest(loader(small, batch_size=10, transform=RRC, num_workers=0))
+    epoch = iter(it)
+    batches = [next(epoch)]
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        status = 1
+        try:
+            signal.alarm(30)
+            if method == "process":
+                with pytest.raises(WorkerError, match=r"from which this one .* was forked"):
+                    next(epoch)
+            del epoch
+            it.close()
+            with loader(small, **options) as own:
+                status = digest(own) != expected
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert digest([*batches, *epoch]) == expected
+    it.close()
 
 
 # -- memory of batches ------------------------------------------------------------------
