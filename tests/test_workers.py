@@ -67,8 +67,7 @@ PIPELINES: dict[str, Any] = {
     "float": [*RRC, T.Normalize(MEAN, STD), T.ToDtype(torch.float16)],
     "padding": [T.RandomCrop(100, padding=8), T.RandomHorizontalFlip()],
     "callable": [*RRC, invert],
-    "callable first": [invert, *RRC],
-    "callable of floats": [*RRC, T.Normalize(MEAN, STD), invert],
+    "callable between": [T.CenterCrop(120), invert, *RRC, T.Normalize(MEAN, STD)],
     "callable of types": [*RRC, T.PerSample(as_values)],
 }
 
@@ -706,15 +705,86 @@ def test_ctrl_c_while_a_batch_is_waited_for(method: Any) -> None:
     assert list(epoch) == []
 
 
+def interrupted_at(line: int, run: Callable[[], None]) -> bool:
+    """Run with a Ctrl-C at the `line`-th line of the engine; return whether there were so many."""
+    left = line
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.endswith(("engine/packed.py", "engine/stream.py")):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("method", "lines"), [("thread", range(1, 2000, 5)), ("process", range(2, 2000, 41))]
+)
+def test_ctrl_c_at_any_line_leads_to_no_wrong_batch(method: Any, lines: range) -> None:
+    """At most the batch that was on its way is lost: none twice, none of another epoch."""
+    data = MemoryData(12)
+    options = {"batch_size": 4, "shuffle": True, "transform": RRC}
+    plain = loader(data, num_workers=0, **options)
+    expected = [[digest([batch]) for batch in plain] for _ in range(3)]
+    for line in lines:
+        it = loader(
+            data,
+            num_workers=2,
+            worker_method=method,
+            multiprocessing_context="fork" if method == "process" else None,
+            **options,
+        )
+        epochs: list[Any] = []
+        seen: list[list[str]] = []
+
+        def two_epochs(it: Loader = it, epochs: Any = epochs, seen: Any = seen) -> None:
+            for _ in range(2):
+                epochs.append(iter(it))
+                seen.append([])
+                for batch in epochs[-1]:
+                    seen[-1].append(digest([batch]))
+
+        struck = interrupted_at(line, two_epochs)
+        if epochs:
+            seen[-1] += [digest([batch]) for batch in epochs[-1]]  # the interrupted one goes on
+        for made, whole in zip(seen, expected, strict=False):
+            rest = iter(whole)
+            assert all(one in rest for one in made), f"in order, after line {line}"
+        it.set_epoch(2)
+        assert [digest([batch]) for batch in it] == expected[2], f"after line {line}"
+        it.close()
+        del epochs
+        assert no_workers_soon()
+        if not struck:
+            break
+    assert not struck, "all lines were reached"
+
+
 def test_ctrl_c_is_not_for_the_workers(small: Path) -> None:
     """A terminal sends it to all processes; the parent decides what becomes of its workers."""
-    it = forked(small, batch_size=4, transform=[slow, *RRC])
+    options = {"batch_size": 4, "sampler": range(24), "transform": [slow, *RRC]}
+    it = forked(small, **options)
     epoch = iter(it)
     batches = [next(epoch)]
     for pid in pids():
         os.kill(pid, signal.SIGINT)
     batches += epoch
-    assert digest(batches) == digest(loader(small, batch_size=4, transform=[slow, *RRC]))
+    assert digest(batches) == digest(loader(small, num_workers=0, **options))
     it.close()
 
 
@@ -765,6 +835,68 @@ def test_an_epoch_that_could_not_begin_is_still_to_come(small: Path, method: Any
     assert workers() == [], "although the error holds all frames"
     del caught
     assert digest(it) == digest(loader(small, sampler=range(20), **options))
+
+
+# -- unusual places ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loader_may_run_in_any_thread_and_change_it(small: Path, method: Any) -> None:
+    it = loader(
+        small,
+        batch_size=4,
+        transform=RRC,
+        num_workers=2,
+        worker_method=method,
+        multiprocessing_context="fork" if method == "process" else None,
+    )
+    found: list[Any] = []
+    epochs: list[Any] = []
+
+    def begin() -> None:
+        epochs.append(iter(it))
+        found.append(next(epochs[0]))
+
+    for step in (begin, lambda: found.append(next(epochs[0])), lambda: found.extend(epochs[0])):
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+    assert digest(found) == digest(loader(small, batch_size=4, transform=RRC, num_workers=0))
+    it.close()
+
+
+def test_a_task_may_be_larger_than_a_message() -> None:
+    data = MemoryData(9000, size=(2, 2))
+    made = forked(data, batch_size=9000, num_workers=1, transform=None)
+    assert digest(made) == digest(loader(data, batch_size=9000, num_workers=0))
+    made.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fork_of_the_training_process_has_no_part_in_its_loader(small: Path, method: Any) -> None:
+    """It can make one of its own, and what it closes or drops is only its copy."""
+    options = {"transform": RRC, "num_workers": 2, "worker_method": method, "batch_size": 10}
+    it = loader(small, **options, multiprocessing_context="fork" if method == "process" else None)
+    expected = digest(loader(small, batch_size=10, transform=RRC, num_workers=0))
+    epoch = iter(it)
+    batches = [next(epoch)]
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        status = 1
+        try:
+            signal.alarm(30)
+            if method == "process":
+                with pytest.raises(WorkerError, match=r"from which this one .* was forked"):
+                    next(epoch)
+            del epoch
+            it.close()
+            with loader(small, **options) as own:
+                status = digest(own) != expected
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert digest([*batches, *epoch]) == expected
+    it.close()
 
 
 # -- memory of batches ------------------------------------------------------------------

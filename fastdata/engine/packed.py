@@ -220,6 +220,8 @@ class Loader:
         self._closed = True
         for epoch in list(self._open):
             epoch.close()
+        for stream in list(self._in_use):  # of an epoch that was interrupted
+            self._end(stream)
         if self._idle is not None:
             self._idle[0].close()
             self._idle = None
@@ -367,28 +369,31 @@ class _Epoch(Iterator[Any]):
         self._stream: Stream | None = loader._take_stream(place)
 
     def __next__(self) -> Any:
-        stream, loader, counts = self._stream, self._loader, self._loader._counts
+        loader, counts = self._loader, self._loader._counts
+        # Out of hand until all is well: where Ctrl-C strikes between taking a batch and
+        # counting it, the stream is ahead of `_place` and must not be gone on with.
+        stream, self._stream = self._stream, None
         if stream is None:
             raise StopIteration
         if self._place.batch >= len(loader.batches):
-            self._stream = None
             loader._give_back(stream, _Place(self._place.epoch + 1, 0))
             raise StopIteration
-        called = time.perf_counter()
-        counts.ready += stream.ready
         try:
+            called = time.perf_counter()
+            ready = stream.ready
             batch = loader._deliver(next(stream))
-        except BaseException:  # Ctrl-C too: nothing would be left to end the workers
-            self._stream = None
+            now = time.perf_counter()
+        except BaseException:  # nothing else would end the workers
             loader._end(stream)
             raise
-        now = time.perf_counter()
+        counts.ready += ready
         counts.batches += 1
         counts.samples += len(batch[0])
         counts.seconds += now - self._clock
         counts.wait_seconds += now - called
-        self._place.batch += 1
         self._clock = now
+        self._place.batch += 1
+        self._stream = stream
         return batch
 
     def close(self) -> None:
