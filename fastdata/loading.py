@@ -184,7 +184,10 @@ def loader(
     _check_int("batch_size", batch_size, 1)
     _check_choice("pin_memory", pin_memory, ("auto", True, False))
     pinned = bool(pin_memory) and torch.cuda.is_available()
-    if sampler is None and batch_sampler is None:
+    decides = sampler is not None or batch_sampler is not None
+    if isinstance(data, torch.utils.data.IterableDataset) and rank is None and world_size is None:
+        decides = True  # its __iter__ knows its rank, if it is to have one
+    if not decides:
         rank, world_size = rank_and_world_size(rank, world_size)
     elif rank or (world_size or 1) > 1:
         raise OptionError(
