@@ -24,9 +24,11 @@ from torch.utils.data import DataLoader
 from fastdata.codecs.decoders import DecoderName, jpeg_decoder
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.cores import default_workers
-from fastdata.engine.packed import BatchOrder, Loader, LoaderStats
+from fastdata.engine.job import BatchOrder
+from fastdata.engine.packed import Loader, LoaderStats
 from fastdata.engine.stock import stock_loader
-from fastdata.engine.work import BatchWork, OnCorrupt, PackedData, is_packed
+from fastdata.engine.tasks import PackedData, is_packed
+from fastdata.engine.work import BatchWork, OnCorrupt
 from fastdata.engine.workers import WorkerOptions, choose_method
 from fastdata.errors import OptionError
 from fastdata.sampling import (

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from samples import EVERY_KIND, SUFFIXES, make_records, write_shard, write_shards
+from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
+from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
 _PATIENCE_SECONDS = 3.0
 _PASSED = pytest.StashKey[bool]()
@@ -124,3 +125,26 @@ def shards(tmp_path: Path, container: str) -> Path:
     records = make_records()
     parts = records[:3], records[3:4], records[4:]
     return write_shards(tmp_path / "shards", parts, container=container)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same scenes in every container, whole and in three shards, of every codec."""
+    records = scenes(40, ("jpeg", "png", "raw", "file"))
+    for index in range(4, 40, 8):
+        # A JPEG without restart intervals, as `codec="keep"` leaves it.
+        pixels = decoded(records[index].values[0], 3)
+        records[index] = records[index]._replace(values=(kept(pixels), *records[index].values[1:]))
+    return layouts(tmp_path_factory.mktemp("mixed"), records, SCENES)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Raw images of one small size."""
+    return layouts(tmp_path_factory.mktemp("tiny"), scenes(60, ("raw",), (20, 22)), SCENES)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hundred small labelled JPEGs in one shard."""
+    return write_shard(tmp_path_factory.mktemp("small") / "s.lmdb", pictures(100), PICTURES)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.threads import THREAD_NAME
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage, Record
+from fastdata.loading import Loader, loader
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 from fastdata.transforms.base import GeometricTransform
 from fastdata.transforms.geometry import Geometry
@@ -237,3 +240,74 @@ def no_workers_soon(seconds: float = 5.0) -> bool:
         gc.collect()
         time.sleep(0.01)
     return True
+
+
+EPOCHS = 2
+
+PIPELINES: dict[str, Any] = {
+    "crop": RRC,
+    "antialias": [T.RandomResizedCrop(24, antialias=True)],
+    "float": [*RRC, T.Normalize(MEAN, STD), T.ToDtype(torch.float16)],
+    "padding": [T.RandomCrop(100, padding=8), T.RandomHorizontalFlip()],
+    "callable": [*RRC, invert],
+    "callable between": [T.CenterCrop(120), invert, *RRC, T.Normalize(MEAN, STD)],
+    "callable of types": [*RRC, T.PerSample(as_values)],
+}
+
+
+def epochs_of(path: Path, transform: Any, count: int = EPOCHS, **options: Any) -> list[Any]:
+    """Return all batches of the first epochs."""
+    defaults = {"batch_size": 16, "shuffle": True, "seed": 5, "num_workers": 0}
+    with loader(path, transform=transform, **{**defaults, **options}) as it:
+        return [batch for _ in range(count) for batch in it]
+
+
+def forked(data: Any, **options: Any) -> Loader:
+    """Return a loader with two forked workers."""
+    defaults = {"transform": RRC, "num_workers": 2, "worker_method": "process"}
+    return loader(data, **{**defaults, "multiprocessing_context": "fork", **options})
+
+
+def pids() -> list[int]:
+    """Return the process IDs of all workers."""
+    return sorted(process.pid for process in worker_processes())
+
+
+def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python code that may import what tests import."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=script_environment(),
+        **options,
+    )
+
+
+def script_environment() -> dict[str, str]:
+    here = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": here}
+
+
+def has_ended(pid: int, seconds: float = 10.0) -> bool:
+    """Return whether a process ends soon; one that only waits to be asked about has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def in_use_soon(it: Loader, count: int) -> bool:
+    """Return whether so few buffers are in use once the workers have let go of theirs."""
+    deadline = time.monotonic() + 5
+    while it.stats().buffers_in_use > count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return it.stats().buffers_in_use <= count

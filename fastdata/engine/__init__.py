@@ -9,7 +9,10 @@
       buffers.py    memory of batches, which comes back by itself
       sharing.py    memory and messages that two processes share
       layout.py     where the arrays of a batch lie in one slot
-      work.py       what workers do: tasks, from stored bytes to pixels in place
+      tasks.py      what workers are told, and answer
+      work.py       what workers do: BatchWork, the same in every thread and process
+      rendering.py  from stored bytes to pixels in their places
+      samples.py    samples one by one, for callables
       batches.py    BatchMaker: plans a batch, puts it together
       threads.py    workers that are threads; the worker that is the caller
       worker.py     what runs in a worker process
@@ -19,6 +22,7 @@
       processes.py  workers that are processes
       workers.py    which workers there are; what "auto" means
       stream.py     batches in order, some ahead, without regard to epochs
+      delivery.py   where a batch arrives: the device
       stats.py      what a loader has done so far
       packed.py     Loader: epochs, resuming, statistics
       stock.py      the tuned stock DataLoader, for torch datasets

@@ -21,7 +21,8 @@ from fastdata.collate import collate_column, collate_field
 from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.job import Job, Request
 from fastdata.engine.layout import Place, lay_out
-from fastdata.engine.work import BatchWork, Done, RenderTask, SampleTask
+from fastdata.engine.tasks import Done, RenderTask, SampleTask
+from fastdata.engine.work import BatchWork
 from fastdata.schema import ImageField
 
 __all__ = ["BatchMaker"]

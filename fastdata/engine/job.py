@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from fastdata.engine.buffers import Slot
 
-__all__ = ["Job", "Pending", "Prepare", "Request", "Work", "Workers"]
+__all__ = [
+    "BatchOrder",
+    "EpochOfBatches",
+    "Job",
+    "Pending",
+    "Prepare",
+    "Request",
+    "Work",
+    "Workers",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +47,34 @@ class Request:
     epoch: int
     number: int
     indices: NDArray[np.int64]
+
+
+class EpochOfBatches(Protocol):
+    """The batches of one epoch: sample indices, int64 [n] each."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> NDArray[np.int64]: ...
+
+
+class BatchOrder(Protocol):
+    """Which samples make which batch; see `fastdata.sampling.Batches`."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether an epoch may be looked up before the one before it has ended."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a place in training to mean the same."""
+
+    @property
+    def padding(self) -> int:
+        """Samples of an epoch that are there twice."""
+
+    def __len__(self) -> int: ...
+
+    def of(self, epoch: int, /) -> EpochOfBatches: ...
 
 
 class Work(Protocol):

@@ -11,15 +11,15 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.job import Request
+from fastdata.engine.delivery import deliver
+from fastdata.engine.job import BatchOrder, Request
 from fastdata.engine.stats import LoaderStats
 from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork
@@ -37,34 +37,6 @@ READ_AHEAD_BYTES = 1 << 26
 
 SPARE_BUFFERS = 2
 """Beyond those made ahead: the batch in the loop's hands, and the one taken next."""
-
-
-class EpochOfBatches(Protocol):
-    """The batches of one epoch: sample indices, int64 [n] each."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> NDArray[np.int64]: ...
-
-
-class BatchOrder(Protocol):
-    """Which samples make which batch; see `fastdata.sampling.Batches`."""
-
-    @property
-    def joins(self) -> bool:
-        """Whether an epoch may be looked up before the one before it has ended."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What must be the same for a place in training to mean the same."""
-
-    @property
-    def padding(self) -> int:
-        """Samples of an epoch that are there twice."""
-
-    def __len__(self) -> int: ...
-
-    def of(self, epoch: int, /) -> EpochOfBatches: ...
 
 
 class Loader:
@@ -242,6 +214,9 @@ class Loader:
             f"{self.num_workers} worker {kind})\n{self.dataset!r}"
         )
 
+    def _deliver(self, batch: Any) -> Any:
+        return deliver(batch, self.dataset.schema, self.device, self.pipeline.pixels)
+
     def _take_stream(self, place: _Place) -> Stream:
         """Return a stream that stands at `place`."""
         stream, stands_at = self._idle or (None, None)
@@ -295,27 +270,6 @@ class Loader:
         except FastdataError:  # a shard is damaged: said in its place, when a batch needs it
             return 0
         return min(int(READ_AHEAD_BYTES / nbytes), len(self.dataset)) if nbytes else 0
-
-    def _deliver(self, batch: Any) -> Any:
-        """Return the batch on the loader's device."""
-        if self.device is None:
-            return batch
-        moved = [self._move(value) for value in batch]
-        # Pixel transforms run where the batch arrives.
-        late = self.pipeline.pixels if self.device.type != "cpu" else None
-        if late is not None:
-            for position, field in enumerate(self.dataset.schema.values()):
-                if field.kind == "image" and not getattr(field, "mask", False):
-                    moved[position] = late(moved[position])
-        return type(batch)(*moved)
-
-    def _move(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            # Copies out of pinned memory overlap with the training loop.
-            return value.to(self.device, non_blocking=value.is_pinned())
-        if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-            return [tensor.to(self.device) for tensor in value]
-        return value
 
 
 @dataclass(slots=True)
@@ -381,7 +335,9 @@ class _Epoch(Iterator[Any]):
         try:
             called = time.perf_counter()
             ready = stream.ready
-            batch = loader._deliver(next(stream))
+            batch = deliver(
+                next(stream), loader.dataset.schema, loader.device, loader.pipeline.pixels
+            )
             now = time.perf_counter()
         except BaseException:  # nothing else would end the workers
             loader._end(stream)

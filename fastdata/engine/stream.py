@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastdata.engine.job import Job, Pending, Prepare, Request, Workers
-from fastdata.engine.work import ReadAheadTask
+from fastdata.engine.tasks import ReadAheadTask
 
 __all__ = ["Stream"]
 

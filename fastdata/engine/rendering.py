@@ -1,0 +1,173 @@
+"""Render images straight into their places in a batch, many with one plan.
+
+raw, small, one size    copied all at once, then cut and flipped all at once
+raw, large              a view of the file, cut, resized, flipped
+compressed              only what the crop needs is decoded, then resized, flipped
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.codecs import Pixels
+from fastdata.codecs.resize import resize_box
+from fastdata.engine.tasks import Done, Images, RenderTask
+from fastdata.errors import ShardCorruptError
+from fastdata.formats.gather import LONG_ROW_BYTES
+from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
+from fastdata.transforms.pipeline import check_sizes_agree, check_sizes_equal
+from fastdata.transforms.pixel import PixelTable
+from fastdata.transforms.render import render
+from fastdata.transforms.stack import Stack, render_stack, stackable
+
+if TYPE_CHECKING:
+    from fastdata.engine.work import BatchWork
+
+__all__ = ["render_task"]
+
+Indices: TypeAlias = NDArray[np.int64]
+
+
+def render_task(work: BatchWork, task: RenderTask, memory: NDArray[np.uint8]) -> Done:
+    """Render the images of a task into `memory`, the slot of their batch."""
+    outputs = {
+        place.name: place.array(memory)[task.first : task.first + len(task.indices)]
+        for place in task.places
+    }
+    done = Done()
+    failed = _render_samples(work, task.epoch, task.indices, outputs, done)
+    for at, error in failed.items():
+
+        def make(index: int, at: int = at) -> None:
+            one = {name: output[at : at + 1] for name, output in outputs.items()}
+            failures = _render_samples(work, task.epoch, np.array([index]), one, done)
+            if failures:
+                raise failures[0]
+
+        index, _ = work.replace(task.epoch, int(task.indices[at]), error, make)
+        done.replaced.append((task.first + at, index, str(error)))
+    return done
+
+
+def _render_samples(
+    work: BatchWork,
+    epoch: int,
+    indices: Indices,
+    outputs: dict[str, NDArray[Any]],
+    done: Done,
+) -> dict[int, ShardCorruptError]:
+    """Render all image fields of samples; return the corrupt ones, by place in `indices`."""
+    schema = work.dataset.schema
+    images = {name: work.dataset.images(name, indices, work.decoder) for name in outputs}
+    crops: list[Crop] | None = None
+    stack: Stack | None = None
+    if work.pipeline.geometry is not None and images:
+        heights = np.stack([stored.heights for stored in images.values()])
+        widths = np.stack([stored.widths for stored in images.values()])
+        check_sizes_agree(list(images), heights, widths, indices)
+        geometry = work.pipeline.geometry.plan(
+            Geometry.of(heights[0], widths[0]), work.seed, epoch, indices
+        )
+        for name, output in outputs.items():
+            check_sizes_equal(name, geometry.height, geometry.width, output.shape, indices)
+        if not geometry.identity:
+            if all(_is_small(stored) for stored in images.values()):
+                stack = stackable(geometry)
+            crops = geometry.crops() if stack is None else None
+    else:
+        for name, stored in images.items():
+            check_sizes_equal(name, stored.heights, stored.widths, outputs[name].shape, indices)
+    failed: dict[int, ShardCorruptError] = {}
+    for name, stored in images.items():
+        table, mask = work.tables.get(name), schema.images[name].mask
+        if crops is None and stored.all_raw:
+            failed |= _copy(stored, stack, outputs[name], table)
+        else:
+            failed |= _fill(stored, crops, outputs[name], table, mask, work.on_corrupt)
+        done.nbytes += int(stored.lengths.sum())
+    return failed
+
+
+def _is_small(stored: Images) -> bool:
+    """Return whether images are raw and cheaper to copy whole than to look at one by one."""
+    return (
+        stored.all_raw
+        and bool((stored.lengths < LONG_ROW_BYTES).all())
+        and bool((stored.lengths == stored.lengths[:1]).all())
+    )
+
+
+def _copy(
+    stored: Images, stack: Stack | None, output: NDArray[Any], table: PixelTable | None
+) -> dict[int, ShardCorruptError]:
+    """Copy raw images of one size, all at once; cut and flip them as `stack` says."""
+    count, height, width, channels = output.shape
+    if stack is not None:
+        height, width = int(stored.heights[0]), int(stored.widths[0])
+    direct = stack is None and table is None
+    pixels = output if direct else np.empty((count, height, width, channels), np.uint8)
+    failed: dict[int, ShardCorruptError] = {}
+    for at in stored.gather(pixels):
+        try:
+            stored.read(at)
+        except ShardCorruptError as error:
+            failed[at] = error
+    if stack is not None:
+        whole = pixels
+        pixels = output if table is None else np.empty(output.shape, np.uint8)
+        render_stack(whole, stack.top, stack.left, stack.size, stack.flip, pixels)
+    if table is not None:
+        tall = (-1, *output.shape[2:])
+        table.apply(pixels.reshape(tall), output.reshape(tall))
+    return failed
+
+
+def _fill(
+    stored: Images,
+    crops: list[Crop] | None,
+    output: NDArray[Any],
+    table: PixelTable | None,
+    mask: bool,
+    on_corrupt: str,
+) -> dict[int, ShardCorruptError]:
+    """Make the images of one field, [m, H, W, C]."""
+    failed: dict[int, ShardCorruptError] = {}
+    scratch = np.empty(output.shape[1:], np.uint8) if table else None
+    for at in range(len(output)):
+        target = output[at] if scratch is None else scratch
+        try:
+            if crops is None:
+                stored.read(at, target)
+            else:
+                _crop(stored, at, crops[at], target, mask)
+        except ShardCorruptError as error:
+            if on_corrupt == "raise":
+                raise
+            failed[at] = error
+            continue
+        if table is not None:
+            table.apply(target, output[at])
+    return failed
+
+
+def _crop(stored: Images, at: int, crop: Crop, target: Pixels, mask: bool) -> None:
+    """Decode what a crop needs, and carry out the rest of its program."""
+    window, factor, program = crop
+    top, left, height, width = window
+    if not (height and width):
+        pixels = np.empty((0, 0, target.shape[2]), np.uint8)
+    elif factor == 1 or mask:
+        pixels, _ = stored.window(at, window)
+    else:
+        pixels, factor = stored.window(at, window, factor)
+        if factor > 1:
+            # Edges of the window lie between the pixels of the reduced picture.
+            scale, *others = program.operations
+            assert isinstance(scale, Scale), "only a resize leaves room for a reduction"
+            box = (top % factor / factor, left % factor / factor, height / factor, width / factor)
+            pixels = resize_box(pixels, box, (scale.height, scale.width), scale.interpolation)
+            program = Program(tuple(others), program.flip)
+    render(program, pixels, target, mask=mask)

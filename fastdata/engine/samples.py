@@ -1,0 +1,85 @@
+"""Make samples one by one, for callables that want to see each by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.collate import split_column
+from fastdata.engine.layout import Place
+from fastdata.engine.tasks import Done, Images, SampleTask
+from fastdata.errors import ShardCorruptError
+from fastdata.schema import ImageField
+
+if TYPE_CHECKING:
+    from fastdata.engine.work import BatchWork
+
+__all__ = ["make_samples"]
+
+
+def make_samples(work: BatchWork, task: SampleTask, memory: NDArray[np.uint8]) -> Done:
+    """Make the samples of a task, leaving in `memory` what fits its places."""
+    done = Done()
+    indices = task.indices.copy()
+    schema = work.dataset.schema
+    columns: dict[str, list[Any]] = {name: [None] * len(indices) for name in schema}
+    stored = {name: work.dataset.images(name, indices, work.decoder) for name in schema.images}
+    for at, index in enumerate(task.indices.tolist()):
+        try:
+            pixels = _read_images(stored, at)
+        except ShardCorruptError as error:
+
+            def make(other: int) -> dict[str, torch.Tensor]:
+                one = np.array([other])
+                return _read_images(
+                    {name: work.dataset.images(name, one, work.decoder) for name in schema.images},
+                    0,
+                )
+
+            indices[at], pixels = work.replace(task.epoch, index, error, make)
+            done.replaced.append((task.first + at, int(indices[at]), str(error)))
+        for name, image in pixels.items():
+            columns[name][at] = image
+    done.nbytes = sum(int(images.lengths.sum()) for images in stored.values())
+    for name, kind in schema.items():
+        if not isinstance(kind, ImageField):
+            columns[name] = split_column(kind, work.dataset.gather(name, indices))
+    samples = list(map(schema.sample_type, *columns.values()))
+    samples = work.pipeline.run(
+        samples, work.seed, task.epoch, indices, work.dataset.describe_sample
+    )
+    made = dict(zip(schema, map(list, zip(*samples, strict=True)), strict=True))
+    for place in task.places:
+        if _fits(made[place.name], place):
+            target = torch.from_numpy(memory[place.offset : place.offset + place.nbytes])
+            batch = target.view(place.dtype).view(place.shape)[task.first :]
+            for at, image in enumerate(made[place.name]):
+                batch[at].copy_(image.permute(1, 2, 0))
+            del made[place.name]
+    done.columns = made
+    return done
+
+
+def _read_images(stored: dict[str, Images], at: int) -> dict[str, torch.Tensor]:
+    """Return the images of a sample, [C, H, W], in memory that callables may write to."""
+    found = {}
+    for name, images in stored.items():
+        pixels = images.read(at)
+        if not (pixels.flags.writeable and pixels.flags.c_contiguous):
+            pixels = pixels.copy()
+        found[name] = torch.from_numpy(pixels).permute(2, 0, 1)
+    return found
+
+
+def _fits(values: list[Any], place: Place) -> bool:
+    """Return whether all values are images [C, H, W] as the place expects them."""
+    height, width, channels = place.shape[1:]
+    return all(
+        isinstance(value, torch.Tensor)
+        and value.dtype == place.dtype
+        and value.shape == (channels, height, width)
+        for value in values
+    )

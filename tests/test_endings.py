@@ -1,0 +1,276 @@
+"""However a loader ends, nothing of it is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_data import MemoryData
+from worker_helpers import (
+    METHODS,
+    RRC,
+    forked,
+    has_ended,
+    no_workers_soon,
+    pids,
+    run_script,
+    script_environment,
+    workers,
+)
+
+from fastdata.engine.stream import Stream
+from fastdata.loading import Loader, loader
+
+# -- every end --------------------------------------------------------------------------
+
+
+def _break(it: Loader) -> None:
+    for _ in it:
+        break
+
+
+def _fresh_iterators(it: Loader) -> None:
+    first = iter(it)
+    next(first)
+    second = iter(it)  # and `first` is still alive
+    next(second)
+    del first
+    third = iter(it)
+    next(third)
+
+
+def _an_exception(it: Loader) -> None:
+    def train() -> None:
+        for _ in it:
+            raise RuntimeError("loss is nan")
+
+    with pytest.raises(RuntimeError, match="loss is nan"):
+        train()
+
+
+def _ctrl_c(it: Loader) -> None:
+    def train() -> None:
+        for _ in it:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+
+
+def _close_in_the_middle(it: Loader) -> None:
+    iterator = iter(it)
+    next(iterator)
+    it.close()
+    it.close()
+    assert workers() == []
+    assert list(iterator) == []
+
+
+def _whole_epochs(it: Loader) -> None:
+    assert [len(list(it)) for _ in range(2)] == [25, 25]
+
+
+def _never_iterated(it: Loader) -> None:
+    iter(it)
+
+
+def _never_even_begun(it: Loader) -> None:
+    it.stats()
+
+
+def _another_epoch(it: Loader) -> None:
+    list(it)
+    it.set_epoch(5)
+    next(iter(it))
+    it.load_state_dict(it.state_dict())
+    next(iter(it))
+
+
+def _a_generator_left_alone(it: Loader) -> None:
+    def labels() -> Iterator[Any]:
+        for batch in it:
+            yield batch.label
+
+    next(labels())
+
+
+def _a_cycle(it: Loader) -> None:
+    iterator = iter(it)
+    next(iterator)
+    cycle: list[Any] = [iterator]
+    cycle.append(cycle)
+    it.myself = it  # type: ignore[attr-defined]
+
+
+def _a_cycle_that_a_thread_collects(it: Loader) -> None:
+    gc.disable()
+    try:
+        _a_cycle(it)
+        it.myself = None  # type: ignore[attr-defined]
+        collector = threading.Thread(target=gc.collect)
+        collector.start()
+        collector.join()
+    finally:
+        gc.enable()
+    next(iter(it))
+
+
+def _the_last_reference_in_a_thread(it: Loader) -> None:
+    held = [iter(it)]
+    next(held[0])
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert len(list(it)) == 25
+
+
+ENDS = [
+    _break,
+    _fresh_iterators,
+    _an_exception,
+    _ctrl_c,
+    _close_in_the_middle,
+    _whole_epochs,
+    _never_iterated,
+    _never_even_begun,
+    _another_epoch,
+    _a_generator_left_alone,
+    _a_cycle,
+    _a_cycle_that_a_thread_collects,
+    _the_last_reference_in_a_thread,
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "not persistent"])
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
+def test_nothing_is_left_at_the_end(
+    small: Path, end: Callable[[Loader], None], method: Any, persistent: bool
+) -> None:
+    """Descriptors too, which the fixture `no_leaks` looks for."""
+    end(
+        loader(
+            small,
+            batch_size=4,
+            shuffle=True,
+            transform=RRC,
+            num_workers=2,
+            worker_method=method,
+            persistent_workers=persistent,
+            multiprocessing_context="fork" if method == "process" else None,
+        )
+    )
+    assert no_workers_soon()
+
+
+def test_processes_stay_for_the_next_epoch_and_after_a_break(small: Path) -> None:
+    it = forked(small, batch_size=20)
+    list(it)
+    first = pids()
+    assert len(first) == 2
+    _break(it)
+    list(it)
+    it.set_epoch(9)
+    list(it)
+    assert pids() == first
+    it.close()
+    assert pids() == []
+
+
+def test_processes_that_shall_not_persist_are_new_in_each_epoch(small: Path) -> None:
+    it = forked(small, batch_size=20, persistent_workers=False)
+    seen = []
+    for _ in range(2):
+        for _ in it:
+            seen.append(tuple(pids()))
+        assert pids() == []
+    assert len(set(seen)) == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_epochs_join(method: Any) -> None:
+    """The first batch of an epoch is made while the last one of the epoch before is in use."""
+    it = loader(
+        MemoryData(40),
+        batch_size=10,
+        transform=RRC,
+        num_workers=2,
+        worker_method=method,
+        multiprocessing_context="fork" if method == "process" else None,
+    )
+    epoch = iter(it)
+    for _ in range(4):
+        next(epoch)
+    stream: Stream = epoch._stream  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 30
+    while stream.ready < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert stream.ready == 2, "two batches of the next epoch"
+    assert list(epoch) == []
+    following = iter(it)
+    assert following._stream is stream  # type: ignore[attr-defined]
+    assert stream.ready == 2
+    it.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_interpreter_that_just_ends_leaves_nothing(small: Path, method: str) -> None:
+    context = "fork" if method == "process" else None
+    script = f"""
+import fastdata, sys
+from worker_helpers import RRC, worker_processes
+if __name__ == "__main__":
+    it = fastdata.loader({str(small)!r}, batch_size=4, transform=RRC, num_workers=2,
+                         worker_method={method!r}, multiprocessing_context={context!r})
+    epoch = iter(it)
+    batch = next(epoch)
+    print(*[process.pid for process in worker_processes()])
+    sys.exit(3)
+"""
+    done = run_script(script)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert all(has_ended(int(pid)) for pid in done.stdout.split())
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_of_a_killed_parent_vanish(small: Path, context: str) -> None:
+    script = f"""
+import fastdata, os, signal
+from worker_helpers import RRC, worker_processes, slow
+if __name__ == "__main__":
+    it = fastdata.loader({str(small)!r}, batch_size=4, transform=[slow, *RRC], num_workers=2,
+                         worker_method="process", multiprocessing_context={context!r})
+    other = fastdata.loader({str(small)!r}, batch_size=4, transform=RRC, num_workers=1,
+                         worker_method="process", multiprocessing_context="fork")
+    epochs = [iter(it), iter(other)]
+    batches = [next(epoch) for epoch in epochs]
+    workers = [process.pid for process in worker_processes()]
+    bystander = os.fork()  # holds copies of all sockets
+    if not bystander:
+        for descriptor in 0, 1, 2:
+            os.close(descriptor)
+        signal.pause()
+    print(bystander, *workers, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    # Not to its end: the bystander keeps multiprocessing's own helper alive, which has our pipe.
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=script_environment()
+    ) as process:
+        assert process.stdout is not None
+        bystander, *workers_of_it = map(int, process.stdout.readline().split())
+        try:
+            assert process.wait() == -signal.SIGKILL
+            assert [has_ended(pid) for pid in workers_of_it] == [True] * 3
+        finally:
+            os.kill(bystander, signal.SIGKILL)

@@ -1,0 +1,196 @@
+"""Memory of batches and statistics, over all kinds of worker."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from memory_data import digest
+from worker_helpers import (
+    METHODS,
+    RRC,
+    in_use_soon,
+    invert,
+    no_workers_soon,
+)
+
+from fastdata.engine.job import Request
+from fastdata.engine.stream import Stream
+from fastdata.loading import loader
+
+# -- memory of batches ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("transform", [RRC, [*RRC, invert]], ids=["direct", "callable"])
+def test_a_hundred_batches_that_are_kept_are_never_overwritten(
+    small: Path, method: Any, transform: Any
+) -> None:
+    it = loader(
+        small, batch_size=1, transform=transform, num_workers=2, worker_method=method, seed=2
+    )
+    batches = list(it)
+    first = digest(batches)
+    assert len({batch.image.data_ptr() for batch in batches}) == 100
+    in_use = it.stats().buffers_in_use
+    assert 100 <= in_use + (transform is not RRC) <= 103, "and two of the next epoch"
+    list(it)
+    list(it)
+    assert digest(batches) == first
+    it.close()
+    assert digest(batches) == first
+    assert first == digest(loader(small, batch_size=1, transform=transform, num_workers=0, seed=2))
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "slice": lambda image: image[1:, :, 3:7],
+    "array": lambda image: image.numpy()[0],
+    "stack": lambda image: torch.stack([image[0], image[-1]]),
+    "storage": lambda image: torch.empty(0, dtype=torch.uint8).set_(image.untyped_storage()),
+    "pickle": lambda image: pickle.loads(pickle.dumps(image)),
+    "permuted": lambda image: image.permute(0, 2, 3, 1).numpy().reshape(-1)[::5],
+    "from_numpy": lambda image: torch.from_numpy(image.numpy()),
+    "dlpack": lambda image: np.from_dlpack(image),
+}
+
+
+def copied(view: Any) -> np.ndarray[Any, Any]:
+    """Return what a view shows now."""
+    return view.copy() if isinstance(view, np.ndarray) else view.numpy().copy()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("view", list(VIEWS))
+def test_one_view_keeps_the_whole_batch(small: Path, method: Any, view: str) -> None:
+    it = loader(
+        small, batch_size=10, transform=RRC, num_workers=2, worker_method=method, shuffle=True
+    )
+    views = [VIEWS[view](batch.image) for batch in it]
+    values = [copied(view) for view in views]
+    for _ in range(3):
+        list(it)
+    it.close()
+    assert no_workers_soon()
+    for view_now, value in zip(views, values, strict=True):
+        np.testing.assert_array_equal(copied(view_now), value)
+    assert len({value.tobytes() for value in values}) == len(values)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_outlive_loader_and_workers_and_can_be_written_to(small: Path, method: Any) -> None:
+    def made() -> list[Any]:
+        it = loader(small, batch_size=16, transform=RRC, num_workers=2, worker_method=method)
+        return [next(epoch) for epoch in [iter(it)] for _ in range(5)]
+
+    batches, others = made(), made()
+    assert no_workers_soon()
+    assert digest(batches) == digest(others)
+    for batch in batches:
+        batch.image.fill_(7)
+    assert digest(others) == digest(made())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_memory_goes_round(small: Path, method: Any) -> None:
+    it = loader(small, batch_size=8, transform=RRC, num_workers=2, worker_method=method)
+    addresses = {batch.image.data_ptr() for _ in range(4) for batch in it}
+    # Two ahead, one being made, one in the loop, and one just let go.
+    assert len(addresses) <= 5
+    kept_now = list(it)
+    assert it.stats().buffers_in_use >= len(kept_now) == 13
+    del kept_now
+    assert in_use_soon(it, 2), "those of the next epoch"
+    it.close()
+    assert in_use_soon(it, 0)
+
+
+# -- statistics -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stats_tell_what_was_read_and_waited_for(mixed: dict[str, Path], method: Any) -> None:
+    it = loader(
+        mixed["lmdb"],
+        batch_size=8,
+        transform=RRC,
+        num_workers=2,
+        worker_method=method,
+        prefetch_factor=3,
+        drop_last=True,
+    )
+    began = time.perf_counter()
+    before = it.stats()
+    assert before == type(before)(), "nothing is counted before the first iterator"
+    epoch = iter(it)
+    for number in range(1, 6):
+        deadline = time.monotonic() + 30
+        while epoch._stream.ready < 3 and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+        next(epoch)
+        stats = it.stats()
+        assert (stats.batches, stats.samples) == (number, 8 * number)
+        assert stats.ready_batches == 3, "the loop asked when all were ready"
+        lengths = [
+            it.dataset.images(name, range(8 * number)).lengths.sum() for name in ("image", "mask")
+        ]
+        assert stats.bytes_read == sum(lengths)
+        assert 0 < stats.wait_seconds < stats.seconds < time.perf_counter() - began
+    time.sleep(0.2)
+    later = it.stats()
+    assert later.seconds == stats.seconds, "up to the last batch"
+    assert later.skipped_samples == 0
+    assert list(epoch) == []
+    time.sleep(0.2)
+    next(iter(it))
+    assert it.stats().batches == 6
+    between = time.perf_counter() - began - it.stats().seconds
+    assert between >= 0.4, "the time between epochs is nobody's"
+    it.close()
+
+
+class _Held:
+    """Workers that do what they are told to have done."""
+
+    def __init__(self) -> None:
+        self.finished: set[int] = set()
+
+    def submit(self, task: int, slot: Any) -> Any:
+        return SimpleNamespace(done=lambda: task in self.finished, result=lambda: task)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_batch_is_ready_when_all_its_parts_are() -> None:
+    held = _Held()
+
+    def prepare(request: Any) -> Any:
+        first = 2 * request.number
+        return SimpleNamespace(tasks=lambda: [first, first + 1], slot=None, finish=list)
+
+    stream = Stream(prepare, held, ahead=3)
+    stream.begin(Request(0, number, np.arange(2)) for number in range(5))
+    counts = []
+    for finished in ({2}, {1}, {3}, {0}, {4, 5}):
+        held.finished |= finished
+        counts.append(stream.ready)
+    assert counts == [0, 0, 1, 2, 3]
+    assert list(stream) == [[2 * number, 2 * number + 1] for number in range(5)]
+    stream.close()
+
+
+def test_waiting_is_what_the_loop_does_not_do_itself(small: Path) -> None:
+    it = loader(small, batch_size=20, transform=RRC, num_workers=0)
+    for _ in it:
+        time.sleep(0.02)
+    stats = it.stats()
+    assert stats.seconds - stats.wait_seconds >= 0.08, "four pauses between five batches"
+    assert stats.ready_batches == 0, "nothing is made ahead"
+    assert stats.images_per_second == 100 / stats.seconds
