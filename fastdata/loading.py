@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
@@ -105,8 +104,8 @@ def loader(
         For packed data.  Threads share everything and start at once.
         Processes leave the interpreter's lock to the training loop; they write
         into memory that is shared, so no batch is copied or pickled.  "auto":
-        threads for raw images; processes for callables, and for compressed
-        images where processes are forked (see `fastdata.engine.workers`).
+        processes, where they are forked or callables ask for them, and more
+        than one; else threads (`fastdata.engine.workers.choose_method`).
     prefetch_factor : int
         Batches made ahead of the one that is waited for (of a stock
         DataLoader: for each worker).
@@ -232,10 +231,7 @@ def loader(
             )
         if worker_method == "auto":
             worker_method = choose_method(
-                workers,
-                decodes=_decodes(data, work),
-                calls_python=not pipeline.direct,
-                context=multiprocessing_context,
+                workers, calls_python=not pipeline.direct, context=multiprocessing_context
             )
         return Loader(
             work,
@@ -321,14 +317,6 @@ def _pipeline(
     if dtype is None:
         return pipeline
     return Pipeline((*pipeline.transforms, ToDtype(dtype)), dataset.schema)
-
-
-def _decodes(dataset: PackedData, work: BatchWork) -> bool:
-    """Return whether images of the first sample are compressed."""
-    first = np.arange(min(1, len(dataset)))
-    return any(
-        not dataset.images(name, first, work.decoder).all_raw for name in dataset.schema.images
-    )
 
 
 def _order(

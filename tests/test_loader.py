@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from memory_data import ALL_FIELDS, MemoryData, digest, image_of
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import cores
+from fastdata.engine import workers as engine_workers
 from fastdata.engine.threads import THREAD_NAME
 from fastdata.errors import DatasetNotFoundError, OptionError, ShardCorruptError
 from fastdata.loading import Loader, loader
@@ -34,6 +36,12 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def workers_alive() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith(THREAD_NAME)]
+
+
+@pytest.fixture(autouse=True)
+def _workers_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What processes do is seen in test_workers.py and its neighbours."""
+    monkeypatch.setattr(engine_workers, "_forks", lambda context: False)
 
 
 @pytest.fixture(autouse=True)
@@ -769,3 +777,34 @@ def test_batches_outlive_their_loader() -> None:
     batches = kept(2)
     kept(2)
     assert digest(batches) == digest(kept(0))
+
+
+# -- what "auto" means ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "calls_python", "context", "expected"),
+    [
+        (0, True, "fork", "thread"),
+        (1, True, "fork", "thread"),
+        (2, False, "fork", "process"),
+        (2, False, "spawn", "thread"),
+        (2, False, multiprocessing.get_context("forkserver"), "thread"),
+        (2, True, "spawn", "process"),
+    ],
+)
+def test_processes_are_taken_where_they_are_forked_or_callables_need_them(
+    monkeypatch: pytest.MonkeyPatch,
+    num_workers: int,
+    calls_python: bool,
+    context: Any,
+    expected: str,
+) -> None:
+    monkeypatch.undo()
+    chosen = engine_workers.choose_method(num_workers, calls_python=calls_python, context=context)
+    assert chosen == expected
+
+
+def test_a_free_threaded_interpreter_takes_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert engine_workers.choose_method(8, calls_python=True, context="fork") == "thread"

@@ -55,20 +55,13 @@ class WorkerOptions:
 
 
 def choose_method(
-    num_workers: int,
-    *,
-    decodes: bool,
-    calls_python: bool,
-    context: str | BaseContext | None = None,
+    num_workers: int, *, calls_python: bool, context: str | BaseContext | None = None
 ) -> WorkerMethod:
     """Return what ``worker_method="auto"`` means.
 
     Parameters
     ----------
     num_workers : int
-    decodes : bool
-        Whether images are compressed: each then takes a call of the decoder,
-        with Python before and after it.
     calls_python : bool
         Whether Python functions of the user's run on each sample.
     context : str or multiprocessing context, optional
@@ -77,17 +70,16 @@ def choose_method(
     Notes
     -----
     Python code runs in one thread at a time, except in a free-threaded
-    interpreter.  Two threads that decode photographs spend 40 us of 300 on it
-    and scale 1.6-fold, two processes 1.9-fold.  Raw images take large calls
-    only and suit threads, which start at once and share everything.  Processes
-    that are not forked take seconds to start, and a script made for them: only
-    callables are worth that without being asked for.
+    interpreter, and threads that wait for each other lose more than that time:
+    two processes make 1.1 times as many JPEGs as two threads, 1.2 times as many
+    raw images that are resized, and 1.6 times as many raw ones of 32 x 32
+    (``docs/design/loading.md``).  Processes that are not forked take
+    seconds to start, and a script that is made for them: only callables are
+    worth that without being asked for.
     """
     if num_workers <= 1 or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return "thread"
-    if calls_python:
-        return "process"
-    return "process" if decodes and _forks(context) else "thread"
+    return "process" if calls_python or _forks(context) else "thread"
 
 
 def _forks(context: str | BaseContext | None) -> bool:

@@ -31,5 +31,5 @@ def make_loader(options: dict[str, Any]) -> Any:
         drop_last=True,
         transform=TRANSFORMS[options.get("transform", "crop 224")],
         num_workers=options.get("workers", 2),
-        worker_method=options.get("worker_method", "thread"),
+        worker_method=options.get("worker_method", "auto"),
     )
