@@ -36,7 +36,7 @@ from worker_helpers import (
 )
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.processes import WorkerTraceback
+from fastdata.engine.outcomes import WorkerTraceback
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.loading import Loader, loader
 

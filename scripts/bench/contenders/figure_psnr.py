@@ -59,7 +59,8 @@ def main() -> None:
     )
     with opened as loader:
         for epoch in range(given["epochs"]):
-            sizes = Geometry.of(*dataset.image_sizes("image", every))
+            images = dataset.images("image", every)
+            sizes = Geometry.of(images.heights, images.widths)
             geometry = planner.plan(sizes, SEED, epoch, every)
             windows = list(zip(*(side.tolist() for side in geometry.region), strict=True))
             crops = (crop for batch in loader for crop in batch[0].permute(0, 2, 3, 1).numpy())
