@@ -144,7 +144,8 @@ def test_resuming_touches_nothing_before(order: str, num_workers: int) -> None:
     expected = [set((batch.label // 3).tolist()) for batch in whole]
     for number in (0, 2, len(expected) - 1):
         data = MemoryData(COUNT)
-        it = ready(data, order, num_workers=num_workers, persistent_workers=False)
+        options = {"num_workers": num_workers, "worker_method": "thread"}  # which it can look into
+        it = ready(data, order, persistent_workers=False, **options)
         it.load_state_dict(whole.state_dict() | {"epoch": 0, "batch": number})
         assert len(list(it)) == len(expected) - number
         assert set(data.reads) == set().union(*expected[number:])
