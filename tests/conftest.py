@@ -6,6 +6,7 @@ import gc
 import multiprocessing.forkserver as forkserver
 import multiprocessing.resource_tracker as resource_tracker
 import os
+import signal
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -70,6 +71,14 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(os, "fdatasync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_is_an_interrupt() -> Iterator[None]:
+    """Have Python's own handler of SIGINT, which a shell's background job starts without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.hookimpl(wrapper=True)
