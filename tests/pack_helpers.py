@@ -133,6 +133,7 @@ def quick_commits(chunk_samples: int = 4) -> None:
 
 def _child(action: Callable[..., None], args: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     torch.set_num_threads(1)  # OpenMP's threads do not survive fork
     quick_commits()
     action(*args)
