@@ -342,8 +342,6 @@ def _check_order(
     shuffle: Any, sampler: Any, batch_sampler: Any, weights: Any, batch_size: int, drop_last: bool
 ) -> None:
     """Raise `OptionError` unless one thing decides the order."""
-    if not isinstance(shuffle, (bool, BlockShuffle)) and shuffle != "block":
-        raise OptionError(f'shuffle is True, False, "block" or a BlockShuffle, not {shuffle!r}')
     deciding = {
         "shuffle": bool(shuffle),
         "sampler": sampler is not None,

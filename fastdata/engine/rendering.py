@@ -159,14 +159,8 @@ def _crop(stored: Images, at: int, crop: Crop, target: Pixels, mask: bool) -> No
     top, left, height, width = window
     if not (height and width):
         pixels = np.empty((0, 0, target.shape[2]), np.uint8)
-    elif factor == 1 or mask or stored.all_raw:
-        pixels, _ = stored.window(at, window)
-        if program.operations and not pixels.flags.writeable:
-            # A view of the file.  Resizing reads it in an order that memory is slow at:
-            # 106 us, where copying first takes 17 and then 57.
-            pixels = np.ascontiguousarray(pixels)
     else:
-        pixels, factor = stored.window(at, window, factor)
+        pixels, factor = stored.window(at, window, 1 if mask else factor)
         if factor > 1:
             # Edges of the window lie between the pixels of the reduced picture.
             scale, *others = program.operations
@@ -174,4 +168,8 @@ def _crop(stored: Images, at: int, crop: Crop, target: Pixels, mask: bool) -> No
             box = (top % factor / factor, left % factor / factor, height / factor, width / factor)
             pixels = resize_box(pixels, box, (scale.height, scale.width), scale.interpolation)
             program = Program(tuple(others), program.flip)
+        elif program.operations and not pixels.flags.writeable:
+            # A view of the file.  Resizing reads it in an order that memory is slow at:
+            # 106 us, where copying first takes 17 and then 57.
+            pixels = np.ascontiguousarray(pixels)
     render(program, pixels, target, mask=mask)
