@@ -1,7 +1,7 @@
 """How a batch of a packed dataset is planned, and put together.
 
 `BatchMaker.prepare` finds out how large a batch will be, takes memory for it
-and cuts the work into tasks (`fastdata.engine.work`).  `finish` makes tensors over
+and cuts the work into tasks (`fastdata.engine.tasks`).  `finish` makes tensors over
 that memory and adds the columns that are no images.  Both run in the caller's
 thread, once a batch; nothing here is done once a sample.
 """
