@@ -69,6 +69,22 @@ class Crop(NamedTuple):
     program: Program
 
 
+class PlainCrops(NamedTuple):
+    """Images that are cut to a window inside them, resized and flipped, no more.
+
+    Attributes
+    ----------
+    which : ndarray of bool, shape [n]
+        False where the window reaches beyond the image, or the picture is to be reduced
+        while it is decoded.
+    automatic : bool
+        Whether the resize is antialiased where it shrinks by more than a little.
+    """
+
+    which: NDArray[np.bool_]
+    automatic: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Windows:
     """One window an image, int64 [n] each."""
@@ -210,7 +226,8 @@ class Geometry:
                 steps = (moved, *steps[1:])
         windows = zip(*(part.tolist() for part in region), strict=True)
         rest = replace(self, steps=steps).programs()
-        return list(map(Crop, windows, _reductions(steps, region[2], region[3]), rest))
+        factors = _reductions(steps, region[2], region[3]).tolist()
+        return list(map(Crop, windows, factors, rest))
 
     @property
     def only_window(self) -> tuple[Ints, Ints, Ints, Ints] | None:
@@ -227,6 +244,28 @@ class Geometry:
             return None
         return first.top, first.left, first.height, first.width
 
+    @property
+    def plain_crops(self) -> PlainCrops | None:
+        """The images for which `region` and a plain resize are all there is besides flips.
+
+        A plain resize is bilinear, without ``antialias=True``.  None where that is so for none.
+        """
+        steps = self.steps
+        which, automatic = np.ones(len(self), np.bool_), False
+        _, _, height, width = self.region
+        if steps and isinstance(steps[0], _Windows):
+            first, steps = steps[0], steps[1:]
+            which &= (first.height == height) & (first.width == width) & (height > 0) & (width > 0)
+        if steps:
+            scale, steps = steps[0], steps[1:]
+            if steps or not isinstance(scale, _Scales):
+                return None
+            if scale.interpolation != "bilinear" or scale.antialias:
+                return None
+            automatic = scale.antialias is None
+            which &= _reductions((scale,), height, width) == 1
+        return PlainCrops(which, automatic)
+
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
         rows = [step.rows() for step in self.steps]
@@ -234,7 +273,7 @@ class Geometry:
         return list(map(Program, operations, self.flip.tolist()))
 
 
-def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints) -> list[int]:
+def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints) -> Ints:
     """Return by how much pixels of these sizes may be reduced before `steps`.
 
     As far as the first resize leaves room for: an image that is twice its
@@ -246,7 +285,7 @@ def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints
         or first.antialias is not None
         or first.interpolation == "nearest"
     ):
-        return [1] * len(height)
+        return np.ones_like(height)
     room = np.minimum(height // np.maximum(first.height, 1), width // np.maximum(first.width, 1))
-    factors: list[int] = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1).tolist()
+    factors: Ints = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)
     return factors
