@@ -103,6 +103,13 @@ ensure_turbojpeg() {
     say "Lost without it: the jpeg4py decoder. Everything else works; the other decoders bring their own."
 }
 
+# The compiled part is optional: pip does not say when it could not be made.
+report_compiled() {
+    compgen -G "$repo/fastdata/native/_native*.so" >/dev/null && return
+    say "The compiled part of fastdata could not be made (no C compiler?). Everything works without it, at half the speed." \
+        "To have it: sudo apt install gcc libc6-dev, remove $stamp, and run this again."
+}
+
 # ensure_environment EXTRAS: sets $python
 ensure_environment() {
     local extras=$1 base= stamp wanted
@@ -132,11 +139,13 @@ ensure_environment() {
 
     stamp=$venv/.fastdata-installed-${extras//,/-}
     # The folder's name is part of it: an editable install points to where the repository was.
-    wanted=$(cat "$repo/pyproject.toml" "$repo/constraints.txt" <(echo "$repo") | cksum)
+    # So are the C files, which are compiled when fastdata is installed.
+    wanted=$(cat "$repo/pyproject.toml" "$repo/constraints.txt" "$repo"/fastdata/native/*.[ch] <(echo "$repo") | cksum)
     if [[ ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
         say "Installing fastdata[$extras] and what it needs in $venv (minutes the first time: torch is large)"
         pip_install 'pip>=21.3' # the first that can install a pyproject.toml in editable mode
         pip_install --constraint "$repo/constraints.txt" --editable "$repo[$extras]"
+        report_compiled
         [[ ,$extras, != *,jpeg,* ]] || ensure_turbojpeg
         printf '%s\n' "$wanted" >"$stamp"
     fi
