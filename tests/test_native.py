@@ -119,6 +119,27 @@ def test_a_window_of_a_raw_image_is_resized_and_mirrored() -> None:
 
 
 @pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_windows_of_raw_images_are_zero_beyond_the_image(channels: int) -> None:
+    corners = st.integers(-30, 30)
+
+    @settings(max_examples=100, deadline=None)
+    @given(sides, sides, corners, corners, sides, sides, st.booleans())
+    def check(
+        height: int, width: int, top: int, left: int, rows: int, columns: int, flip: bool
+    ) -> None:
+        image = np.random.default_rng(0).integers(1, 256, (height, width, channels), np.uint8)
+        out = np.full((1, rows, columns, channels), 77, np.uint8)
+        window = {"top": top, "left": left, "rows": rows, "columns": columns, "flip": flip}
+        assert render(image, RAW, (height, width), out, **window) == []
+        framed = np.pad(image, ((100, 100), (100, 100), (0, 0)))
+        expected = framed[top + 100 :, left + 100 :][:rows, :columns]
+        np.testing.assert_array_equal(out[0], expected[:, ::-1] if flip else expected)
+
+    check()
+
+
+@pytest.mark.usefixtures("code")
 @pytest.mark.parametrize(("size", "extreme"), [((1, 1), 255), ((2, 3), 0), ((300, 5), 255)])
 def test_a_plain_picture_stays_as_it_is_at_any_size(size: tuple[int, int], extreme: int) -> None:
     image = np.full((*size, 3), extreme, np.uint8)
@@ -239,7 +260,7 @@ def test_what_it_does_not_understand_is_refused(made: Any) -> None:
 def test_what_does_not_fit_is_refused(codec: int, fields: dict[str, int]) -> None:
     image = photo(40, 50)
     data = image.tobytes() if codec == RAW else encode_jpeg(image)
-    out = np.empty((1, 40, 50, 3), np.uint8)
+    out = np.empty((1, 20, 25, 3), np.uint8)
     assert render(data, codec, (40, 50), out, **fields) == [0]
 
 

@@ -1,12 +1,14 @@
 """Render images straight into their places in a batch, many with one plan.
 
+raw, as they are        copied all at once
+cut, resized, flipped   one call of the compiled library for all of them, which leaves out what it
+                        does not understand, and images whose bytes are damaged
+
+The rest, or all where that library is not there:
+
 raw, small, one size    copied all at once, then cut and flipped all at once
 raw, large              a view of the file, cut, resized, flipped
 compressed              only what the crop needs is decoded, then resized, flipped
-
-The last two are one call of the compiled library for all images that are cut, resized and
-flipped at most, where that library is there; it leaves out what it does not understand,
-and images whose bytes are damaged, and these are made one by one.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def _render_samples(
         for name, output in outputs.items():
             check_sizes_equal(name, geometry.height, geometry.width, output.shape, indices)
         if not geometry.identity:
-            if all(_is_small(stored) for stored in images.values()):
+            if not compiled() and all(_is_small(stored) for stored in images.values()):
                 stack = stackable(geometry)
             whole = stack is not None
     else:
@@ -100,8 +102,9 @@ def _render_samples(
             failed |= _copy(stored, stack, output, table)
             continue
         left = np.arange(len(output))
-        if not mask and compiled():
-            left = _fill_compiled(stored, None if whole else geometry, work.decoder, output, table)
+        if compiled():
+            planned = None if whole else geometry
+            left = _fill_compiled(stored, planned, work.decoder, output, table, mask)
         if len(left) and not whole and crops is None:
             assert geometry is not None
             crops = geometry.crops()
@@ -150,6 +153,7 @@ def _fill_compiled(
     decoder: JpegDecoder,
     output: NDArray[Any],
     table: PixelTable | None,
+    mask: bool,
 ) -> Indices:
     """Make images of one field, [m, H, W, C], by the compiled library; return the places left."""
     crops = stored.crops()
@@ -157,18 +161,14 @@ def _fill_compiled(
         crops["codec"][crops["codec"] == JPEG] = OTHER_CODEC
     if geometry is not None:
         plain = geometry.plain_crops
-        if plain is None:
+        if plain is None or (mask and plain.resized):
             return np.arange(len(output))
-        crops["codec"][~plain.which] = OTHER_CODEC
-        top, left, rows, columns = geometry.region
-        for name, values in zip(
-            ("top", "left", "rows", "columns", "flip"),
-            (top, left, rows, columns, geometry.flip),
-            strict=True,
-        ):
+        crops["codec"][plain.reduced] = OTHER_CODEC
+        for name, values in zip(("top", "left", "rows", "columns"), plain.windows, strict=True):
             crops[name] = values
+        crops["flip"] = geometry.flip
         if plain.automatic:
-            crops["antialias"] = antialiases(rows, columns, *output.shape[1:3])
+            crops["antialias"] = antialiases(*plain.windows[2:], *output.shape[1:3])
     if table is None:
         return render_crops(crops, output)
     remaining = []

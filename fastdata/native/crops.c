@@ -99,6 +99,44 @@ typedef struct {
     uint8_t *last;        /* for rows so near the end that nothing may be read behind them */
 } raw_window;
 
+/* Copy pixels in opposite order. */
+static void mirror(const uint8_t *in, size_t count, int32_t channels, uint8_t *out) {
+    in += (count - 1) * (size_t)channels;
+    if (channels == 3)
+        for (size_t i = 0; i < count; i++, in -= 3, out += 3) {
+            out[0] = in[0];
+            out[1] = in[1];
+            out[2] = in[2];
+        }
+    else
+        for (size_t i = 0; i < count; i++, in -= channels)
+            for (int32_t c = 0; c < channels; c++) *out++ = in[c];
+}
+
+/* A window that is not resized may reach beyond the image, where it is zero. */
+static int copy_window(const fd_crop *crop, int32_t channels, uint8_t *out) {
+    const size_t n = (size_t)channels, stride = (size_t)crop->width * n, row_bytes = (size_t)crop->columns * n;
+    const int64_t left = crop->left, right = left + crop->columns;
+    const int32_t from = left < 0 ? 0 : left > crop->width ? crop->width : (int32_t)left;
+    const int32_t to = right > crop->width ? crop->width : right < from ? from : (int32_t)right;
+    const size_t before = (size_t)(from - left) * n, inside = (size_t)(to - from) * n;
+    for (int32_t y = 0; y < crop->rows; y++, out += row_bytes) {
+        const int64_t source_y = (int64_t)crop->top + y;
+        if (source_y < 0 || source_y >= crop->height || !inside) {
+            memset(out, 0, row_bytes);
+            continue;
+        }
+        const uint8_t *in = crop->data + (size_t)source_y * stride + (size_t)from * n;
+        /* Mirrored, what was before is behind. */
+        const size_t lead = crop->flip ? row_bytes - before - inside : before;
+        memset(out, 0, lead);
+        if (crop->flip) mirror(in, inside / n, channels, out + lead);
+        else memcpy(out + lead, in, inside);
+        memset(out + lead + inside, 0, row_bytes - lead - inside);
+    }
+    return FD_OK;
+}
+
 static const uint8_t *raw_row(void *source, int32_t y) {
     raw_window *raw = source;
     const uint8_t *row = raw->first + (size_t)y * raw->stride;
@@ -126,12 +164,13 @@ static int render(workshop *shop, const fd_crop *crop, uint8_t *out, int32_t out
         row = fd_jpeg_row;
         source = shop->jpeg;
     } else if (crop->codec == RAW) {
-        if (crop->height < 1 || crop->width < 1 || crop->top < 0 || crop->left < 0 || crop->rows < 1 ||
-            crop->columns < 1 || crop->rows > crop->height - crop->top ||
-            crop->columns > crop->width - crop->left)
-            return FD_REFUSED;
+        if (crop->height < 1 || crop->width < 1 || crop->rows < 1 || crop->columns < 1) return FD_REFUSED;
         raw.stride = (size_t)crop->width * (size_t)channels;
         if (crop->size != raw.stride * (size_t)crop->height) return FD_REFUSED;
+        if (crop->rows == out_height && crop->columns == out_width) return copy_window(crop, channels, out);
+        if (crop->top < 0 || crop->left < 0 || crop->rows > crop->height - crop->top ||
+            crop->columns > crop->width - crop->left)
+            return FD_REFUSED;
         raw.row_bytes = (size_t)crop->columns * (size_t)channels;
         raw.first = crop->data + (size_t)crop->top * raw.stride + (size_t)crop->left * (size_t)channels;
         raw.end = crop->data + crop->size;

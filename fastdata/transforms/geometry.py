@@ -70,18 +70,23 @@ class Crop(NamedTuple):
 
 
 class PlainCrops(NamedTuple):
-    """Images that are cut to a window inside them, resized and flipped, no more.
+    """Images that are cut to a window, resized and flipped, no more.
 
     Attributes
     ----------
-    which : ndarray of bool, shape [n]
-        False where the window reaches beyond the image, or the picture is to be reduced
-        while it is decoded.
+    windows : (top, left, height, width)
+        int64 [n] each; they may reach beyond the image.
+    reduced : ndarray of bool, shape [n]
+        Whether the picture is to be reduced while it is decoded.
+    resized : bool
+        Whether any is resized: bilinearly.
     automatic : bool
-        Whether the resize is antialiased where it shrinks by more than a little.
+        Whether that is antialiased where it shrinks by more than a little, else nowhere.
     """
 
-    which: NDArray[np.bool_]
+    windows: tuple[Ints, Ints, Ints, Ints]
+    reduced: NDArray[np.bool_]
+    resized: bool
     automatic: bool
 
 
@@ -246,25 +251,25 @@ class Geometry:
 
     @property
     def plain_crops(self) -> PlainCrops | None:
-        """The images for which `region` and a plain resize are all there is besides flips.
+        """The windows and resizes, if those, bilinear and one a sample, are all there is but flips.
 
-        A plain resize is bilinear, without ``antialias=True``.  None where that is so for none.
+        None if there is more, or ``antialias=True`` asks for another library's pixels.
         """
         steps = self.steps
-        which, automatic = np.ones(len(self), np.bool_), False
-        _, _, height, width = self.region
+        top = left = np.zeros_like(self.source_height)
+        windows = top, left, self.source_height, self.source_width
         if steps and isinstance(steps[0], _Windows):
             first, steps = steps[0], steps[1:]
-            which &= (first.height == height) & (first.width == width) & (height > 0) & (width > 0)
-        if steps:
-            scale, steps = steps[0], steps[1:]
-            if steps or not isinstance(scale, _Scales):
-                return None
-            if scale.interpolation != "bilinear" or scale.antialias:
-                return None
-            automatic = scale.antialias is None
-            which &= _reductions((scale,), height, width) == 1
-        return PlainCrops(which, automatic)
+            windows = first.top, first.left, first.height, first.width
+        if not steps:
+            return PlainCrops(windows, np.zeros(len(self), np.bool_), False, False)
+        scale = steps[0]
+        if len(steps) > 1 or not isinstance(scale, _Scales):
+            return None
+        if scale.interpolation != "bilinear" or scale.antialias:
+            return None
+        reduced = _reductions(steps, windows[2], windows[3]) > 1
+        return PlainCrops(windows, reduced, True, scale.antialias is None)
 
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
