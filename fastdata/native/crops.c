@@ -113,6 +113,14 @@ static void mirror(const uint8_t *in, size_t count, int32_t channels, uint8_t *o
             for (int32_t c = 0; c < channels; c++) *out++ = in[c];
 }
 
+/* Rows of a window lie apart, often each in a page of its own, where processors do not look ahead. */
+#define ROWS_AHEAD 8
+
+static void prefetch_rows(const uint8_t *first, int32_t count, size_t stride, size_t bytes) {
+    for (int32_t y = 0; y < count; y++, first += stride)
+        for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(first + at);
+}
+
 /* A window that is not resized may reach beyond the image, where it is zero. */
 static int copy_window(const fd_crop *crop, int32_t channels, uint8_t *out) {
     const size_t n = (size_t)channels, stride = (size_t)crop->width * n, row_bytes = (size_t)crop->columns * n;
@@ -140,6 +148,7 @@ static int copy_window(const fd_crop *crop, int32_t channels, uint8_t *out) {
 static const uint8_t *raw_row(void *source, int32_t y) {
     raw_window *raw = source;
     const uint8_t *row = raw->first + (size_t)y * raw->stride;
+    prefetch_rows(row + ROWS_AHEAD * raw->stride, 1, raw->stride, raw->row_bytes);
     if ((size_t)(raw->end - row) >= raw->row_bytes + FD_ROW_PADDING) return row;
     return memcpy(raw->last, row, raw->row_bytes);
 }
@@ -198,8 +207,15 @@ FD_EXPORT void fd_render_crops(fd_crop *crops, int64_t count, uint8_t *out, int3
                                int32_t out_width, int32_t channels) {
     workshop shop = {0};
     size_t bytes = (size_t)out_height * (size_t)out_width * (size_t)channels;
-    for (int64_t i = 0; i < count; i++, out += bytes)
+    for (int64_t i = 0; i < count; i++, out += bytes) {
+        const fd_crop *next = &crops[i + 1];
+        if (i + 1 < count && next->codec == RAW && next->rows >= ROWS_AHEAD) {
+            const size_t stride = (size_t)next->width * (size_t)channels;
+            prefetch_rows(next->data + (size_t)next->top * stride + (size_t)next->left * (size_t)channels,
+                          ROWS_AHEAD, stride, (size_t)next->columns * (size_t)channels);
+        }
         crops[i].status = render(&shop, &crops[i], out, out_height, out_width, channels);
+    }
     fd_jpeg_free(shop.jpeg);
     free(shop.resizing.memory);
     free(shop.row.memory);

@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from fastdata.native.library import library
 
-__all__ = ["CROP", "JPEG", "OTHER_CODEC", "copy_rows", "decode_jpeg", "render_crops", "resize"]
+__all__ = [
+    "CROP",
+    "JPEG",
+    "OTHER_CODEC",
+    "RAW",
+    "copy_rows",
+    "decode_jpeg",
+    "render_crops",
+    "resize",
+]
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
