@@ -18,10 +18,12 @@
 #define FD_HAS_AVX2 0
 #endif
 
-/* What lies between the two is compiled for AVX2; needs a compiler that knows one of these pragmas. */
+/* What lies between the two is compiled for AVX2; needs a compiler that knows one of these
+   pragmas. */
 #if defined(__clang__)
-#define FD_BEGIN_AVX2                                                                              \
-    _Pragma("clang attribute push(__attribute__((target(\"avx2,bmi,bmi2,lzcnt\"))), apply_to = function)")
+#define FD_BEGIN_AVX2                                                                            \
+    _Pragma("clang attribute push(__attribute__((target(\"avx2,bmi,bmi2,lzcnt\"))), apply_to = " \
+            "function)")
 #define FD_END_AVX2 _Pragma("clang attribute pop")
 #else
 #define FD_BEGIN_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,bmi,bmi2,lzcnt\")")

@@ -5,9 +5,9 @@
    that touch it go through the inverse DCT, and rows are enlarged and converted when they are asked
    for, straight into what resizes them.
 
-   Pixels are those of libjpeg-turbo, bit for bit: its accurate inverse DCT (jidctint.c, after Loeffler,
-   Ligtenberg and Moschytz, 1989), its smooth ("fancy") enlargement of chroma (jdsample.c), its
-   fixed-point colours (jdcolor.c).  The format is ITU-T T.81.
+   Pixels are those of libjpeg-turbo, bit for bit: its accurate inverse DCT (jidctint.c, after
+   Loeffler, Ligtenberg and Moschytz, 1989), its smooth ("fancy") enlargement of chroma
+   (jdsample.c), its fixed-point colours (jdcolor.c).  The format is ITU-T T.81.
 
    Nothing in a file is trusted.  What is damaged, or not understood in full, is refused, and the
    caller has another decoder find out what to say of it. */
@@ -19,17 +19,13 @@
 
 #define BLOCK 64
 #define MAX_COMPONENTS 3
-#define MAX_BLOCKS_IN_MCU 6
 
-/* Bits that the first look at a code takes.  9: 30% of symbols need another; 10: 15%; 11: 8%. */
+/* Bits that the first look at a code takes.  Measured, us a crop: 9 145, 10 134, 11 135, 12 140. */
 #define LOOK_BITS 10
 #define LOOK_SIZE (1 << LOOK_BITS)
 
-/* Most bytes that the blocks of one MCU can take: 64 codes of 16 bits with 15 more each. */
-#define MCU_BYTES (MAX_BLOCKS_IN_MCU * 64 * 4)
-
-/* Order in which coefficients are coded, as places in the block.  Behind the last one follow 16 more,
-   as far as a run can lead beyond it. */
+/* Order in which coefficients are coded, as places in the block.  Behind the last one follow 16
+   more, as far as a run can lead beyond it. */
 static const uint8_t NATURAL_ORDER[BLOCK + 16] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33,
     40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36,
@@ -64,10 +60,11 @@ typedef struct {
 
 typedef struct {
     int id, quant, dc, ac;
-    int h, v;           /* blocks in an MCU, across and down */
-    uint8_t *plane;     /* of the MCUs that the window touches */
+    int h, v;       /* blocks in an MCU, across and down */
+    uint8_t *plane; /* of the MCUs that the window touches */
     ptrdiff_t stride;
-    int32_t first_x, end_x, first_y, end_y; /* blocks whose pixels are wanted, from the plane's corner */
+    /* Blocks whose pixels are wanted, counted from the plane's corner. */
+    int32_t first_x, end_x, first_y, end_y;
 } component;
 
 struct fd_jpeg {
@@ -83,7 +80,8 @@ struct fd_jpeg {
     int32_t height, width;
     int32_t interval; /* MCUs in a segment */
     int32_t mcu_height, mcu_width, mcu_rows, mcu_columns;
-    fd_scratch segments; /* uint32_t: where each begins in `data`, and where the last one's marker ends */
+    /* Where each segment begins in `data`, and where the last one's marker ends: uint32_t. */
+    fd_scratch segments;
     int32_t segment_count;
     const uint8_t *index[255];
     size_t index_entries[255];
@@ -95,15 +93,13 @@ struct fd_jpeg {
     int shown; /* components of which pixels are wanted */
 
     fd_scratch planes; /* of components */
-    fd_scratch coded; /* one segment without stuffed bytes */
-    fd_scratch row; /* one row of pixels, its chroma, and sums on the way there */
+    fd_scratch coded;  /* one segment without stuffed bytes */
+    fd_scratch row;    /* one row of pixels, its chroma, and sums on the way there */
 };
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-fd_jpeg *fd_jpeg_new(void) {
-    return calloc(1, sizeof(fd_jpeg));
-}
+fd_jpeg *fd_jpeg_new(void) { return calloc(1, sizeof(fd_jpeg)); }
 
 void fd_jpeg_free(fd_jpeg *jpeg) {
     if (!jpeg) return;
@@ -125,7 +121,8 @@ static int extend(int bits, int size) { /* T.81, F.2.2.1 */
 /* Make the tables for a list of codes (T.81, annex C). */
 static int build_huffman(huffman *table, const uint8_t *coded, int symbols, int is_dc) {
     table->present = 1;
-    if (table->built && table->symbols == symbols && !memcmp(table->coded, coded, 16 + (size_t)symbols))
+    if (table->built && table->symbols == symbols &&
+        !memcmp(table->coded, coded, 16 + (size_t)symbols))
         return FD_OK; /* as in the image before: nearly always */
     table->built = 0;
     memset(table->look, 0, sizeof table->look);
@@ -151,7 +148,8 @@ static int build_huffman(huffman *table, const uint8_t *coded, int symbols, int 
             }
         }
         if (code > 1u << length) return FD_REFUSED;
-        table->limit[length] = (int32_t)(code << (16 - length)); /* codes of this length are below */
+        table->limit[length] =
+            (int32_t)(code << (16 - length)); /* codes of this length are below */
         code <<= 1;
     }
     memcpy(table->coded, coded, 16 + (size_t)symbols);
@@ -164,7 +162,8 @@ static int read_huffman(fd_jpeg *jpeg, const uint8_t *p, const uint8_t *end) {
     while (p < end) {
         if (end - p < 17) return FD_REFUSED;
         int kind = p[0] >> 4, id = p[0] & 15, symbols = 0;
-        for (int i = 1; i <= 16; i++) symbols += p[i];
+        for (int i = 1; i <= 16; i++)
+            symbols += p[i];
         if (kind > 1 || id > 3 || symbols > 256 || end - p < 17 + symbols) return FD_REFUSED;
         int status = build_huffman(&jpeg->tables[kind][id], p + 1, symbols, kind == 0);
         if (status) return status;
@@ -176,7 +175,8 @@ static int read_huffman(fd_jpeg *jpeg, const uint8_t *p, const uint8_t *end) {
 static int read_quants(fd_jpeg *jpeg, const uint8_t *p, const uint8_t *end) {
     for (; p < end; p += 65) {
         if (end - p < 65 || p[0] > 3) return FD_REFUSED; /* baseline: of 8 bits */
-        for (int i = 0; i < BLOCK; i++) jpeg->quants[p[0]][i] = p[1 + i];
+        for (int i = 0; i < BLOCK; i++)
+            jpeg->quants[p[0]][i] = p[1 + i];
         jpeg->quant_present |= 1 << p[0];
     }
     return FD_OK;
@@ -186,7 +186,8 @@ static int read_frame(fd_jpeg *jpeg, const uint8_t *p, size_t length) {
     if (jpeg->count || length < 6 || p[0] != 8) return FD_REFUSED;
     int count = p[5];
     if ((count != 1 && count != 3) || length != 6 + 3 * (size_t)count) return FD_REFUSED;
-    if ((int32_t)u16(p + 1) != jpeg->height || (int32_t)u16(p + 3) != jpeg->width) return FD_REFUSED;
+    if ((int32_t)u16(p + 1) != jpeg->height || (int32_t)u16(p + 3) != jpeg->width)
+        return FD_REFUSED;
     for (int i = 0; i < count; i++) {
         component *c = &jpeg->components[i];
         c->id = p[6 + 3 * i];
@@ -243,7 +244,8 @@ static int read_header(fd_jpeg *jpeg) {
     size_t size = jpeg->size, at = 2;
     int jfif = 0, adobe = -1;
     for (int kind = 0; kind < 2; kind++)
-        for (int id = 0; id < 4; id++) jpeg->tables[kind][id].present = 0;
+        for (int id = 0; id < 4; id++)
+            jpeg->tables[kind][id].present = 0;
     jpeg->quant_present = 0;
     jpeg->count = 0;
     jpeg->interval = 0;
@@ -272,7 +274,8 @@ static int read_header(fd_jpeg *jpeg) {
                 /* As libjpeg guesses colours, where it needs no guessing. */
                 const component *c = jpeg->components;
                 int plain_ids = c[0].id == 1 && c[1].id == 2 && c[2].id == 3;
-                if (adobe == 0 || adobe > 1 || (!jfif && adobe != 1 && !plain_ids)) return FD_REFUSED;
+                if (adobe == 0 || adobe > 1 || (!jfif && adobe != 1 && !plain_ids))
+                    return FD_REFUSED;
             }
             jpeg->scan = at;
             return FD_OK;
@@ -374,11 +377,16 @@ static ptrdiff_t unstuff(fd_jpeg *jpeg, int32_t k) {
     return out - (uint8_t *)jpeg->coded.memory;
 }
 
-/* Bytes that a row of pixels takes, and one of chroma as wide as luma; with room to write beyond. */
-static size_t rgb_size(int32_t columns) { return (3 * (size_t)columns + 48 + FD_ROW_PADDING + 63) / 64 * 64; }
-static size_t wide_size(int32_t columns) { return ((size_t)columns + 2 + 2 * FD_ROW_PADDING + 63) / 64 * 64; }
+/* Bytes that a row of pixels takes, and one of chroma as wide as luma; with room to write
+   beyond. */
+static size_t rgb_size(int32_t columns) {
+    return (3 * (size_t)columns + 48 + FD_ROW_PADDING + 63) / 64 * 64;
+}
+static size_t wide_size(int32_t columns) {
+    return ((size_t)columns + 2 + 2 * FD_ROW_PADDING + 63) / 64 * 64;
+}
 
-/* ---- Decoding: compiled for any processor, and for AVX2 --------------------------------------- */
+/* ---- Decoding: compiled for any processor, and for AVX2 -------------------------------------- */
 
 typedef struct {
     uint64_t bits; /* the next ones, from the top */
@@ -411,14 +419,16 @@ static int plan_window(fd_jpeg *jpeg) {
     jpeg->shown = jpeg->channels == 3 ? jpeg->count : 1;
     /* Chroma is enlarged by looking at the next sample, so the next pixel's is wanted too. */
     int32_t around_y = jpeg->shown > 1 && v > 1, around_x = jpeg->shown > 1 && h > 1;
-    int32_t outer_top = top > around_y ? top - around_y : 0, outer_left = left > around_x ? left - around_x : 0;
+    int32_t outer_top = top > around_y ? top - around_y : 0,
+            outer_left = left > around_x ? left - around_x : 0;
     int32_t outer_bottom = bottom + around_y < jpeg->height ? bottom + around_y : jpeg->height;
     int32_t outer_right = right + around_x < jpeg->width ? right + around_x : jpeg->width;
     jpeg->first_row = outer_top / jpeg->mcu_height;
     jpeg->first_column = outer_left / jpeg->mcu_width;
     jpeg->end_row = (outer_bottom + jpeg->mcu_height - 1) / jpeg->mcu_height;
     jpeg->end_column = (outer_right + jpeg->mcu_width - 1) / jpeg->mcu_width;
-    int32_t mcu_rows = jpeg->end_row - jpeg->first_row, mcu_columns = jpeg->end_column - jpeg->first_column;
+    int32_t mcu_rows = jpeg->end_row - jpeg->first_row,
+            mcu_columns = jpeg->end_column - jpeg->first_column;
     size_t sizes[MAX_COMPONENTS], total = 0;
     for (int i = 0; i < jpeg->shown; i++) {
         component *c = &jpeg->components[i];
@@ -427,7 +437,8 @@ static int plan_window(fd_jpeg *jpeg) {
         total += sizes[i];
         /* Blocks of luma are as fine as pixels, of chroma `v` times and `h` times coarser. */
         int32_t down = i ? 8 * v : 8, across = i ? 8 * h : 8;
-        int32_t origin_y = jpeg->first_row * jpeg->mcu_height, origin_x = jpeg->first_column * jpeg->mcu_width;
+        int32_t origin_y = jpeg->first_row * jpeg->mcu_height,
+                origin_x = jpeg->first_column * jpeg->mcu_width;
         c->first_y = ((i ? outer_top : top) - origin_y) / down;
         c->first_x = ((i ? outer_left : left) - origin_x) / across;
         c->end_y = ((i ? outer_bottom : bottom) - origin_y + down - 1) / down;
@@ -437,7 +448,8 @@ static int plan_window(fd_jpeg *jpeg) {
     if (fd_scratch_reserve(&jpeg->planes, total + 2 * FD_ROW_PADDING)) return FD_NO_MEMORY;
     if (fd_scratch_reserve(&jpeg->row, row_size)) return FD_NO_MEMORY;
     uint8_t *plane = jpeg->planes.memory;
-    for (int i = 0; i < jpeg->shown; plane += sizes[i++]) jpeg->components[i].plane = plane;
+    for (int i = 0; i < jpeg->shown; plane += sizes[i++])
+        jpeg->components[i].plane = plane;
     return FD_OK;
 }
 

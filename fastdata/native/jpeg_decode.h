@@ -1,8 +1,9 @@
 /* The part of jpeg.c that takes the time; included once for each kind of processor. */
 
-/* ---- Entropy decoding (T.81, F.2) ------------------------------------------------------------- */
+/* ---- Entropy decoding (T.81, F.2) ------------------------------------------------------------ */
 
-/* Have 56 bits or more.  (Fabian Giesen, "Reading bits in far too many ways", part 2, variant 4.) */
+/* Have 56 bits or more.  (Fabian Giesen, "Reading bits in far too many ways", part 2, variant
+   4.) */
 static inline void FD_(refill)(bit_reader *in) {
     uint64_t word;
     memcpy(&word, in->next, 8);
@@ -53,8 +54,10 @@ static inline int FD_(decode_block)(bit_reader *restrict in, const huffman *rest
         value = VALUE(entry);
     } else {
         int size = SYMBOL(entry);
-        if (LENGTH(entry)) FD_(skip)(&r, LENGTH(entry));
-        else if ((size = FD_(long_symbol)(dc, &r)) < 0) return -1;
+        if (LENGTH(entry))
+            FD_(skip)(&r, LENGTH(entry));
+        else if ((size = FD_(long_symbol)(dc, &r)) < 0)
+            return -1;
         if (size) value = FD_(receive)(&r, size);
     }
     *predicted = (int)((unsigned)*predicted + (unsigned)value);
@@ -75,8 +78,10 @@ static inline int FD_(decode_block)(bit_reader *restrict in, const huffman *rest
         continue;
     other:;
         int symbol = SYMBOL(entry);
-        if (LENGTH(entry)) FD_(skip)(&r, LENGTH(entry));
-        else if ((symbol = FD_(long_symbol)(ac, &r)) < 0) return -1;
+        if (LENGTH(entry))
+            FD_(skip)(&r, LENGTH(entry));
+        else if ((symbol = FD_(long_symbol)(ac, &r)) < 0)
+            return -1;
         int size = symbol & 15, run = symbol >> 4;
         if (size == 0) {
             if (run != 15) break; /* the end of the block */
@@ -94,7 +99,7 @@ done:
     return k <= BLOCK ? k - 1 : -1;
 }
 
-/* ---- Inverse DCT ------------------------------------------------------------------------------ */
+/* ---- Inverse DCT ----------------------------------------------------------------------------- */
 
 #define FIX_0_298631336 2446
 #define FIX_0_390180644 3196
@@ -109,35 +114,35 @@ done:
 #define FIX_2_562915447 20995
 #define FIX_3_072711026 25172
 
-/* Eight one-dimensional transforms at once, of numbers or of vectors of eight: v[0] to v[7] in place.
-   Scaled up by 8 * sqrt(8), as `shift` is to undo. */
-#define INVERSE_DCT(type, v, rounding, shift)                                                       \
-    do {                                                                                            \
-        type z1 = ((v)[2] + (v)[6]) * FIX_0_541196100;                                              \
-        type even2 = z1 - (v)[6] * FIX_1_847759065, even3 = z1 + (v)[2] * FIX_0_765366865;          \
-        type even0 = ((v)[0] + (v)[4]) * 8192, even1 = ((v)[0] - (v)[4]) * 8192;                    \
-        even0 += (rounding);                                                                        \
-        even1 += (rounding);                                                                        \
-        type e0 = even0 + even3, e3 = even0 - even3, e1 = even1 + even2, e2 = even1 - even2;        \
-        type o0 = (v)[7], o1 = (v)[5], o2 = (v)[3], o3 = (v)[1];                                    \
-        type s1 = o0 + o3, s2 = o1 + o2, s3 = o0 + o2, s4 = o1 + o3;                                \
-        type s5 = (s3 + s4) * FIX_1_175875602;                                                      \
-        s1 *= -FIX_0_899976223;                                                                     \
-        s2 *= -FIX_2_562915447;                                                                     \
-        s3 = s5 - s3 * FIX_1_961570560;                                                             \
-        s4 = s5 - s4 * FIX_0_390180644;                                                             \
-        o0 = o0 * FIX_0_298631336 + s1 + s3;                                                        \
-        o1 = o1 * FIX_2_053119869 + s2 + s4;                                                        \
-        o2 = o2 * FIX_3_072711026 + s2 + s3;                                                        \
-        o3 = o3 * FIX_1_501321110 + s1 + s4;                                                        \
-        (v)[0] = (e0 + o3) >> (shift);                                                              \
-        (v)[7] = (e0 - o3) >> (shift);                                                              \
-        (v)[1] = (e1 + o2) >> (shift);                                                              \
-        (v)[6] = (e1 - o2) >> (shift);                                                              \
-        (v)[2] = (e2 + o1) >> (shift);                                                              \
-        (v)[5] = (e2 - o1) >> (shift);                                                              \
-        (v)[3] = (e3 + o0) >> (shift);                                                              \
-        (v)[4] = (e3 - o0) >> (shift);                                                              \
+/* Eight one-dimensional transforms at once, of numbers or of vectors of eight: v[0] to v[7] in
+   place. Scaled up by 8 * sqrt(8), as `shift` is to undo. */
+#define INVERSE_DCT(type, v, rounding, shift)                                                \
+    do {                                                                                     \
+        type z1 = ((v)[2] + (v)[6]) * FIX_0_541196100;                                       \
+        type even2 = z1 - (v)[6] * FIX_1_847759065, even3 = z1 + (v)[2] * FIX_0_765366865;   \
+        type even0 = ((v)[0] + (v)[4]) * 8192, even1 = ((v)[0] - (v)[4]) * 8192;             \
+        even0 += (rounding);                                                                 \
+        even1 += (rounding);                                                                 \
+        type e0 = even0 + even3, e3 = even0 - even3, e1 = even1 + even2, e2 = even1 - even2; \
+        type o0 = (v)[7], o1 = (v)[5], o2 = (v)[3], o3 = (v)[1];                             \
+        type s1 = o0 + o3, s2 = o1 + o2, s3 = o0 + o2, s4 = o1 + o3;                         \
+        type s5 = (s3 + s4) * FIX_1_175875602;                                               \
+        s1 *= -FIX_0_899976223;                                                              \
+        s2 *= -FIX_2_562915447;                                                              \
+        s3 = s5 - s3 * FIX_1_961570560;                                                      \
+        s4 = s5 - s4 * FIX_0_390180644;                                                      \
+        o0 = o0 * FIX_0_298631336 + s1 + s3;                                                 \
+        o1 = o1 * FIX_2_053119869 + s2 + s4;                                                 \
+        o2 = o2 * FIX_3_072711026 + s2 + s3;                                                 \
+        o3 = o3 * FIX_1_501321110 + s1 + s4;                                                 \
+        (v)[0] = (e0 + o3) >> (shift);                                                       \
+        (v)[7] = (e0 - o3) >> (shift);                                                       \
+        (v)[1] = (e1 + o2) >> (shift);                                                       \
+        (v)[6] = (e1 - o2) >> (shift);                                                       \
+        (v)[2] = (e2 + o1) >> (shift);                                                       \
+        (v)[5] = (e2 - o1) >> (shift);                                                       \
+        (v)[3] = (e3 + o0) >> (shift);                                                       \
+        (v)[4] = (e3 - o0) >> (shift);                                                       \
     } while (0)
 
 #ifdef FD_AVX2
@@ -175,8 +180,8 @@ static inline void FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t s
                                        _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]));
     __m256i right = _mm256_packus_epi16(_mm256_packs_epi32((__m256i)v[4], (__m256i)v[5]),
                                         _mm256_packs_epi32((__m256i)v[6], (__m256i)v[7]));
-    const __m256i turn = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4,
-                                          8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m256i turn = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0,
+                                          4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     left = _mm256_shuffle_epi8(left, turn);
     right = _mm256_shuffle_epi8(right, turn);
     __m256i first = _mm256_unpacklo_epi32(left, right), second = _mm256_unpackhi_epi32(left, right);
@@ -198,13 +203,16 @@ static void FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) 
     int32_t work[8][8];
     for (int x = 0; x < 8; x++) {
         int32_t v[8];
-        for (int y = 0; y < 8; y++) v[y] = in[8 * y + x];
+        for (int y = 0; y < 8; y++)
+            v[y] = in[8 * y + x];
         INVERSE_DCT(int32_t, v, 1 << 10, 11);
-        for (int y = 0; y < 8; y++) work[y][x] = v[y];
+        for (int y = 0; y < 8; y++)
+            work[y][x] = v[y];
     }
     for (int y = 0; y < 8; y++) {
         INVERSE_DCT(int32_t, work[y], (1 << 17) + (128 << 18), 18);
-        for (int x = 0; x < 8; x++) out[y * stride + x] = FD_(clamp)(work[y][x]);
+        for (int x = 0; x < 8; x++)
+            out[y * stride + x] = FD_(clamp)(work[y][x]);
     }
 }
 
@@ -214,19 +222,21 @@ static void FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) 
 static inline void FD_(inverse_dct_flat)(int32_t first, uint8_t *out, ptrdiff_t stride) {
     int32_t value = (first * 4 + 16 + (128 << 5)) >> 5;
     value = value < 0 ? 0 : value > 255 ? 255 : value;
-    for (int y = 0; y < 8; y++) memset(out + y * stride, value, 8);
+    for (int y = 0; y < 8; y++)
+        memset(out + y * stride, value, 8);
 }
 
 static inline void FD_(clear)(int16_t *block) {
 #ifdef FD_AVX2
     /* memset is made a string instruction here, which takes 25 ns to begin. */
-    for (int i = 0; i < BLOCK; i += 16) _mm256_store_si256((__m256i *)(block + i), _mm256_setzero_si256());
+    for (int i = 0; i < BLOCK; i += 16)
+        _mm256_store_si256((__m256i *)(block + i), _mm256_setzero_si256());
 #else
     memset(block, 0, BLOCK * sizeof *block);
 #endif
 }
 
-/* ---- Segments --------------------------------------------------------------------------------- */
+/* ---- Segments -------------------------------------------------------------------------------- */
 
 /* Decode MCUs of segment k into the planes, as far as they are in the window's rows and columns. */
 static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
@@ -255,11 +265,14 @@ static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
                     if (!inside || i >= jpeg->shown) continue;
                     int32_t at_y = (y - jpeg->first_row) * c->v + by;
                     int32_t at_x = (x - jpeg->first_column) * c->h + bx;
-                    if (at_y < c->first_y || at_y >= c->end_y || at_x < c->first_x || at_x >= c->end_x)
+                    if (at_y < c->first_y || at_y >= c->end_y || at_x < c->first_x ||
+                        at_x >= c->end_x)
                         continue;
                     uint8_t *out = c->plane + 8 * (at_y * c->stride + at_x);
-                    if (last == 0) FD_(inverse_dct_flat)(coefficients[0], out, c->stride);
-                    else FD_(inverse_dct)(coefficients, out, c->stride);
+                    if (last == 0)
+                        FD_(inverse_dct_flat)(coefficients[0], out, c->stride);
+                    else
+                        FD_(inverse_dct)(coefficients, out, c->stride);
                 }
             }
         }
@@ -288,19 +301,23 @@ static int FD_(decode_segments)(fd_jpeg *jpeg) {
     return FD_OK;
 }
 
-/* ---- Rows ------------------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* Sums of two rows, 3/4 of the near one and 1/4 of the other, times 4; reads FD_ROW_PADDING beyond. */
-static inline void FD_(blend_rows)(const uint8_t *near, const uint8_t *far, int32_t count, int16_t *sums) {
+/* Sums of two rows, 3/4 of the near one and 1/4 of the other, times 4; reads FD_ROW_PADDING
+   beyond. */
+static inline void FD_(blend_rows)(const uint8_t *near, const uint8_t *far, int32_t count,
+                                   int16_t *sums) {
 #ifdef FD_AVX2
     const __m256i three = _mm256_set1_epi16(3);
     for (int32_t x = 0; x < count; x += 16) {
         __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(near + x)));
         __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(far + x)));
-        _mm256_storeu_si256((__m256i *)(sums + x), _mm256_add_epi16(_mm256_mullo_epi16(a, three), b));
+        _mm256_storeu_si256((__m256i *)(sums + x),
+                            _mm256_add_epi16(_mm256_mullo_epi16(a, three), b));
     }
 #else
-    for (int32_t x = 0; x < count; x++) sums[x] = (int16_t)(3 * near[x] + far[x]);
+    for (int32_t x = 0; x < count; x++)
+        sums[x] = (int16_t)(3 * near[x] + far[x]);
 #endif
 }
 
@@ -309,7 +326,8 @@ static inline void FD_(blend_rows)(const uint8_t *near, const uint8_t *far, int3
 static inline void FD_(widen)(const int16_t *sums, int32_t count, int first, int second, int shift,
                               uint8_t *out) {
 #ifdef FD_AVX2
-    const __m256i add_first = _mm256_set1_epi16((int16_t)first), add_second = _mm256_set1_epi16((int16_t)second);
+    const __m256i add_first = _mm256_set1_epi16((int16_t)first),
+                  add_second = _mm256_set1_epi16((int16_t)second);
     const __m256i three = _mm256_set1_epi16(3);
     const __m128i by = _mm_cvtsi32_si128(shift);
     for (int32_t x = 0; x < count; x += 16) {
@@ -319,7 +337,8 @@ static inline void FD_(widen)(const int16_t *sums, int32_t count, int first, int
         left = _mm256_srl_epi16(_mm256_add_epi16(_mm256_add_epi16(here, left), add_first), by);
         right = _mm256_srl_epi16(_mm256_add_epi16(_mm256_add_epi16(here, right), add_second), by);
         /* Two bytes are one number. */
-        _mm256_storeu_si256((__m256i *)(out + 2 * x), _mm256_or_si256(left, _mm256_slli_epi16(right, 8)));
+        _mm256_storeu_si256((__m256i *)(out + 2 * x),
+                            _mm256_or_si256(left, _mm256_slli_epi16(right, 8)));
     }
 #else
     for (int32_t x = 0; x < count; x++) {
@@ -329,7 +348,8 @@ static inline void FD_(widen)(const int16_t *sums, int32_t count, int first, int
 #endif
 }
 
-/* Colours of JFIF to RGB.  All rows may be read FD_ROW_PADDING bytes beyond `count`, and `out` written. */
+/* Colours of JFIF to RGB.  All rows may be read FD_ROW_PADDING bytes beyond `count`, and `out`
+   written. */
 static inline void FD_(to_rgb)(const uint8_t *restrict luma, const uint8_t *restrict blue,
                                const uint8_t *restrict red, int32_t count, uint8_t *restrict out) {
 #ifdef FD_AVX2
@@ -344,11 +364,13 @@ static inline void FD_(to_rgb)(const uint8_t *restrict luma, const uint8_t *rest
         __m256i cr = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(red + x)));
         cb = _mm256_sub_epi16(cb, middle);
         cr = _mm256_sub_epi16(cr, middle);
-        /* Twice the sample by the part, its upper half, rounded: sample * part with one bit less. */
+        /* Twice the sample by the part, its upper half, rounded: sample * part with one bit
+           less. */
         __m256i r = _mm256_mulhi_epi16(_mm256_add_epi16(cr, cr), red_part);
         __m256i b = _mm256_mulhi_epi16(_mm256_add_epi16(cb, cb), blue_part);
         r = _mm256_add_epi16(_mm256_srai_epi16(_mm256_add_epi16(r, one), 1), cr);
-        b = _mm256_add_epi16(_mm256_srai_epi16(_mm256_add_epi16(b, one), 1), _mm256_add_epi16(cb, cb));
+        b = _mm256_add_epi16(_mm256_srai_epi16(_mm256_add_epi16(b, one), 1),
+                             _mm256_add_epi16(cb, cb));
         __m256i low = _mm256_madd_epi16(_mm256_unpacklo_epi16(cb, cr), green_parts);
         __m256i high = _mm256_madd_epi16(_mm256_unpackhi_epi16(cb, cr), green_parts);
         low = _mm256_srai_epi32(_mm256_add_epi32(low, half), 16);
@@ -359,20 +381,22 @@ static inline void FD_(to_rgb)(const uint8_t *restrict luma, const uint8_t *rest
         b = _mm256_add_epi16(b, y);
         /* To bytes: pixels 0-7 in the lower lane, 8-15 in the upper; red and green, blue. */
         __m256i rg = _mm256_packus_epi16(r, g), bb = _mm256_packus_epi16(b, b);
-        const __m256i rg_first = _mm256_setr_epi8(
-            0, 8, -1, 1, 9, -1, 2, 10, -1, 3, 11, -1, 4, 12, -1, 5, 0, 8, -1, 1, 9, -1, 2, 10, -1, 3,
-            11, -1, 4, 12, -1, 5);
-        const __m256i b_first = _mm256_setr_epi8(
-            -1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, -1, 0, -1, -1, 1, -1, -1, 2,
-            -1, -1, 3, -1, -1, 4, -1);
-        const __m256i rg_rest = _mm256_setr_epi8(
-            13, -1, 6, 14, -1, 7, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, 13, -1, 6, 14, -1, 7, 15, -1,
-            -1, -1, -1, -1, -1, -1, -1, -1);
-        const __m256i b_rest = _mm256_setr_epi8(
-            -1, 5, -1, -1, 6, -1, -1, 7, -1, -1, -1, -1, -1, -1, -1, -1, -1, 5, -1, -1, 6, -1, -1, 7, -1,
-            -1, -1, -1, -1, -1, -1, -1);
-        __m256i begin = _mm256_or_si256(_mm256_shuffle_epi8(rg, rg_first), _mm256_shuffle_epi8(bb, b_first));
-        __m256i rest = _mm256_or_si256(_mm256_shuffle_epi8(rg, rg_rest), _mm256_shuffle_epi8(bb, b_rest));
+        const __m256i rg_first =
+            _mm256_setr_epi8(0, 8, -1, 1, 9, -1, 2, 10, -1, 3, 11, -1, 4, 12, -1, 5, 0, 8, -1, 1, 9,
+                             -1, 2, 10, -1, 3, 11, -1, 4, 12, -1, 5);
+        const __m256i b_first =
+            _mm256_setr_epi8(-1, -1, 0, -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1, -1, -1, 0,
+                             -1, -1, 1, -1, -1, 2, -1, -1, 3, -1, -1, 4, -1);
+        const __m256i rg_rest =
+            _mm256_setr_epi8(13, -1, 6, 14, -1, 7, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, 13, -1,
+                             6, 14, -1, 7, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+        const __m256i b_rest =
+            _mm256_setr_epi8(-1, 5, -1, -1, 6, -1, -1, 7, -1, -1, -1, -1, -1, -1, -1, -1, -1, 5, -1,
+                             -1, 6, -1, -1, 7, -1, -1, -1, -1, -1, -1, -1, -1);
+        __m256i begin =
+            _mm256_or_si256(_mm256_shuffle_epi8(rg, rg_first), _mm256_shuffle_epi8(bb, b_first));
+        __m256i rest =
+            _mm256_or_si256(_mm256_shuffle_epi8(rg, rg_rest), _mm256_shuffle_epi8(bb, b_rest));
         uint8_t *to = out + 3 * x;
         _mm_storeu_si128((__m128i *)to, _mm256_castsi256_si128(begin));
         _mm_storel_epi64((__m128i *)(to + 16), _mm256_castsi256_si128(rest));
@@ -408,12 +432,15 @@ static const uint8_t *FD_(chroma_row)(fd_jpeg *jpeg, const component *c, int32_t
         const uint8_t *far = c->plane + (far_y - origin_y) * c->stride - origin_x;
         FD_(blend_rows)(near + from, far + from, to - from, sums + 1 + from - first);
     } else {
-        for (int32_t x = from; x < to; x++) sums[1 + x - first] = near[x];
+        for (int32_t x = from; x < to; x++)
+            sums[1 + x - first] = near[x];
     }
     if (from == first) sums[0] = sums[1];
     if (to == end) sums[1 + end - first] = sums[end - first];
-    if (v == 2) FD_(widen)(sums + 1, end - first, 8, 7, 4, wide);
-    else FD_(widen)(sums + 1, end - first, 1, 2, 2, wide);
+    if (v == 2)
+        FD_(widen)(sums + 1, end - first, 8, 7, 4, wide);
+    else
+        FD_(widen)(sums + 1, end - first, 1, 2, 2, wide);
     return wide + (jpeg->left & 1);
 }
 
@@ -425,7 +452,8 @@ static const uint8_t *FD_(window_row)(fd_jpeg *jpeg, int32_t y) {
     if (jpeg->channels == 1) return luma;
     uint8_t *out = jpeg->row.memory;
     if (jpeg->count == 1) {
-        for (int32_t x = 0; x < columns; x++) out[3 * x] = out[3 * x + 1] = out[3 * x + 2] = luma[x];
+        for (int32_t x = 0; x < columns; x++)
+            out[3 * x] = out[3 * x + 1] = out[3 * x + 2] = luma[x];
         return out;
     }
     size_t wide = wide_size(columns);

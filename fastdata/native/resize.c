@@ -1,11 +1,11 @@
 /* Resize 8-bit pixels by a triangle filter, a row at a time, mirrored on the way if asked.
 
-   The filter is two source pixels wide (bilinear), or, antialiased, two pixels of the result: then it is
-   that of PIL and of PyTorch's antialiased resize.  Pixels are squares with their centre in the middle,
-   and at edges the filter is cut off and its weights are made to sum to one again.
+   The filter is two source pixels wide (bilinear), or, antialiased, two pixels of the result: then
+   it is that of PIL and of PyTorch's antialiased resize.  Pixels are squares with their centre in
+   the middle, and at edges the filter is cut off and its weights are made to sum to one again.
 
-   A row is asked for once, resized horizontally to numbers with 7 more bits, and kept as long as output
-   rows need it.  All arithmetic is of integers: every processor makes the same pixels. */
+   A row is asked for once, resized horizontally to numbers with 7 more bits, and kept as long as
+   output rows need it.  All arithmetic is of integers: every processor makes the same pixels. */
 
 #include "resize.h"
 
@@ -19,8 +19,8 @@
 #define FIRST_SHIFT (WEIGHT_BITS - MIDDLE_BITS)
 #define LAST_SHIFT (WEIGHT_BITS + MIDDLE_BITS)
 
-/* Where the filter lies for each output position: `taps` source positions from `first` on, an even number.
-   Weights sum to 1 << WEIGHT_BITS, those beyond the source are zero. */
+/* Where the filter lies for each output position: `taps` source positions from `first` on, an
+   even number. Weights sum to 1 << WEIGHT_BITS, those beyond the source are zero. */
 typedef struct {
     int32_t taps;
     int32_t *first;
@@ -34,14 +34,15 @@ static int32_t count_taps(int32_t in, int32_t out, int antialias) {
     return (int32_t)(taps + 1) / 2 * 2;
 }
 
-/* Weights are counted in units in which a source pixel is 2 * out wide and one of the result 2 * in, so that
-   all centres are whole numbers. */
+/* Weights are counted in units in which a source pixel is 2 * out wide and one of the result 2 *
+   in, so that all centres are whole numbers. */
 static void make_filter(filter *f, int32_t in, int32_t out, int antialias, int flip) {
     const int64_t support = 2 * (int64_t)(antialias && in > out ? in : out);
     int64_t from = 0;
     for (int32_t x = 0; x < out; x++) {
         const int64_t centre = (2 * (int64_t)x + 1) * in;
-        while ((2 * from + 1) * out <= centre - support) from++;
+        while ((2 * from + 1) * out <= centre - support)
+            from++;
         /* Near the end the taps begin earlier, with weights of zero, so as not to lie beyond it. */
         int64_t first = from < in - f->taps ? from : in - f->taps;
         if (first < 0) first = 0;
@@ -67,7 +68,8 @@ static void make_filter(filter *f, int32_t in, int32_t out, int antialias, int f
                     rest -= weights[k];
                 }
             }
-            if (pass) weights[largest] = (int16_t)rest; /* what is lost by rounding is the largest's */
+            if (pass)
+                weights[largest] = (int16_t)rest; /* what is lost by rounding is the largest's */
         }
     }
 }
@@ -96,11 +98,12 @@ static void resize_across_portable(const plan *p, const uint8_t *row, int16_t *o
     }
 }
 
-static void resize_down_portable(int16_t *const *rows, const int16_t *weights, int32_t taps, size_t first,
-                                 size_t count, uint8_t *out) {
+static void resize_down_portable(int16_t *const *rows, const int16_t *weights, int32_t taps,
+                                 size_t first, size_t count, uint8_t *out) {
     for (size_t x = first; x < count; x++) {
         int32_t sum = 1 << (LAST_SHIFT - 1);
-        for (int32_t k = 0; k < taps; k++) sum += weights[k] * rows[k][x];
+        for (int32_t k = 0; k < taps; k++)
+            sum += weights[k] * rows[k][x];
         out[x] = (uint8_t)(sum >> LAST_SHIFT);
     }
 }
@@ -134,8 +137,8 @@ static inline __m256i two_pixels(const uint8_t *one, const uint8_t *other) {
 }
 
 /* Inlined below with numbers for what is most frequent, which takes 40% off it. */
-static inline __attribute__((always_inline)) void across(const plan *p, const uint8_t *row, int16_t *out,
-                                                         const int32_t n, const int32_t taps) {
+static inline __attribute__((always_inline)) void
+across(const plan *p, const uint8_t *row, int16_t *out, const int32_t n, const int32_t taps) {
     const int32_t width = p->shape.out_width;
     const int32_t *first = p->across.first;
     const __m256i *weights = p->spread;
@@ -154,10 +157,12 @@ static inline __attribute__((always_inline)) void across(const plan *p, const ui
         }
     }
     const __m256i to_pairs = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)pairs));
-    const __m256i to_compact = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)compact));
+    const __m256i to_compact =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)compact));
     for (int32_t x = 0; x < width; x += 4, out += 4 * n) {
         const uint8_t *from[4];
-        for (int i = 0; i < 4; i++) from[i] = row + (ptrdiff_t)first[x + i] * n;
+        for (int i = 0; i < 4; i++)
+            from[i] = row + (ptrdiff_t)first[x + i] * n;
         __m256i even = half, odd = half;
         for (int32_t k = 0; k < taps; k += 2, weights += 2) {
             const ptrdiff_t at = (ptrdiff_t)k * n;
@@ -166,7 +171,8 @@ static inline __attribute__((always_inline)) void across(const plan *p, const ui
             even = _mm256_add_epi32(even, _mm256_madd_epi16(a, _mm256_loadu_si256(weights)));
             odd = _mm256_add_epi32(odd, _mm256_madd_epi16(b, _mm256_loadu_si256(weights + 1)));
         }
-        __m256i four = _mm256_packs_epi32(_mm256_srai_epi32(even, FIRST_SHIFT), _mm256_srai_epi32(odd, FIRST_SHIFT));
+        __m256i four = _mm256_packs_epi32(_mm256_srai_epi32(even, FIRST_SHIFT),
+                                          _mm256_srai_epi32(odd, FIRST_SHIFT));
         four = _mm256_shuffle_epi8(four, to_compact);
         _mm_storeu_si128((__m128i *)out, _mm256_castsi256_si128(four));
         _mm_storeu_si128((__m128i *)(out + 2 * n), _mm256_extracti128_si256(four, 1));
@@ -175,14 +181,17 @@ static inline __attribute__((always_inline)) void across(const plan *p, const ui
 
 static void resize_across_avx2(const plan *p, const uint8_t *row, int16_t *out) {
     const int32_t n = p->shape.channels, taps = p->across.taps;
-    if (n == 3 && taps == 2) across(p, row, out, 3, 2);
-    else if (n == 3 && taps == 4) across(p, row, out, 3, 4);
-    else across(p, row, out, n, taps);
+    if (n == 3 && taps == 2)
+        across(p, row, out, 3, 2);
+    else if (n == 3 && taps == 4)
+        across(p, row, out, 3, 4);
+    else
+        across(p, row, out, n, taps);
 }
 
 /* `count` numbers, as far as whole vectors go; returns how many were made. */
-static size_t resize_down_avx2(int16_t *const *rows, const int16_t *weights, int32_t taps, size_t count,
-                               uint8_t *out) {
+static size_t resize_down_avx2(int16_t *const *rows, const int16_t *weights, int32_t taps,
+                               size_t count, uint8_t *out) {
     const __m256i half = _mm256_set1_epi32(1 << (LAST_SHIFT - 1));
     size_t x = 0;
     for (; x + 32 <= count; x += 32) {
@@ -194,12 +203,16 @@ static size_t resize_down_avx2(int16_t *const *rows, const int16_t *weights, int
             for (int i = 0; i < 2; i++) {
                 __m256i a = _mm256_loadu_si256((const __m256i *)(rows[k] + x + 16 * i));
                 __m256i b = _mm256_loadu_si256((const __m256i *)(rows[k + 1] + x + 16 * i));
-                sums[2 * i] = _mm256_add_epi32(sums[2 * i], _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), weight));
-                sums[2 * i + 1] = _mm256_add_epi32(sums[2 * i + 1], _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), weight));
+                sums[2 * i] = _mm256_add_epi32(
+                    sums[2 * i], _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), weight));
+                sums[2 * i + 1] = _mm256_add_epi32(
+                    sums[2 * i + 1], _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), weight));
             }
         }
-        for (int i = 0; i < 4; i++) sums[i] = _mm256_srai_epi32(sums[i], LAST_SHIFT);
-        __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(sums[0], sums[1]), _mm256_packs_epi32(sums[2], sums[3]));
+        for (int i = 0; i < 4; i++)
+            sums[i] = _mm256_srai_epi32(sums[i], LAST_SHIFT);
+        __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(sums[0], sums[1]),
+                                            _mm256_packs_epi32(sums[2], sums[3]));
         _mm256_storeu_si256((__m256i *)(out + x), _mm256_permute4x64_epi64(bytes, 0xD8));
     }
     return x;
@@ -208,7 +221,7 @@ static size_t resize_down_avx2(int16_t *const *rows, const int16_t *weights, int
 FD_END_AVX2
 #endif
 
-/* ---- The way of a picture --------------------------------------------------------------------- */
+/* ---- The way of a picture -------------------------------------------------------------------- */
 
 static int make_plan(plan *p, const fd_resize_shape *s, fd_scratch *scratch) {
     p->shape = *s;
@@ -219,15 +232,16 @@ static int make_plan(plan *p, const fd_resize_shape *s, fd_scratch *scratch) {
     const size_t across = (size_t)p->across.taps, down = (size_t)p->down.taps;
     p->middle_stride = width * (size_t)s->channels + 16;
     const size_t sizes[] = {
-        width * across * 8,                         /* spread */
-        p->middle_stride * down * sizeof(int16_t),  /* middle */
-        width * sizeof(int32_t),                    /* across.first */
-        height * sizeof(int32_t),                   /* down.first */
-        width * across * sizeof(int16_t),           /* across.weights */
-        height * down * sizeof(int16_t),            /* down.weights */
+        width * across * 8,                        /* spread */
+        p->middle_stride * down * sizeof(int16_t), /* middle */
+        width * sizeof(int32_t),                   /* across.first */
+        height * sizeof(int32_t),                  /* down.first */
+        width * across * sizeof(int16_t),          /* across.weights */
+        height * down * sizeof(int16_t),           /* down.weights */
     };
     size_t total = 64;
-    for (int i = 0; i < 6; i++) total += (sizes[i] + 63) / 64 * 64;
+    for (int i = 0; i < 6; i++)
+        total += (sizes[i] + 63) / 64 * 64;
     if (fd_scratch_reserve(scratch, total)) return FD_NO_MEMORY;
     uint8_t *at = scratch->memory;
     void *parts[6];
@@ -243,11 +257,13 @@ static int make_plan(plan *p, const fd_resize_shape *s, fd_scratch *scratch) {
     p->down.weights = parts[5];
     make_filter(&p->across, s->width, s->out_width, s->antialias, s->flip);
     make_filter(&p->down, s->height, s->out_height, s->antialias, 0);
-    for (size_t x = (size_t)s->out_width; x < width; x++) p->across.first[x] = p->across.first[x - 1];
+    for (size_t x = (size_t)s->out_width; x < width; x++)
+        p->across.first[x] = p->across.first[x - 1];
     return FD_OK;
 }
 
-int fd_resize(const fd_resize_shape *shape, fd_row *row, void *source, uint8_t *out, fd_scratch *scratch) {
+int fd_resize(const fd_resize_shape *shape, fd_row *row, void *source, uint8_t *out,
+              fd_scratch *scratch) {
     const fd_resize_shape *s = shape;
     const int32_t sides[] = {s->height, s->width, s->out_height, s->out_width};
     for (int i = 0; i < 4; i++)
@@ -255,7 +271,8 @@ int fd_resize(const fd_resize_shape *shape, fd_row *row, void *source, uint8_t *
     if (s->channels < 1 || s->channels > 4) return FD_REFUSED;
     const size_t row_bytes = (size_t)s->out_width * (size_t)s->channels;
     if (s->height == s->out_height && s->width == s->out_width && !s->flip) {
-        for (int32_t y = 0; y < s->height; y++, out += row_bytes) memcpy(out, row(source, y), row_bytes);
+        for (int32_t y = 0; y < s->height; y++, out += row_bytes)
+            memcpy(out, row(source, y), row_bytes);
         return FD_OK;
     }
     plan p;

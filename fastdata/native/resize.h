@@ -12,8 +12,9 @@ typedef struct {
     int32_t flip;      /* left to right */
 } fd_resize_shape;
 
-/* Resize rows of `source` into `out`, out_height x out_width x channels bytes; FD_OK or FD_NO_MEMORY,
-   and FD_REFUSED for sizes outside 1 to 65,535. */
-int fd_resize(const fd_resize_shape *shape, fd_row *row, void *source, uint8_t *out, fd_scratch *scratch);
+/* Resize rows of `source` into `out`, out_height x out_width x channels bytes; FD_OK or
+   FD_NO_MEMORY, and FD_REFUSED for sizes outside 1 to 65,535. */
+int fd_resize(const fd_resize_shape *shape, fd_row *row, void *source, uint8_t *out,
+              fd_scratch *scratch);
 
 #endif
