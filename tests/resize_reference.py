@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 
@@ -26,8 +28,7 @@ def _weights(before: int, after: int, antialias: bool) -> np.ndarray:
     for x in range(after):
         centre = (2 * x + 1) * before
         exact = [max(0, support - abs((2 * i + 1) * after - centre)) for i in range(before)]
-        total, largest = sum(exact), exact.index(max(exact))
-        row = [(weight * (1 << 14) + total // 2) // total for weight in exact]
-        row[largest] += (1 << 14) - sum(row)
-        rows.append(row)
+        # Sums from the left are what is rounded, so that all weights sum to 1 << 14.
+        sums, total = itertools.accumulate(exact, initial=0), sum(exact)
+        rows.append(np.diff([(part * (1 << 14) + total // 2) // total for part in sums]))
     return np.array(rows, np.int64)

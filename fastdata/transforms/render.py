@@ -123,8 +123,7 @@ def _resize(image: Pixels, scale: Scale, out: Pixels | None, mask: bool) -> Pixe
         if out is None:
             out = np.empty((height, width, channels), np.uint8)
         if resize_compiled(image, out, antialias=bool(wide)):
-            return out
-        raise MemoryError(f"there is not enough memory to resize {image.shape} to {out.shape}")
+            return out  # else it has more than 65,535 pixels on a side
     if antialias is None:
         antialias = bool(antialiases(rows, columns, height, width))
     if antialias and not nearest:
