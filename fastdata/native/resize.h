@@ -1,0 +1,7 @@
+/* Bilinear resizing. */
+#ifndef FD_RESIZE_H
+#define FD_RESIZE_H
+
+#include "fastdata.h"
+
+#endif
