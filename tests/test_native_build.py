@@ -1,0 +1,110 @@
+"""The compiled part is there where it must be, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from fastdata import native
+
+SOURCES = Path(__file__).parents[1] / "fastdata" / "native"
+
+
+def said_by(code: str, **environment: str) -> str:
+    """Return what the code prints, warnings included, in a new process that has loaded nothing."""
+    kept = {name: value for name, value in os.environ.items() if name != "FASTDATA_NATIVE"}
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", f"from fastdata import native\n{code}"],
+        env={**kept, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built() -> None:
+    """Skip where there is no build, unless FASTDATA_REQUIRE_NATIVE=1 says that there must be."""
+    said = said_by("print(native.library())")
+    if said.startswith("<CDLL"):
+        return
+    if os.environ.get("FASTDATA_REQUIRE_NATIVE") == "1":
+        pytest.fail(
+            f"there is a C compiler, and fastdata.native.library() is {said.strip()}. "
+            "Why it did not build is in .cache/build.log, or is shown by `pip install -v -e .`"
+        )
+    pytest.skip("the compiled part is not built: pip install -e . with a C compiler")
+
+
+@pytest.mark.usefixtures("built")
+def test_library_is_of_the_version_that_python_expects() -> None:
+    code = "print(native.library().fd_version(), native.library() is native.library())"
+    assert said_by(code) == f"{native.VERSION} True\n"
+
+
+def test_version_of_the_sources_is_that_of_python() -> None:
+    found = re.search(r"^#define FD_VERSION (\d+)$", (SOURCES / "fastdata.h").read_text(), re.M)
+    assert found is not None
+    assert int(found[1]) == native.VERSION
+
+
+@pytest.mark.usefixtures("built")
+def test_build_of_another_version_is_refused_with_one_warning() -> None:
+    said = said_by("native.VERSION += 1\nprint(native.library(), native.library())")
+    version = native.VERSION
+    assert said.endswith("None None\n")
+    assert said.count("RuntimeWarning") == 1
+    assert re.search(rf"is of version {version}, and this fastdata needs {version + 1}: ", said)
+    assert "pip install -e ." in said
+
+
+def test_file_that_is_no_library_is_refused_with_one_warning(tmp_path: Path) -> None:
+    (tmp_path / f"_native{EXTENSION_SUFFIXES[0]}").write_bytes(b"of another system")
+    code = f"native.__path__ = [{str(tmp_path)!r}]\nprint(native.library(), native.library())"
+    said = said_by(code)
+    assert said.endswith("None None\n")
+    assert said.count("RuntimeWarning") == 1
+    assert "cannot be loaded: " in said
+    assert "pip install -e ." in said
+
+
+def test_install_without_the_compiled_part_says_nothing(tmp_path: Path) -> None:
+    said = said_by(f"native.__path__ = [{str(tmp_path)!r}]\nprint(native.library())")
+    assert said == "None\n"
+
+
+def test_environment_turns_it_off() -> None:
+    assert said_by("print(native.library())", FASTDATA_NATIVE="0") == "None\n"
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("value", ["1", ""])
+def test_environment_leaves_it_on(value: str) -> None:
+    assert said_by("print(native.library())", FASTDATA_NATIVE=value).startswith("<CDLL")
+
+
+@pytest.mark.usefixtures("built")
+def test_threads_that_come_at_once_and_a_fork_have_it() -> None:
+    code = """
+import os, threading
+found, ready = [], threading.Barrier(8)
+def load():
+    ready.wait()
+    found.append(native.library().fd_version())
+threads = [threading.Thread(target=load) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+child = os.fork()
+if not child: os._exit(native.library().fd_version())
+print(set(found), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert said_by(code) == f"{{{native.VERSION}}} {native.VERSION}\n"
