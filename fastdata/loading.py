@@ -104,8 +104,10 @@ def loader(
         For packed data.  Threads share everything and start at once.
         Processes leave the interpreter's lock to the training loop; they write
         into memory that is shared, so no batch is copied or pickled.  "auto":
-        processes, where they are forked or callables ask for them, and more
-        than one; else threads (`fastdata.engine.workers.choose_method`).
+        threads, where fastdata's compiled library does the work, which needs
+        that lock for 5 us an image; else processes, where they are forked or
+        callables ask for them, and more than one
+        (`fastdata.engine.workers.choose_method`).
     prefetch_factor : int
         Batches made ahead of the one that is waited for (of a stock
         DataLoader: for each worker).
@@ -231,7 +233,10 @@ def loader(
             )
         if worker_method == "auto":
             worker_method = choose_method(
-                workers, calls_python=not pipeline.direct, context=multiprocessing_context
+                workers,
+                calls_python=not pipeline.direct,
+                releases_lock=work.releases_lock,
+                context=multiprocessing_context,
             )
         return Loader(
             work,

@@ -22,6 +22,7 @@ from fastdata.errors import ImageError, ShardCorruptError
 from fastdata.formats.gather import gather_rows
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.reader import ShardReader
+from fastdata.native.crops import CROP, OTHER_CODEC
 from fastdata.schema import ImageField
 
 __all__ = ["StoredImages"]
@@ -217,6 +218,32 @@ class StoredImages:
         return ShardCorruptError(
             f"{reader.path}: {self.name!r} of sample {row} (key {reader.key(row)!r}): {error}"
         )
+
+    def crops(self) -> NDArray[Any]:
+        """Return where all images lie, as the compiled library takes it.
+
+        Returns
+        -------
+        ndarray of `fastdata.native.crops.CROP`, shape [n]
+            Windows are the whole images.  Images whose bytes are not as they should be have
+            the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses are
+            valid while this object is alive.
+        """
+        crops = np.zeros(len(self), CROP)
+        for reader, places, _ in self._located:
+            starts = self._offsets[places]
+            outside = (starts < 0) | (starts + self.lengths[places] > len(reader.data))
+            crops["data"][places] = reader.address + np.where(outside, 0, starts)
+            crops["codec"][places] = np.where(outside, OTHER_CODEC, self._codecs[places])
+        crops["size"] = self.lengths
+        crops["height"] = crops["rows"] = self.heights
+        crops["width"] = crops["columns"] = self.widths
+        for place in np.flatnonzero(self._due).tolist():
+            try:
+                self._bytes(self._items[place])
+            except ShardCorruptError:
+                crops["codec"][place] = OTHER_CODEC
+        return crops
 
     def gather(self, out: Pixels) -> list[int]:
         """Copy all images, which are raw and of one size, to `out` at once.

@@ -3,7 +3,7 @@
 #   repo                          the repository's folder
 #   ensure_environment dev,jpeg   a Python environment with fastdata and those extras; sets $python,
 #                                 and $compiler to a C compiler that works, empty if there is none
-#   require_compiled_part         has the tests demand the compiled part, where $compiler is one
+#   require_compiled_library         has the tests demand the compiled library, where $compiler is one
 #
 # Read from the environment:
 #
@@ -130,31 +130,31 @@ fingerprint_of_install() {
     } | cksum
 }
 
-# Where an editable install leaves the compiled part for this Python.
-compiled_part() {
+# Where an editable install leaves the compiled library for this Python.
+compiled_library() {
     "$python" -c 'import sys, sysconfig; print(sys.argv[1] + sysconfig.get_config_var("EXT_SUFFIX"))' \
         "$repo/fastdata/native/_native"
 }
 
-# check_compiled_part LOG: it is optional, so pip succeeds and says nothing where it was not built.
-check_compiled_part() {
-    if [[ -f $(compiled_part) ]]; then return; fi
+# check_compiled_library LOG: it is optional, so pip succeeds and says nothing where it was not built.
+check_compiled_library() {
+    if [[ -f $(compiled_library) ]]; then return; fi
     if [[ -n $compiler ]]; then
         grep -E 'error: |build_ext: ' "$1" | tail -n 15 | sed -E 's/^[0-9T:,-]+ */    /' >&2 || true
-        say "fastdata's compiled part did not build with $compiler (above; all of it in ${1#"$repo"/})." \
+        say "fastdata's compiled library did not build with $compiler (above; all of it in ${1#"$repo"/})." \
             "Lost without it: speed. Everything else works."
     elif [[ -n ${CC:-} ]]; then
-        say "fastdata's compiled part is not built: CC is $CC, which does not work as a C compiler." \
+        say "fastdata's compiled library is not built: CC is $CC, which does not work as a C compiler." \
             "Lost without it: speed. To have it: set CC to one that works, or unset it, and run this again."
     else
-        say "fastdata's compiled part is not built: there is no C compiler here. Lost without it: speed." \
+        say "fastdata's compiled library is not built: there is no C compiler here. Lost without it: speed." \
             "To have it: sudo apt install gcc libc6-dev (Debian, Ubuntu), then run this again."
     fi
 }
 
-# Where a compiler works, tests must fail without the compiled part: else a build that broke, which
+# Where a compiler works, tests must fail without the compiled library: else a build that broke, which
 # the install lets pass, would only show as lost speed.
-require_compiled_part() {
+require_compiled_library() {
     if [[ -n $compiler ]]; then export FASTDATA_REQUIRE_NATIVE=1; fi
 }
 
@@ -191,10 +191,10 @@ ensure_environment() {
         say "Installing fastdata[$extras] and what it needs in $venv (minutes the first time: torch is large)"
         pip_install 'pip>=21.3' # the first that can install a pyproject.toml in editable mode
         # A build that fails leaves the file of an earlier one in place.
-        rm -f "$(compiled_part)" "$build_log"
+        rm -f "$(compiled_library)" "$build_log"
         if [[ -n $compiler ]]; then local -x CC=$compiler; fi
         pip_install --log "$build_log" --constraint "$repo/constraints.txt" --editable "$repo[$extras]"
-        check_compiled_part "$build_log"
+        check_compiled_library "$build_log"
         [[ ,$extras, != *,jpeg,* ]] || ensure_turbojpeg
         fingerprint_of_install >"$stamp" # now, when the file built is there
     fi

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fastdata.errors import ShardCorruptError
+from fastdata.native.crops import CROP, OTHER_CODEC
 from fastdata.schema import (
     ArrayField,
     BytesField,
@@ -55,6 +56,11 @@ class MemoryImages:
         assert top + height <= self.heights[place], window
         assert left + width <= self.widths[place], window
         return self.read(place)[top : top + height, left : left + width], 1
+
+    def crops(self) -> Any:
+        crops = np.zeros(len(self.heights), CROP)
+        crops["codec"] = OTHER_CODEC  # they lie in no file
+        return crops
 
     def read_ahead(self) -> None:
         self.data.read_ahead += self.indices.tolist()

@@ -25,8 +25,9 @@ from fastdata.codecs.encode import decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.jpeg_crop import cut_jpeg
 from fastdata.codecs.window import decode_window
 from fastdata.errors import ImageError, MissingExtraError, OptionError
+from fastdata.native.library import compiled
 
-NAMES = ["simplejpeg", "jpeg4py", "opencv", "pil"]
+NAMES = ["native", "simplejpeg", "jpeg4py", "opencv", "pil"]
 SIZES = [(8, 8), (15, 9), (9, 15), (33, 47), (64, 100)]
 
 # Of PIL this holds where it was built with libjpeg-turbo, as its wheels are.
@@ -237,9 +238,19 @@ def test_memory_that_does_not_fit_is_refused(decoder: JpegDecoder, out: Any) -> 
 # -- choosing ----------------------------------------------------------------------------------
 
 
-def test_auto_is_simplejpeg() -> None:
+def test_auto_is_the_compiled_decoder_where_there_is_one() -> None:
+    best = "native" if compiled() else "simplejpeg"
+    assert jpeg_decoder().name == best
+    assert jpeg_decoder("auto").name == best
+
+
+def test_without_the_compiled_library_its_decoder_is_an_error_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoders, "compiled", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"Install a C compiler.*'simplejpeg'"):
+        jpeg_decoder("native")
     assert jpeg_decoder().name == "simplejpeg"
-    assert jpeg_decoder("auto").name == "simplejpeg"
 
 
 def test_a_missing_library_is_an_error_with_the_install_line(
@@ -253,7 +264,9 @@ def test_a_missing_library_is_an_error_with_the_install_line(
 
 
 def test_an_unknown_decoder_is_an_error() -> None:
-    with pytest.raises(OptionError, match="no JPEG decoder 'turbo'; there are auto, simplejpeg, "):
+    with pytest.raises(
+        OptionError, match="no JPEG decoder 'turbo'; there are auto, native, simplejpeg, "
+    ):
         jpeg_decoder("turbo")  # type: ignore[arg-type]
 
 
@@ -421,7 +434,13 @@ def test_too_little_memory_is_an_error_of_the_image(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(decoders.JpegDecoder, "decode", decode)
     with pytest.raises(ImageError, match=r"not enough memory for an image of shape \(155"):
-        decode_window(memoryview(LARGE["grey"]), "jpeg", (155, 203, 3), (9, 9, 40, 40))
+        decode_window(
+            memoryview(LARGE["grey"]),
+            "jpeg",
+            (155, 203, 3),
+            (9, 9, 40, 40),
+            decoder=jpeg_decoder("simplejpeg"),
+        )
 
 
 def test_only_what_is_needed_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

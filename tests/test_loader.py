@@ -805,6 +805,11 @@ def test_processes_are_taken_where_they_are_forked_or_callables_need_them(
     assert chosen == expected
 
 
+def test_threads_are_taken_where_the_compiled_library_does_the_work() -> None:
+    chosen = engine_workers.choose_method(8, calls_python=False, releases_lock=True, context="fork")
+    assert chosen == "thread"
+
+
 def test_a_free_threaded_interpreter_takes_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     assert engine_workers.choose_method(8, calls_python=True, context="fork") == "thread"

@@ -354,15 +354,21 @@ def test_the_automatic_filter_is_close_to_pils_at_any_shrink(source: tuple[int, 
     # This noise is harsher than photographs, which give 54 dB in the mean.
     assert psnr(automatic, expected) > 33
     if max(source) >= 1.4 * 112:
-        np.testing.assert_array_equal(
-            automatic, run(geometry.resize(112, 112, "bilinear", True), image)
-        )
+        exact = run(geometry.resize(112, 112, "bilinear", True), image)
+        assert abs(automatic.astype(int) - exact).max() <= 2
     else:
         np.testing.assert_array_equal(
             automatic, run(geometry.resize(112, 112, "bilinear", False), image)
         )
 
 
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resizing as it is where fastdata's library was not compiled."""
+    monkeypatch.setattr(render_module, "compiled", lambda: False)
+
+
+@pytest.mark.usefixtures("uncompiled")
 def test_every_thread_makes_the_same_pixels_and_keeps_its_switch_of_ipp() -> None:
     image = photo(120, 130)
     geometry = Geometry.of([120], [130]).resize(112, 112)
@@ -381,6 +387,7 @@ def test_every_thread_makes_the_same_pixels_and_keeps_its_switch_of_ipp() -> Non
                 assert kept
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_the_switch_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError("no room")
@@ -391,6 +398,7 @@ def test_the_switch_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPatch) 
     assert not cv2.ipp.useIPP_NotExact()
 
 
+@pytest.mark.usefixtures("uncompiled")
 @pytest.mark.skipif("disabled" in cv2.ipp.getIppVersion(), reason="OpenCV without IPP")
 def test_linear_resizing_is_ipps() -> None:
     image = photo(150, 170)
@@ -407,6 +415,7 @@ def test_mild_bicubic_resizing_is_opencvs() -> None:
     np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.usefixtures("uncompiled")
 def test_builds_of_opencv_without_ipp_use_its_own_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render_module, "_IPP", None)
     image = photo(150, 170)

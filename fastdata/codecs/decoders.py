@@ -1,14 +1,16 @@
 """JPEG decoders: one behaviour, several libraries.
 
 ===========  =====================================================================
-simplejpeg   libjpeg-turbo's TurboJPEG, the fastest of them; always installed
+native       fastdata's own (`fastdata.native`), the fastest, and the only one that decodes
+             no more than a window needs; where a C compiler was at hand at the install
+simplejpeg   libjpeg-turbo's TurboJPEG, the fastest of the others; always installed
 jpeg4py      the system's TurboJPEG; the extra ``jpeg``
 opencv       OpenCV's libjpeg-turbo; does not notice damage in coded data
 pil          PIL's libjpeg-turbo, the slowest; does not notice it either
 ===========  =====================================================================
 
-All of them give the same pixels, bit for bit, at full size and at every factor: each is
-libjpeg-turbo with the accurate inverse DCT and smooth ("fancy") chroma upsampling.
+All of them give the same pixels, bit for bit, at full size and at every factor: each is, or
+does as, libjpeg-turbo with the accurate inverse DCT and smooth ("fancy") chroma upsampling.
 (So are PIL's own wheels; a PIL built against another libjpeg may differ
 in the last bits.  ``PIL.features.check("libjpeg_turbo")`` tells.)
 
@@ -32,10 +34,12 @@ from fastdata.codecs import Pixels
 from fastdata.codecs.image import decode_jpeg
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.errors import ImageError, MissingExtraError, OptionError
+from fastdata.native.crops import decode_jpeg as decode_compiled
+from fastdata.native.library import compiled
 
 __all__ = ["DecoderName", "JpegDecoder", "jpeg_decoder"]
 
-DecoderName: TypeAlias = Literal["auto", "simplejpeg", "jpeg4py", "opencv", "pil"]
+DecoderName: TypeAlias = Literal["auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"]
 
 _EOI = b"\xff\xd9"
 
@@ -102,6 +106,23 @@ class JpegDecoder(ABC):
         np.copyto(out, pixels)
         return out
 
+    def decode_window(
+        self,
+        data: bytes | memoryview,
+        channels: int,
+        size: tuple[int, int],
+        window: tuple[int, int, int, int],
+    ) -> Pixels | None:
+        """Decode a window (top, left, height, width) of a JPEG of this height and width.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            uint8, height x width x channels; None where the library decodes whole images only,
+            or refuses this one.
+        """
+        return None
+
     def _shape(
         self, data: bytes | memoryview, channels: int, factor: int, size: tuple[int, int] | None
     ) -> tuple[int, int, int]:
@@ -136,6 +157,38 @@ class JpegDecoder(ABC):
 
     def __repr__(self) -> str:
         return f"jpeg_decoder({self.name!r})"
+
+
+class _Native(JpegDecoder):
+    name = "native"
+
+    def __init__(self) -> None:
+        if not compiled():
+            raise MissingExtraError(
+                "the JPEG decoder 'native' is part of fastdata's compiled library, which was not "
+                "built, or is not for this processor, or is turned off by FASTDATA_NATIVE=0. "
+                "Install a C compiler (apt-get install gcc libc6-dev) and fastdata again; or use "
+                "the decoder 'simplejpeg'"
+            )
+
+    def _decode(
+        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
+    ) -> Pixels | None:
+        if factor > 1:
+            return None
+        pixels = np.empty(shape, np.uint8) if out is None else out
+        made = decode_compiled(data, shape[:2], (0, 0, *shape[:2]), pixels)
+        return pixels if made else None
+
+    def decode_window(
+        self,
+        data: bytes | memoryview,
+        channels: int,
+        size: tuple[int, int],
+        window: tuple[int, int, int, int],
+    ) -> Pixels | None:
+        pixels = np.empty((*window[2:], channels), np.uint8)
+        return pixels if decode_compiled(data, size, window, pixels) else None
 
 
 class _SimpleJpeg(JpegDecoder):
@@ -229,7 +282,7 @@ class _Pil(JpegDecoder):
 
 
 _DECODERS: dict[str, type[JpegDecoder]] = {
-    kind.name: kind for kind in (_SimpleJpeg, _Jpeg4py, _OpenCV, _Pil)
+    kind.name: kind for kind in (_Native, _SimpleJpeg, _Jpeg4py, _OpenCV, _Pil)
 }
 
 
@@ -238,8 +291,8 @@ def jpeg_decoder(name: DecoderName = "auto") -> JpegDecoder:
 
     Parameters
     ----------
-    name : {"auto", "simplejpeg", "jpeg4py", "opencv", "pil"}
-        ``auto`` is the fastest that is installed: simplejpeg, which always is.
+    name : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
+        ``auto`` is the fastest that is installed: native, else simplejpeg, which always is.
 
     Raises
     ------
@@ -248,7 +301,9 @@ def jpeg_decoder(name: DecoderName = "auto") -> JpegDecoder:
     OptionError
         If there is no such decoder.
     """
-    kind = _DECODERS.get("simplejpeg" if name == "auto" else name)
+    if name == "auto":
+        name = "native" if compiled() else "simplejpeg"
+    kind = _DECODERS.get(name)
     if kind is None:
         raise OptionError(
             f"there is no JPEG decoder {name!r}; there are auto, {', '.join(_DECODERS)}"

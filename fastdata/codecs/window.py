@@ -103,6 +103,10 @@ def _decode_jpeg(
 ) -> tuple[Pixels, int, int]:
     """Return pixels that cover a window, and where in the reduced picture the first one lies."""
     height, width, channels = shape
+    if factor == 1:
+        exact = decoder.decode_window(data, channels, (height, width), window)
+        if exact is not None:
+            return exact, window[0], window[1]
     worthwhile = height * width - window[2] * window[3] > _WORTH_CUTTING_PIXELS
     cut = cut_jpeg(data, window, factor) if worthwhile else None
     if cut is not None and cut.whole == (height, width):

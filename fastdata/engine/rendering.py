@@ -1,5 +1,11 @@
 """Render images straight into their places in a batch, many with one plan.
 
+raw, as they are        copied all at once
+cut, resized, flipped   one call of the compiled library for all of them, which leaves out what it
+                        does not understand, and images whose bytes are damaged
+
+The rest, or all where that library is not there:
+
 raw, small, one size    copied all at once, then cut and flipped all at once
 raw, large              a view of the file, cut, resized, flipped
 compressed              only what the crop needs is decoded, then resized, flipped
@@ -13,20 +19,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
+from fastdata.codecs.decoders import JpegDecoder
 from fastdata.codecs.resize import resize_box
 from fastdata.engine.tasks import Done, Images, RenderTask
 from fastdata.errors import ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
+from fastdata.native.crops import JPEG, OTHER_CODEC, render_crops
+from fastdata.native.library import compiled
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pipeline import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.pixel import PixelTable
-from fastdata.transforms.render import render
+from fastdata.transforms.render import antialiases, render
 from fastdata.transforms.stack import Stack, render_stack, stackable
 
 if TYPE_CHECKING:
     from fastdata.engine.work import BatchWork
 
 __all__ = ["render_task"]
+
+AT_ONCE = 4
+"""Images that are rendered before their pixels go through a table: so few stay in the cache."""
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -62,8 +74,10 @@ def _render_samples(
     """Render all image fields of samples; return the corrupt ones, by place in `indices`."""
     schema = work.dataset.schema
     images = {name: work.dataset.images(name, indices, work.decoder) for name in outputs}
+    geometry: Geometry | None = None
     crops: list[Crop] | None = None
     stack: Stack | None = None
+    whole = True  # nothing to be done one by one
     if work.pipeline.geometry is not None and images:
         heights = np.stack([stored.heights for stored in images.values()])
         widths = np.stack([stored.widths for stored in images.values()])
@@ -74,19 +88,27 @@ def _render_samples(
         for name, output in outputs.items():
             check_sizes_equal(name, geometry.height, geometry.width, output.shape, indices)
         if not geometry.identity:
-            if all(_is_small(stored) for stored in images.values()):
+            if not compiled() and all(_is_small(stored) for stored in images.values()):
                 stack = stackable(geometry)
-            crops = geometry.crops() if stack is None else None
+            whole = stack is not None
     else:
         for name, stored in images.items():
             check_sizes_equal(name, stored.heights, stored.widths, outputs[name].shape, indices)
     failed: dict[int, ShardCorruptError] = {}
     for name, stored in images.items():
         table, mask = work.tables.get(name), schema.images[name].mask
-        if crops is None and stored.all_raw:
-            failed |= _copy(stored, stack, outputs[name], table)
-        else:
-            failed |= _fill(stored, crops, outputs[name], table, mask, work.on_corrupt)
+        output = outputs[name]
+        if whole and stored.all_raw:
+            failed |= _copy(stored, stack, output, table)
+            continue
+        left = np.arange(len(output))
+        if compiled():
+            planned = None if whole else geometry
+            left = _fill_compiled(stored, planned, work.decoder, output, table, mask)
+        if len(left) and not whole and crops is None:
+            assert geometry is not None
+            crops = geometry.crops()
+        failed |= _fill(stored, left, crops, output, table, mask, work.on_corrupt)
         done.nbytes += int(stored.lengths.sum())
     return failed
 
@@ -125,18 +147,54 @@ def _copy(
     return failed
 
 
+def _fill_compiled(
+    stored: Images,
+    geometry: Geometry | None,
+    decoder: JpegDecoder,
+    output: NDArray[Any],
+    table: PixelTable | None,
+    mask: bool,
+) -> Indices:
+    """Make images of one field, [m, H, W, C], by the compiled library; return the places left."""
+    crops = stored.crops()
+    if decoder.name != "native":
+        crops["codec"][crops["codec"] == JPEG] = OTHER_CODEC
+    if geometry is not None:
+        plain = geometry.plain_crops
+        if plain is None or (mask and plain.resized):
+            return np.arange(len(output))
+        crops["codec"][plain.reduced] = OTHER_CODEC
+        for name, values in zip(("top", "left", "rows", "columns"), plain.windows, strict=True):
+            crops[name] = values
+        crops["flip"] = geometry.flip
+        if plain.automatic:
+            crops["antialias"] = antialiases(*plain.windows[2:], *output.shape[1:3])
+    if table is None:
+        return render_crops(crops, output)
+    remaining = []
+    scratch = np.empty((AT_ONCE, *output.shape[1:]), np.uint8)
+    for start in range(0, len(output), AT_ONCE):
+        part = crops[start : start + AT_ONCE]
+        pixels = scratch[: len(part)]
+        remaining.append(start + render_crops(part, pixels))
+        tall = (-1, *output.shape[2:])
+        table.apply(pixels.reshape(tall), output[start : start + len(part)].reshape(tall))
+    return np.concatenate(remaining) if remaining else np.empty(0, np.int64)
+
+
 def _fill(
     stored: Images,
+    places: Indices,
     crops: list[Crop] | None,
     output: NDArray[Any],
     table: PixelTable | None,
     mask: bool,
     on_corrupt: str,
 ) -> dict[int, ShardCorruptError]:
-    """Make the images of one field, [m, H, W, C]."""
+    """Make those images of one field, [m, H, W, C], that stand at `places`, one by one."""
     failed: dict[int, ShardCorruptError] = {}
     scratch = np.empty(output.shape[1:], np.uint8) if table else None
-    for at in range(len(output)):
+    for at in places.tolist():
         target = output[at] if scratch is None else scratch
         try:
             if crops is None:

@@ -25,6 +25,8 @@ from fastdata.engine.rendering import render_task
 from fastdata.engine.samples import make_samples
 from fastdata.engine.tasks import Done, PackedData, ReadAheadTask, RenderTask
 from fastdata.errors import ShardCorruptError
+from fastdata.native.crops import JPEG, RAW
+from fastdata.native.library import compiled
 from fastdata.random import Draws, operation_id
 from fastdata.transforms.pipeline import Pipeline
 from fastdata.transforms.pixel import PixelTable
@@ -101,6 +103,22 @@ class BatchWork:
         if isinstance(task, RenderTask):
             return render_task(self, task, memory)
         return make_samples(self, task, memory)
+
+    @property
+    def releases_lock(self) -> bool:
+        """Whether nearly all of the work is done without the interpreter's lock.
+
+        That is so where the compiled library makes the images: raw ones and JPEGs, without
+        callables.  Judged by the first sample.
+        """
+        if not (compiled() and self.pipeline.direct and len(self.dataset)):
+            return False
+        first = np.zeros(1, np.int64)
+        names = self.dataset.schema.images
+        codecs = [self.dataset.images(n, first, self.decoder).crops()["codec"][0] for n in names]
+        return all(
+            codec == RAW or (codec == JPEG and self.decoder.name == "native") for codec in codecs
+        )
 
     def _read_ahead(self, indices: Indices) -> None:
         """Ask for bytes, and less often where they turn out to be in memory already."""

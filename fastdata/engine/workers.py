@@ -55,7 +55,11 @@ class WorkerOptions:
 
 
 def choose_method(
-    num_workers: int, *, calls_python: bool, context: str | BaseContext | None = None
+    num_workers: int,
+    *,
+    calls_python: bool,
+    releases_lock: bool = False,
+    context: str | BaseContext | None = None,
 ) -> WorkerMethod:
     """Return what ``worker_method="auto"`` means.
 
@@ -64,20 +68,23 @@ def choose_method(
     num_workers : int
     calls_python : bool
         Whether Python functions of the user's run on each sample.
+    releases_lock : bool
+        Whether the compiled library does nearly all of the work.
     context : str or multiprocessing context, optional
         How processes would be started.
 
     Notes
     -----
-    Python code runs in one thread at a time, except in a free-threaded
-    interpreter, and threads that wait for each other lose more than that time:
-    two processes make 1.1 times as many JPEGs as two threads, 1.2 times as many
-    raw images that are resized, and 1.6 times as many raw ones of 32 x 32
-    (``docs/design/loading.md``).  Processes that are not forked take
-    seconds to start, and a script that is made for them: only callables are
-    worth that without being asked for.
+    What the compiled library does scales with threads as with processes, and they
+    start at once and share all memory.  Other Python code runs in one thread at a
+    time, except in a free-threaded interpreter, and threads that wait for each other
+    lose more than that time: without that library, two processes make 1.1 times as
+    many JPEGs as two threads, 1.2 times as many raw images that are resized, and 1.6
+    times as many raw ones of 32 x 32 (``docs/design/loading.md``).  Processes that
+    are not forked take seconds to start, and a script that is made for them: only
+    callables are worth that without being asked for.
     """
-    if num_workers <= 1 or not getattr(sys, "_is_gil_enabled", lambda: True)():
+    if num_workers <= 1 or releases_lock or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return "thread"
     return "process" if calls_python or _forks(context) else "thread"
 

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.formats.layout import checksum
+from fastdata.native.crops import copy_rows
+from fastdata.native.library import compiled
 
 __all__ = ["gather_rows"]
 
@@ -72,6 +74,13 @@ def gather_rows(
         if length > len(memory):
             return np.asarray(bad, np.intp)
         offsets = np.where(outside, 0, offsets)
+    if compiled() and out.flags.c_contiguous:
+        # Copied all at once: what is hashed is read again, but only the first time it is read.
+        copy_rows(memory, offsets, length, out)
+        if checksums is not None:
+            pairs = zip(out, checksums.tolist(), strict=True)
+            bad += [k for k, (row, due) in enumerate(pairs) if checksum(row) != due]
+        return np.unique(np.asarray(bad, np.intp))
     if checksums is None and length >= LONG_ROW_BYTES and not bad and _torch_may_copy():
         _select_rows(memory, offsets, length, out)
         return np.empty(0, np.intp)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,11 @@ class ShardReader:
     def data(self) -> memoryview:
         """The file without its footer."""
         return self._data
+
+    @cached_property
+    def address(self) -> int:
+        """Where `data` begins in memory, for who hands it to other libraries than Python's."""
+        return int(np.frombuffer(self._data, np.uint8).ctypes.data)
 
     def will_need(self, starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
         """Ask the system to read these ranges of the file, int64 [n] each, soon.

@@ -1,4 +1,230 @@
-/* What Python calls: a task's crops, all at once. */
-#include "fastdata.h"
+/* The way of many crops: stored bytes -> window -> resize -> flip -> their places in a batch.
 
-int fd_version(void) { return FD_VERSION; }
+   One call takes all crops of a task, so that what is around them is paid once, and no lock of
+   Python's is held meanwhile.  A crop that is refused (`status`) has undefined pixels; the others
+   do not mind. */
+
+#include "fastdata.h"
+#include "jpeg.h"
+#include "resize.h"
+
+#if FD_HAS_AVX2
+#include <immintrin.h>
+#endif
+#include <stdlib.h>
+#include <string.h>
+
+/* Raised when anything that Python relies on changes: fastdata/native/__init__.py has it too. */
+#define VERSION 1
+
+enum { RAW = 0, JPEG = 1 };
+
+/* One crop; fastdata/native/__init__.py has the same as a NumPy dtype. */
+typedef struct {
+    const uint8_t *data; /* stored bytes */
+    uint64_t size;
+    int32_t codec;
+    int32_t height, width;              /* of the whole image */
+    int32_t top, left, rows, columns;   /* the window, inside it */
+    int32_t antialias;
+    int32_t flip;
+    int32_t status;                     /* answer: FD_OK, FD_REFUSED or FD_NO_MEMORY */
+} fd_crop;
+
+FD_EXPORT int fd_version(void) { return VERSION; }
+
+/* Whether this processor has what makes the library faster than others. */
+FD_EXPORT int fd_is_fast(void) { return fd_may_use_avx2(); }
+
+int fd_scratch_reserve(fd_scratch *scratch, size_t size) {
+    if (size <= scratch->size) return FD_OK;
+    free(scratch->memory);
+    scratch->memory = malloc(size);
+    scratch->size = scratch->memory ? size : 0;
+    return scratch->memory ? FD_OK : FD_NO_MEMORY;
+}
+
+/* ---- Processors ------------------------------------------------------------------------------ */
+
+static int portable_only;
+
+FD_EXPORT void fd_use_portable(int only) { portable_only = only; }
+
+int fd_may_use_avx2(void) {
+#if FD_HAS_AVX2
+    return !portable_only && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+#else
+    return 0;
+#endif
+}
+
+/* Copy what will not be read again soon.
+
+   Written past the cache, as a batch of 38 MB leaves it before it is read: otherwise every line
+   is read from memory before it is overwritten, a third of all that is moved. */
+#define STREAM_FROM 16384
+
+#if FD_HAS_AVX2
+FD_BEGIN_AVX2
+static void stream_avx2(uint8_t *out, const uint8_t *in, size_t length) {
+    size_t head = (32 - ((uintptr_t)out & 31)) & 31;
+    memcpy(out, in, head);
+    size_t at = head;
+    for (; at + 128 <= length; at += 128) {
+        for (int i = 0; i < 128; i += 32)
+            _mm256_stream_si256((__m256i *)(out + at + i), _mm256_loadu_si256((const __m256i *)(in + at + i)));
+    }
+    memcpy(out + at, in + at, length - at);
+    _mm_sfence();
+}
+FD_END_AVX2
+#endif
+
+static void fd_copy(uint8_t *out, const uint8_t *in, size_t length) {
+#if FD_HAS_AVX2
+    if (length >= STREAM_FROM && fd_may_use_avx2()) {
+        stream_avx2(out, in, length);
+        return;
+    }
+#endif
+    memcpy(out, in, length);
+}
+
+/* ---- Raw images ------------------------------------------------------------------------------ */
+
+typedef struct {
+    const uint8_t *first; /* first pixel of the window */
+    const uint8_t *end;   /* of the stored bytes */
+    size_t stride, row_bytes;
+    uint8_t *last;        /* for rows so near the end that nothing may be read behind them */
+} raw_window;
+
+/* Copy pixels in opposite order. */
+static void mirror(const uint8_t *in, size_t count, int32_t channels, uint8_t *out) {
+    in += (count - 1) * (size_t)channels;
+    if (channels == 3)
+        for (size_t i = 0; i < count; i++, in -= 3, out += 3) {
+            out[0] = in[0];
+            out[1] = in[1];
+            out[2] = in[2];
+        }
+    else
+        for (size_t i = 0; i < count; i++, in -= channels)
+            for (int32_t c = 0; c < channels; c++) *out++ = in[c];
+}
+
+/* Rows of a window lie apart, often each in a page of its own, where processors do not look ahead. */
+#define ROWS_AHEAD 8
+
+static void prefetch_rows(const uint8_t *first, int32_t count, size_t stride, size_t bytes) {
+    for (int32_t y = 0; y < count; y++, first += stride)
+        for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(first + at);
+}
+
+/* A window that is not resized may reach beyond the image, where it is zero. */
+static int copy_window(const fd_crop *crop, int32_t channels, uint8_t *out) {
+    const size_t n = (size_t)channels, stride = (size_t)crop->width * n, row_bytes = (size_t)crop->columns * n;
+    const int64_t left = crop->left, right = left + crop->columns;
+    const int32_t from = left < 0 ? 0 : left > crop->width ? crop->width : (int32_t)left;
+    const int32_t to = right > crop->width ? crop->width : right < from ? from : (int32_t)right;
+    const size_t before = (size_t)(from - left) * n, inside = (size_t)(to - from) * n;
+    for (int32_t y = 0; y < crop->rows; y++, out += row_bytes) {
+        const int64_t source_y = (int64_t)crop->top + y;
+        if (source_y < 0 || source_y >= crop->height || !inside) {
+            memset(out, 0, row_bytes);
+            continue;
+        }
+        const uint8_t *in = crop->data + (size_t)source_y * stride + (size_t)from * n;
+        /* Mirrored, what was before is behind. */
+        const size_t lead = crop->flip ? row_bytes - before - inside : before;
+        memset(out, 0, lead);
+        if (crop->flip) mirror(in, inside / n, channels, out + lead);
+        else memcpy(out + lead, in, inside);
+        memset(out + lead + inside, 0, row_bytes - lead - inside);
+    }
+    return FD_OK;
+}
+
+static const uint8_t *raw_row(void *source, int32_t y) {
+    raw_window *raw = source;
+    const uint8_t *row = raw->first + (size_t)y * raw->stride;
+    prefetch_rows(row + ROWS_AHEAD * raw->stride, 1, raw->stride, raw->row_bytes);
+    if ((size_t)(raw->end - row) >= raw->row_bytes + FD_ROW_PADDING) return row;
+    return memcpy(raw->last, row, raw->row_bytes);
+}
+
+/* ---- Crops ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    fd_jpeg *jpeg;
+    fd_scratch resizing, row;
+} workshop;
+
+static int render(workshop *shop, const fd_crop *crop, uint8_t *out, int32_t out_height, int32_t out_width,
+                  int32_t channels) {
+    fd_row *row;
+    void *source;
+    raw_window raw;
+    if (crop->codec == JPEG) {
+        if (!shop->jpeg && !(shop->jpeg = fd_jpeg_new())) return FD_NO_MEMORY;
+        int status = fd_jpeg_open(shop->jpeg, crop->data, crop->size, crop->height, crop->width, channels,
+                                  crop->top, crop->left, crop->rows, crop->columns);
+        if (status) return status;
+        row = fd_jpeg_row;
+        source = shop->jpeg;
+    } else if (crop->codec == RAW) {
+        if (crop->height < 1 || crop->width < 1 || crop->rows < 1 || crop->columns < 1) return FD_REFUSED;
+        raw.stride = (size_t)crop->width * (size_t)channels;
+        if (crop->size != raw.stride * (size_t)crop->height) return FD_REFUSED;
+        if (crop->rows == out_height && crop->columns == out_width) return copy_window(crop, channels, out);
+        if (crop->top < 0 || crop->left < 0 || crop->rows > crop->height - crop->top ||
+            crop->columns > crop->width - crop->left)
+            return FD_REFUSED;
+        raw.row_bytes = (size_t)crop->columns * (size_t)channels;
+        raw.first = crop->data + (size_t)crop->top * raw.stride + (size_t)crop->left * (size_t)channels;
+        raw.end = crop->data + crop->size;
+        if (fd_scratch_reserve(&shop->row, raw.row_bytes + FD_ROW_PADDING)) return FD_NO_MEMORY;
+        raw.last = shop->row.memory;
+        row = raw_row;
+        source = &raw;
+    } else {
+        return FD_REFUSED;
+    }
+    fd_resize_shape shape = {
+        .height = crop->rows,
+        .width = crop->columns,
+        .out_height = out_height,
+        .out_width = out_width,
+        .channels = channels,
+        .antialias = crop->antialias,
+        .flip = crop->flip,
+    };
+    return fd_resize(&shape, row, source, out, &shop->resizing);
+}
+
+/* Make crops of one size, each out_height x out_width x channels, one behind the other in `out`. */
+FD_EXPORT void fd_render_crops(fd_crop *crops, int64_t count, uint8_t *out, int32_t out_height,
+                               int32_t out_width, int32_t channels) {
+    workshop shop = {0};
+    size_t bytes = (size_t)out_height * (size_t)out_width * (size_t)channels;
+    for (int64_t i = 0; i < count; i++, out += bytes) {
+        const fd_crop *next = &crops[i + 1];
+        if (i + 1 < count && next->codec == RAW && next->rows >= ROWS_AHEAD) {
+            const size_t stride = (size_t)next->width * (size_t)channels;
+            prefetch_rows(next->data + (size_t)next->top * stride + (size_t)next->left * (size_t)channels,
+                          ROWS_AHEAD, stride, (size_t)next->columns * (size_t)channels);
+        }
+        crops[i].status = render(&shop, &crops[i], out, out_height, out_width, channels);
+    }
+    fd_jpeg_free(shop.jpeg);
+    free(shop.resizing.memory);
+    free(shop.row.memory);
+}
+
+/* ---- Whole raw images -------------------------------------------------------------------------- */
+
+/* Copy memory[offsets[i] .. + length] to out + i * length for every i; all lie inside `memory`. */
+FD_EXPORT void fd_gather_rows(const uint8_t *memory, const int64_t *offsets, int64_t count, size_t length,
+                              uint8_t *out) {
+    for (int64_t i = 0; i < count; i++, out += length) fd_copy(out, memory + offsets[i], length);
+}

@@ -1,14 +1,56 @@
-/* What every source of the compiled part shares: its version, and what it shows to the outside. */
+/* What the parts of the compiled library share. */
 #ifndef FD_FASTDATA_H
 #define FD_FASTDATA_H
 
-/* Raised, together with VERSION in __init__.py, by every change of an exported function's
-   arguments or results: a build of another version is refused when it is loaded. */
-#define FD_VERSION 1
+#include <stddef.h>
+#include <stdint.h>
 
-/* All else is hidden (-fvisibility=hidden): our names cannot meet those of another library. */
+#if defined(_WIN32)
+#define FD_EXPORT __declspec(dllexport)
+#else
 #define FD_EXPORT __attribute__((visibility("default")))
+#endif
 
-FD_EXPORT int fd_version(void);
+/* Everything here is compiled twice on x86: for any processor, and for those with AVX2. */
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define FD_HAS_AVX2 1
+#else
+#define FD_HAS_AVX2 0
+#endif
+
+/* What lies between the two is compiled for AVX2; needs a compiler that knows one of these pragmas. */
+#if defined(__clang__)
+#define FD_BEGIN_AVX2                                                                              \
+    _Pragma("clang attribute push(__attribute__((target(\"avx2,bmi,bmi2,lzcnt\"))), apply_to = function)")
+#define FD_END_AVX2 _Pragma("clang attribute pop")
+#else
+#define FD_BEGIN_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,bmi,bmi2,lzcnt\")")
+#define FD_END_AVX2 _Pragma("GCC pop_options")
+#endif
+
+/* Whether this processor has AVX2, and nobody asked to go without. */
+int fd_may_use_avx2(void);
+
+enum {
+    FD_OK = 0,
+    FD_REFUSED = 1, /* damaged, or of a kind that is left to others */
+    FD_NO_MEMORY = 2,
+};
+
+/* Bytes behind a row of pixels that may be read, whatever they are. */
+#define FD_ROW_PADDING 32
+
+/* Returns row y of a picture, with FD_ROW_PADDING more bytes.  y never decreases from call to
+   call; the pointer holds until the next. */
+typedef const uint8_t *fd_row(void *source, int32_t y);
+
+/* Memory that grows as it must and is used again for the next image. */
+typedef struct {
+    void *memory;
+    size_t size;
+} fd_scratch;
+
+/* Have `size` bytes, whatever they are; FD_OK or FD_NO_MEMORY. */
+int fd_scratch_reserve(fd_scratch *scratch, size_t size);
 
 #endif

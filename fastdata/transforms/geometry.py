@@ -69,6 +69,27 @@ class Crop(NamedTuple):
     program: Program
 
 
+class PlainCrops(NamedTuple):
+    """Images that are cut to a window, resized and flipped, no more.
+
+    Attributes
+    ----------
+    windows : (top, left, height, width)
+        int64 [n] each; they may reach beyond the image.
+    reduced : ndarray of bool, shape [n]
+        Whether the picture is to be reduced while it is decoded.
+    resized : bool
+        Whether any is resized: bilinearly.
+    automatic : bool
+        Whether that is antialiased where it shrinks by more than a little, else nowhere.
+    """
+
+    windows: tuple[Ints, Ints, Ints, Ints]
+    reduced: NDArray[np.bool_]
+    resized: bool
+    automatic: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Windows:
     """One window an image, int64 [n] each."""
@@ -210,7 +231,8 @@ class Geometry:
                 steps = (moved, *steps[1:])
         windows = zip(*(part.tolist() for part in region), strict=True)
         rest = replace(self, steps=steps).programs()
-        return list(map(Crop, windows, _reductions(steps, region[2], region[3]), rest))
+        factors = _reductions(steps, region[2], region[3]).tolist()
+        return list(map(Crop, windows, factors, rest))
 
     @property
     def only_window(self) -> tuple[Ints, Ints, Ints, Ints] | None:
@@ -227,6 +249,28 @@ class Geometry:
             return None
         return first.top, first.left, first.height, first.width
 
+    @property
+    def plain_crops(self) -> PlainCrops | None:
+        """The windows and resizes, if those, bilinear and one a sample, are all there is but flips.
+
+        None if there is more, or ``antialias=True`` asks for another library's pixels.
+        """
+        steps = self.steps
+        top = left = np.zeros_like(self.source_height)
+        windows = top, left, self.source_height, self.source_width
+        if steps and isinstance(steps[0], _Windows):
+            first, steps = steps[0], steps[1:]
+            windows = first.top, first.left, first.height, first.width
+        if not steps:
+            return PlainCrops(windows, np.zeros(len(self), np.bool_), False, False)
+        scale = steps[0]
+        if len(steps) > 1 or not isinstance(scale, _Scales):
+            return None
+        if scale.interpolation != "bilinear" or scale.antialias:
+            return None
+        reduced = _reductions(steps, windows[2], windows[3]) > 1
+        return PlainCrops(windows, reduced, True, scale.antialias is None)
+
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
         rows = [step.rows() for step in self.steps]
@@ -234,7 +278,7 @@ class Geometry:
         return list(map(Program, operations, self.flip.tolist()))
 
 
-def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints) -> list[int]:
+def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints) -> Ints:
     """Return by how much pixels of these sizes may be reduced before `steps`.
 
     As far as the first resize leaves room for: an image that is twice its
@@ -246,7 +290,7 @@ def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints
         or first.antialias is not None
         or first.interpolation == "nearest"
     ):
-        return [1] * len(height)
+        return np.ones_like(height)
     room = np.minimum(height // np.maximum(first.height, 1), width // np.maximum(first.width, 1))
-    factors: list[int] = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1).tolist()
+    factors: Ints = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)
     return factors

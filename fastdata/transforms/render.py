@@ -29,14 +29,18 @@ settings are left alone.
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.codecs.resize import resize_pixels
+from fastdata.native.crops import resize as resize_compiled
+from fastdata.native.library import compiled
 from fastdata.transforms.geometry import Program, Scale, Window
 
-__all__ = ["MILD_SHRINK", "render"]
+__all__ = ["antialiases", "render"]
 
 MILD_SHRINK = 1.4
 """Shrink in either direction from which on ``antialias=None`` antialiases.
@@ -86,6 +90,11 @@ def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) 
         np.copyto(out, image)
 
 
+def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
+    """Return where a resize from rows x columns to height x width is antialiased unless told."""
+    return (rows >= MILD_SHRINK * height) | (columns >= MILD_SHRINK * width)
+
+
 def _cut(image: Pixels, window: Window, out: Pixels | None) -> Pixels:
     """Return the window: a view where it lies inside the image, else padded."""
     rows, columns, channels = image.shape
@@ -109,8 +118,15 @@ def _resize(image: Pixels, scale: Scale, out: Pixels | None, mask: bool) -> Pixe
     if rows == height and columns == width:
         return image
     nearest = mask or interpolation == "nearest"
+    if interpolation == "bilinear" and antialias is not True and not nearest and compiled():
+        wide = antialias is None and antialiases(rows, columns, height, width)
+        if out is None:
+            out = np.empty((height, width, channels), np.uint8)
+        if resize_compiled(image, out, antialias=bool(wide)):
+            return out
+        raise MemoryError(f"there is not enough memory to resize {image.shape} to {out.shape}")
     if antialias is None:
-        antialias = rows >= MILD_SHRINK * height or columns >= MILD_SHRINK * width
+        antialias = bool(antialiases(rows, columns, height, width))
     if antialias and not nearest:
         # Made contiguous here: PyTorch would do it too, but on several threads,
         # which gets in the way of the other workers.

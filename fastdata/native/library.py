@@ -1,0 +1,79 @@
+"""Find and load the compiled library, once a process."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import warnings
+
+__all__ = ["compiled", "library"]
+
+VERSION = 1
+"""Of the interface; ``VERSION`` in crops.c is the same."""
+
+_MODULE = "fastdata.native._native"
+
+
+def compiled() -> bool:
+    """Return whether the compiled library is there and to be used."""
+    return library() is not None
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the compiled library; None where it is not there, or not to be used.
+
+    It is not used where ``FASTDATA_NATIVE=0`` is set, nor on processors without AVX2, where other
+    libraries are faster.
+
+    Warns
+    -----
+    RuntimeWarning
+        If it does not fit these Python files: built before they changed, or for another machine.
+    """
+    if os.environ.get("FASTDATA_NATIVE") == "0":
+        return None
+    found = importlib.util.find_spec(_MODULE)
+    if found is None or found.origin is None:
+        return None
+    try:
+        loaded = ctypes.CDLL(found.origin)
+        version = int(loaded.fd_version())
+    except (AttributeError, OSError) as error:
+        _warn(found.origin, str(error))
+        return None
+    if version != VERSION:
+        _warn(found.origin, f"its version is {version}, not {VERSION}")
+        return None
+    if not loaded.fd_is_fast():
+        return None
+    loaded.fd_render_crops.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_void_p,
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.c_int32,
+    ]
+    loaded.fd_render_crops.restype = None
+    loaded.fd_gather_rows.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    ]
+    loaded.fd_gather_rows.restype = None
+    return loaded
+
+
+def _warn(path: str, reason: str) -> None:
+    warnings.warn(
+        f"fastdata's compiled library {path} is not used, as it does not fit ({reason}); "
+        "everything works, but slower. Install fastdata again to build it anew (in the "
+        "repository's folder: pip install -e .)",
+        RuntimeWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,304 @@
+"""The compiled library: the same pixels as others make, whatever it is given."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from resize_reference import resize_reference
+from samples import photo
+
+from fastdata.codecs.encode import encode_jpeg
+from fastdata.native import library as native
+from fastdata.native.crops import CROP, JPEG, OTHER_CODEC, RAW, copy_rows, render_crops, resize
+
+needs_library = pytest.mark.skipif(
+    native.library() is None, reason="the compiled library is not here (no C compiler, or no AVX2)"
+)
+sides = st.integers(1, 70)
+
+
+@pytest.fixture(params=["avx2", "portable"])
+def code(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both kinds of code that the library has."""
+    compiled = native.library()
+    if compiled is None:
+        pytest.skip("the compiled library is not here")
+    compiled.fd_use_portable(request.param == "portable")
+    yield request.param
+    compiled.fd_use_portable(0)
+
+
+def crop_of(data: Any, codec: int, shape: tuple[int, int], /, **fields: Any) -> np.ndarray:
+    """Return one `CROP` of the whole image, with some fields changed; `data` is to be kept."""
+    crop = np.zeros(1, CROP)
+    pixels = np.frombuffer(data, np.uint8)
+    crop["data"], crop["size"], crop["codec"] = pixels.ctypes.data, pixels.nbytes, codec
+    crop["height"] = crop["rows"] = shape[0]
+    crop["width"] = crop["columns"] = shape[1]
+    for name, value in fields.items():
+        crop[name] = value
+    return crop
+
+
+def render(
+    data: Any, codec: int, shape: tuple[int, int], out: np.ndarray, /, **fields: Any
+) -> list[int]:
+    """Render one crop; return the places that were refused."""
+    return render_crops(crop_of(data, codec, shape, **fields), out).tolist()
+
+
+# -- resizing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_resizing_is_that_of_plain_python(channels: int) -> None:
+    @settings(max_examples=60, deadline=None)
+    @given(sides, sides, sides, sides, st.booleans(), st.integers(0, 99))
+    def check(height: int, width: int, rows: int, columns: int, antialias: bool, seed: int) -> None:
+        image = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
+        out = np.empty((rows, columns, channels), np.uint8)
+        assert resize(image, out, antialias=antialias)
+        expected = resize_reference(image, (rows, columns), antialias=antialias)
+        np.testing.assert_array_equal(out, expected)
+
+    check()
+
+
+@pytest.mark.usefixtures("code")
+def test_a_window_of_a_raw_image_is_resized_and_mirrored() -> None:
+    image = photo(90, 121)
+    crop = crop_of(image, RAW, (90, 121), top=11, left=60, rows=79, columns=61, flip=1)
+    out = np.empty((1, 40, 50, 3), np.uint8)
+    assert len(render_crops(crop, out)) == 0
+    expected = resize_reference(image[11:, 60:], (40, 50), antialias=False, flip=True)
+    np.testing.assert_array_equal(out[0], expected)
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_windows_of_raw_images_are_zero_beyond_the_image(channels: int) -> None:
+    corners = st.integers(-30, 30)
+
+    @settings(max_examples=100, deadline=None)
+    @given(sides, sides, corners, corners, sides, sides, st.booleans())
+    def check(
+        height: int, width: int, top: int, left: int, rows: int, columns: int, flip: bool
+    ) -> None:
+        image = np.random.default_rng(0).integers(1, 256, (height, width, channels), np.uint8)
+        out = np.full((1, rows, columns, channels), 77, np.uint8)
+        window = {"top": top, "left": left, "rows": rows, "columns": columns, "flip": flip}
+        assert render(image, RAW, (height, width), out, **window) == []
+        framed = np.pad(image, ((100, 100), (100, 100), (0, 0)))
+        expected = framed[top + 100 :, left + 100 :][:rows, :columns]
+        np.testing.assert_array_equal(out[0], expected[:, ::-1] if flip else expected)
+
+    check()
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize(("size", "extreme"), [((1, 1), 255), ((2, 3), 0), ((300, 5), 255)])
+def test_a_plain_picture_stays_as_it_is_at_any_size(size: tuple[int, int], extreme: int) -> None:
+    image = np.full((*size, 3), extreme, np.uint8)
+    for target in ((1, 1), (7, 200), (64, 3)):
+        for antialias in (False, True):
+            out = np.full((*target, 3), 77, np.uint8)
+            assert resize(image, out, antialias=antialias)
+            assert (out == extreme).all()
+
+
+@needs_library
+@pytest.mark.parametrize("source", [(300, 411), (512, 350), (800, 600)])
+def test_antialiased_resizing_is_pils(source: tuple[int, int]) -> None:
+    image = photo(*source)
+    out = np.empty((224, 224, 3), np.uint8)
+    assert resize(image, out, antialias=True)
+    expected = np.asarray(Image.fromarray(image).resize((224, 224), Image.Resampling.BILINEAR))
+    # PIL rounds to 8 bits between the two directions.
+    assert abs(out.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.usefixtures("code")
+def test_nothing_is_written_outside_the_places_of_crops() -> None:
+    image = photo(50, 60)
+    crops = np.concatenate([crop_of(image, RAW, (50, 60)) for _ in range(3)])
+    crops["codec"][1] = OTHER_CODEC
+    memory = np.full((5, 33, 35, 3), 77, np.uint8)
+    assert render_crops(crops, memory[1:4]).tolist() == [1]
+    assert (memory[[0, 2, 4]] == 77).all()
+
+
+# -- JPEG ----------------------------------------------------------------------------------------
+
+
+def jpeg(pixels: np.ndarray, kind: str, quality: int) -> bytes:
+    if kind == "packed":
+        return encode_jpeg(pixels, quality)
+    subsampling, interval = kind.split()
+    file = io.BytesIO()
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    options = {"restart_marker_blocks": int(interval)} if int(interval) else {}
+    image.save(file, "JPEG", quality=quality, subsampling=subsampling, **options)
+    return file.getvalue()
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("colours", [1, 3])
+@pytest.mark.parametrize("kind", ["packed", "4:2:0 0", "4:2:0 3", "4:2:2 2", "4:4:4 5", "4:4:4 0"])
+def test_windows_of_jpegs_are_those_of_the_whole(kind: str, colours: int) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        height, width = data.draw(st.integers(1, 80)), data.draw(st.integers(5, 80))
+        quality, channels = (
+            data.draw(st.sampled_from([30, 90, 100])),
+            data.draw(st.sampled_from([1, 3])),
+        )
+        top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+        rows = data.draw(st.integers(1, height - top))
+        columns = data.draw(st.integers(1, width - left))
+        file = jpeg(photo(height, width, colours), kind, quality)
+        whole = simplejpeg.decode_jpeg(file, "RGB" if channels == 3 else "GRAY")
+        window = {"top": top, "left": left, "rows": rows, "columns": columns}
+        out = np.empty((1, rows, columns, channels), np.uint8)
+        assert render(file, JPEG, (height, width), out, **window) == []
+        expected = whole.reshape(height, width, channels)[top : top + rows, left : left + columns]
+        np.testing.assert_array_equal(out[0], expected)
+
+    check()
+
+
+@pytest.mark.usefixtures("code")
+def test_every_colour_is_converted_as_libjpeg_does() -> None:
+    # Plain squares of 8 x 8, so that what is decoded is what was coded, for many colours.
+    colours = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)
+    file = jpeg(colours.repeat(8, 0).repeat(8, 1), "4:4:4 0", 100)
+    out = np.empty((1, 512, 512, 3), np.uint8)
+    assert render(file, JPEG, (512, 512), out) == []
+    np.testing.assert_array_equal(out[0], simplejpeg.decode_jpeg(file))
+
+
+def progressive() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(photo(40, 50)).save(file, "JPEG", progressive=True)
+    return file.getvalue()
+
+
+def cmyk() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(photo(40, 50)).convert("CMYK").save(file, "JPEG")
+    return file.getvalue()
+
+
+@needs_library
+@pytest.mark.parametrize("made", [progressive, cmyk, lambda: b"", lambda: b"\xff\xd8\xff\xd9"])
+def test_what_it_does_not_understand_is_refused(made: Any) -> None:
+    out = np.empty((1, 40, 50, 3), np.uint8)
+    assert render(made(), JPEG, (40, 50), out) == [0]
+
+
+@needs_library
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top": -1},
+        {"left": 1},
+        {"rows": 0},
+        {"rows": 41},
+        {"columns": 2**31 - 1},
+        {"height": 39},
+        {"width": 51},
+        {"height": 0},
+        {"size": 100},
+        {"codec": 7},
+    ],
+)
+@pytest.mark.parametrize("codec", [RAW, JPEG])
+def test_what_does_not_fit_is_refused(codec: int, fields: dict[str, int]) -> None:
+    image = photo(40, 50)
+    data = image.tobytes() if codec == RAW else encode_jpeg(image)
+    out = np.empty((1, 20, 25, 3), np.uint8)
+    assert render(data, codec, (40, 50), out, **fields) == [0]
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("kind", ["packed", "4:2:0 0", "4:2:2 2"])
+def test_a_jpeg_cut_short_anywhere_is_refused(kind: str) -> None:
+    file = jpeg(photo(40, 50), kind, 80)
+    out = np.empty((1, 40, 50, 3), np.uint8)
+    for length in range(0, len(file), 7):
+        for end in (b"", b"\xff\xd9"):
+            cut = file[:length] + end
+            assert render(cut, JPEG, (40, 50), out) == [0], length
+
+
+@pytest.mark.usefixtures("code")
+def test_damage_never_makes_another_picture_of_what_libjpeg_accepts() -> None:
+    """Bits flipped anywhere: refused, or libjpeg-turbo's pixels, or beyond any camera's range."""
+    random = np.random.default_rng(5)
+    file = jpeg(photo(40, 50), "packed", 80)
+    out = np.empty((1, 40, 50, 3), np.uint8)
+    made = equal = 0
+    for _ in range(1500):
+        broken = bytearray(file)
+        broken[random.integers(2, len(file) - 2)] ^= 1 << random.integers(8)
+        if render(bytes(broken), JPEG, (40, 50), out):
+            continue
+        made += 1
+        try:
+            expected = simplejpeg.decode_jpeg(bytes(broken))
+        except ValueError:
+            continue  # a harmless oddity in the header, that simplejpeg minds
+        equal += bool((out[0] == expected).all())
+    assert made > 100
+    assert equal > 0.97 * made
+
+
+@needs_library
+def test_crops_do_not_mind_each_other_nor_threads() -> None:
+    sizes = [(40 + 3 * i, 50 + 5 * i) for i in range(12)]
+    files = [
+        jpeg(photo(*size), "packed" if i % 2 else "4:4:4 3", 85) for i, size in enumerate(sizes)
+    ]
+    files[5] = files[5][:300]
+    crops = np.concatenate([crop_of(f, JPEG, s) for f, s in zip(files, sizes, strict=True)])
+    alone = np.zeros((12, 32, 32, 3), np.uint8)
+    for i in range(12):
+        render_crops(crops[i : i + 1], alone[i : i + 1])
+    results = [np.zeros_like(alone) for _ in range(4)]
+
+    def work(out: np.ndarray) -> None:
+        for _ in range(20):
+            assert render_crops(crops.copy(), out).tolist() == [5]
+
+    threads = [threading.Thread(target=work, args=(out,)) for out in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for out in results:
+        np.testing.assert_array_equal(np.delete(out, 5, 0), np.delete(alone, 5, 0))
+
+
+# -- copying -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("length", [1, 31, 3072, 16_384, 50_001])
+def test_rows_are_copied_from_and_to_any_address(length: int) -> None:
+    memory = np.random.default_rng(0).integers(0, 256, 3 * length + 100, np.uint8)
+    offsets = np.array([0, 2 * length + 100, 33, 33, length])
+    frame = np.full(5 * length + 2, 77, np.uint8)
+    out = frame[1:-1].reshape(5, length)
+    copy_rows(memory, offsets, length, out)
+    np.testing.assert_array_equal(out, [memory[at : at + length] for at in offsets])
+    assert frame[0] == frame[-1] == 77
