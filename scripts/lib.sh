@@ -1,16 +1,19 @@
 # Shared by the scripts of this folder; source it, do not run it.
 #
 #   repo                          the repository's folder
-#   ensure_environment dev,jpeg   a Python environment with fastdata and those extras; sets $python
+#   ensure_environment dev,jpeg   a Python environment with fastdata and those extras; sets $python,
+#                                 and $compiler to a C compiler that works, empty if there is none
+#   require_compiled_library         has the tests demand the compiled library, where $compiler is one
 #
 # Read from the environment:
 #
 #   FASTDATA_PYTHON   the Python to use.  If it belongs to a virtual environment, that environment is
 #                     used and what is missing is installed there; if not, .venv is made with it.
 #   FASTDATA_VENV     where the environment is made instead of .venv
+#   CC                the C compiler to use instead of the first of cc, gcc and clang that works
 #
 # Nothing here costs more than a moment once the environment is there: a stamp in it records the
-# hash of what was asked for, and neither pip nor apt runs while that is the same.
+# hash of what was asked for, C sources included, and neither pip nor apt runs while that is the same.
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 oldest_python=3.10 # as requires-python in pyproject.toml says
@@ -103,16 +106,61 @@ ensure_turbojpeg() {
     say "Lost without it: the jpeg4py decoder. Everything else works; the other decoders bring their own."
 }
 
-# The compiled part is optional: pip does not say when it could not be made.
-report_compiled() {
-    compgen -G "$repo/fastdata/native/_native*.so" >/dev/null && return
-    say "The compiled part of fastdata could not be made (no C compiler?). Everything works without it, at half the speed." \
-        "To have it: sudo apt install gcc libc6-dev, remove $stamp, and run this again."
+# Prints the C compiler to build with, if one works.
+find_compiler() {
+    local name names=(cc gcc clang)
+    [[ -z ${CC:-} ]] || names=("$CC")
+    for name in "${names[@]}"; do
+        # Run it: Debian's gcc can be there without libc6-dev, and then compiles nothing.  Not
+        # quoted: CC may have arguments.
+        # shellcheck disable=SC2086
+        if $name -std=c11 -fsyntax-only -x c - <<<'#include <stdlib.h>' >/dev/null 2>&1; then
+            printf '%s\n' "$name"
+            return
+        fi
+    done
 }
 
-# ensure_environment EXTRAS: sets $python
+# What the environment was made of: any change of it, or a loss of the file built, makes it anew.
+fingerprint_of_install() {
+    {
+        cat "$repo/pyproject.toml" "$repo/constraints.txt" "$repo"/fastdata/native/*.[ch]
+        # The folder's name is part of it: an editable install points to where the repository was.
+        printf '%s\n' "$repo" "${compiler:+has a compiler}" "$repo"/fastdata/native/*.so
+    } | cksum
+}
+
+# Where an editable install leaves the compiled library for this Python.
+compiled_library() {
+    "$python" -c 'import sys, sysconfig; print(sys.argv[1] + sysconfig.get_config_var("EXT_SUFFIX"))' \
+        "$repo/fastdata/native/_native"
+}
+
+# check_compiled_library LOG: it is optional, so pip succeeds and says nothing where it was not built.
+check_compiled_library() {
+    if [[ -f $(compiled_library) ]]; then return; fi
+    if [[ -n $compiler ]]; then
+        grep -E 'error: |build_ext: ' "$1" | tail -n 15 | sed -E 's/^[0-9T:,-]+ */    /' >&2 || true
+        say "fastdata's compiled library did not build with $compiler (above; all of it in ${1#"$repo"/})." \
+            "Lost without it: speed. Everything else works."
+    elif [[ -n ${CC:-} ]]; then
+        say "fastdata's compiled library is not built: CC is $CC, which does not work as a C compiler." \
+            "Lost without it: speed. To have it: set CC to one that works, or unset it, and run this again."
+    else
+        say "fastdata's compiled library is not built: there is no C compiler here. Lost without it: speed." \
+            "To have it: sudo apt install gcc libc6-dev (Debian, Ubuntu), then run this again."
+    fi
+}
+
+# Where a compiler works, tests must fail without the compiled library: else a build that broke, which
+# the install lets pass, would only show as lost speed.
+require_compiled_library() {
+    if [[ -n $compiler ]]; then export FASTDATA_REQUIRE_NATIVE=1; fi
+}
+
+# ensure_environment EXTRAS: sets $python and $compiler
 ensure_environment() {
-    local extras=$1 base= stamp wanted
+    local extras=$1 base= stamp build_log=$repo/.cache/build.log
     mkdir -p "$repo/.cache"
     # Two scripts started together must not both make the environment.
     if command -v flock >/dev/null; then
@@ -138,16 +186,17 @@ ensure_environment() {
     fi
 
     stamp=$venv/.fastdata-installed-${extras//,/-}
-    # The folder's name is part of it: an editable install points to where the repository was.
-    # So are the C files, which are compiled when fastdata is installed.
-    wanted=$(cat "$repo/pyproject.toml" "$repo/constraints.txt" "$repo"/fastdata/native/*.[ch] <(echo "$repo") | cksum)
-    if [[ ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
+    compiler=$(find_compiler)
+    if [[ ! -f $stamp || $(<"$stamp") != "$(fingerprint_of_install)" ]]; then
         say "Installing fastdata[$extras] and what it needs in $venv (minutes the first time: torch is large)"
         pip_install 'pip>=21.3' # the first that can install a pyproject.toml in editable mode
-        pip_install --constraint "$repo/constraints.txt" --editable "$repo[$extras]"
-        report_compiled
+        # A build that fails leaves the file of an earlier one in place.
+        rm -f "$(compiled_library)" "$build_log"
+        if [[ -n $compiler ]]; then local -x CC=$compiler; fi
+        pip_install --log "$build_log" --constraint "$repo/constraints.txt" --editable "$repo[$extras]"
+        check_compiled_library "$build_log"
         [[ ,$extras, != *,jpeg,* ]] || ensure_turbojpeg
-        printf '%s\n' "$wanted" >"$stamp"
+        fingerprint_of_install >"$stamp" # now, when the file built is there
     fi
     if command -v flock >/dev/null; then exec 9>&-; fi
 }

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
-import os
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -59,35 +54,6 @@ def render(
 ) -> list[int]:
     """Render one crop; return the places that were refused."""
     return render_crops(crop_of(data, codec, shape, **fields), out).tolist()
-
-
-# -- the build -----------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(
-    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
-)
-def test_it_is_built_where_there_is_a_compiler() -> None:
-    assert importlib.util.find_spec("fastdata.native._native") is not None
-
-
-@needs_library
-def test_it_can_be_turned_off() -> None:
-    script = "from fastdata.native.library import library; print(library())"
-    environment = {**os.environ, "FASTDATA_NATIVE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "None\n"
-
-
-@needs_library
-def test_a_build_that_does_not_fit_is_not_used_and_the_remedy_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(native, "VERSION", 99)
-    with pytest.warns(RuntimeWarning, match=r"its version is \d+, not 99.*Install fastdata again"):
-        assert native.library.__wrapped__() is None
 
 
 # -- resizing ------------------------------------------------------------------------------------

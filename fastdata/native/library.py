@@ -72,7 +72,8 @@ def library() -> ctypes.CDLL | None:
 def _warn(path: str, reason: str) -> None:
     warnings.warn(
         f"fastdata's compiled library {path} is not used, as it does not fit ({reason}); "
-        "everything works, but slower. Install fastdata again (pip install .) to build it anew",
+        "everything works, but slower. Install fastdata again to build it anew (in the "
+        "repository's folder: pip install -e .)",
         RuntimeWarning,
         stacklevel=4,
     )
