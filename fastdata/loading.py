@@ -128,7 +128,7 @@ def loader(
         after all transforms: uint8 values become 0 to 1.
     backend : {"auto", "cpu"}
         What decodes.
-    decoder : {"auto", "simplejpeg", "jpeg4py", "opencv", "pil"}
+    decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
         For packed data.  Which library decodes JPEGs; "auto" is the fastest
         that is installed.
     on_corrupt : {"raise", "skip"}
