@@ -195,6 +195,10 @@ class StoredImages:
         """
         item = self._items[place]
         data = self._bytes(item)
+        top, left, height, width = window
+        if top + height > item.height or left + width > item.width:
+            error = ImageError(f"the columns say {item.height} x {item.width} pixels")
+            raise self._corrupt(item, error)
         try:
             return decode_window(
                 data,
@@ -231,8 +235,9 @@ class StoredImages:
         """
         crops = np.zeros(len(self), CROP)
         for reader, places, _ in self._located:
-            starts = self._offsets[places]
-            outside = (starts < 0) | (starts + self.lengths[places] > len(reader.data))
+            starts, lengths = self._offsets[places], self.lengths[places]
+            # The library trusts addresses.  Sums of what a file says might overflow.
+            outside = (starts < 0) | (lengths < 0) | (starts > len(reader.data) - lengths)
             crops["data"][places] = reader.address + np.where(outside, 0, starts)
             crops["codec"][places] = np.where(outside, OTHER_CODEC, self._codecs[places])
         crops["size"] = self.lengths

@@ -46,6 +46,7 @@ from fastdata.errors import (
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.verify import find_damage
 from fastdata.schema import Schema, StringField
+from fastdata.transforms import RandomResizedCrop
 from fastdata.verifying import verify
 
 
@@ -404,27 +405,26 @@ def _put(index: int, value: Any) -> Callable[[np.ndarray[Any, Any]], None]:
     return lambda column: column.__setitem__(index, value)
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"image.offset": 2**64 - 1}, "ends at byte .*, beyond the data's end"),
-        ({"image.length": 2**64 - 1}, "ends at byte .*, beyond the data's end"),
-        ({"image.offset": 2**64 - 50, "image.length": 100}, "ends at byte 18446744073709551666"),
-        ({"image.length": 0}, "does not match"),
-        ({"image.offset": 0}, "does not match"),
-        ({"image.codec": 4}, "unknown codec 4"),
-        ({"image.codec": 255}, "unknown codec 255"),
-        ({"image.codec": 0}, "are not a raw image of shape"),
-        ({"image.codec": 2}, "an 8-bit PNG of shape"),
-        ({"image.height": 0}, r"the image has shape .*, the columns say \(0, "),
-        ({"image.width": 1}, r"the image has shape .*, the columns say \(\d+, 1, 3\)"),
-        ({"image.height": 2**32 - 1, "image.width": 2**32 - 1}, "the columns say"),
-        ({"image.height": 2**32 - 1, "image.width": 2**32 - 1, "image.codec": 0}, "not a raw"),
-        ({"image.height": 2**32 - 1, "image.width": 2**32 - 1, "image.codec": 2}, "8-bit PNG"),
-        ({"image.height": 2**32 - 1, "image.width": 2**32 - 1, "image.codec": 3}, "the columns"),
-    ],
-    ids=str,
-)
+LIES = [
+    ({"image.offset": 2**64 - 1}, "ends at byte .*, beyond the data's end"),
+    ({"image.length": 2**64 - 1}, "ends at byte .*, beyond the data's end"),
+    ({"image.offset": 2**64 - 50, "image.length": 100}, "ends at byte 18446744073709551666"),
+    ({"image.length": 0}, "does not match"),
+    ({"image.offset": 0}, "does not match"),
+    ({"image.codec": 4}, "unknown codec 4"),
+    ({"image.codec": 255}, "unknown codec 255"),
+    ({"image.codec": 0}, "are not a raw image of shape"),
+    ({"image.codec": 2}, "an 8-bit PNG of shape"),
+    ({"image.height": 0}, r"the image has shape .*, the columns say \(0, "),
+    ({"image.width": 1}, r"the image has shape .*, the columns say \(\d+, 1, 3\)"),
+    ({"image.height": 2**32 - 1, "image.width": 2**32 - 1}, "the columns say"),
+    ({"image.height": 2**32 - 1, "image.width": 2**32 - 1, "image.codec": 0}, "not a raw"),
+    ({"image.height": 2**32 - 1, "image.width": 2**32 - 1, "image.codec": 2}, "8-bit PNG"),
+    ({"image.height": 2**32 - 1, "image.width": 2**32 - 1, "image.codec": 3}, "the columns"),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), LIES, ids=str)
 def test_columns_that_lie_about_an_image_are_found_out(
     shard: Path, columns: dict[str, int], message: str
 ) -> None:
@@ -433,6 +433,20 @@ def test_columns_that_lie_about_an_image_are_found_out(
     assert dataset[2].label == 2
     with pytest.raises(ShardCorruptError, match=rf"sample 3 .*{message}"):
         dataset[3]
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("columns", [columns for columns, _ in LIES], ids=str)
+def test_columns_that_lie_about_an_image_are_found_out_by_a_loader(
+    shard: Path, columns: dict[str, int], check: bool
+) -> None:
+    forge(shard, columns={name: _put(3, value) for name, value in columns.items()})
+    dataset = fastdata.open(shard, check=check)
+    crop = [RandomResizedCrop(16)]
+    with fastdata.loader(dataset, batch_size=6, transform=crop, num_workers=0) as it:
+        with pytest.raises(FastdataError):
+            next(iter(it))
+        it.set_epoch(0)
 
 
 @pytest.mark.parametrize("beyond", [0, 1])

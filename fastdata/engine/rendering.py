@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = ["render_task"]
 
+MAX_SIDE = 1 << 24
+"""Pixels; with more, areas would no longer be exact."""
+
 AT_ONCE = 4
 """Images that are rendered before their pixels go through a table: so few stay in the cache."""
 
@@ -82,9 +85,9 @@ def _render_samples(
         heights = np.stack([stored.heights for stored in images.values()])
         widths = np.stack([stored.widths for stored in images.values()])
         check_sizes_agree(list(images), heights, widths, indices)
-        geometry = work.pipeline.geometry.plan(
-            Geometry.of(heights[0], widths[0]), work.seed, epoch, indices
-        )
+        # Sizes that no image has are planned for as others are; reading says what is wrong.
+        sizes = heights[0].clip(1, MAX_SIDE), widths[0].clip(1, MAX_SIDE)
+        geometry = work.pipeline.geometry.plan(Geometry.of(*sizes), work.seed, epoch, indices)
         for name, output in outputs.items():
             check_sizes_equal(name, geometry.height, geometry.width, output.shape, indices)
         if not geometry.identity:
@@ -98,6 +101,7 @@ def _render_samples(
     for name, stored in images.items():
         table, mask = work.tables.get(name), schema.images[name].mask
         output = outputs[name]
+        done.nbytes += int(stored.lengths.sum())
         if whole and stored.all_raw:
             failed |= _copy(stored, stack, output, table)
             continue
@@ -109,7 +113,6 @@ def _render_samples(
             assert geometry is not None
             crops = geometry.crops()
         failed |= _fill(stored, left, crops, output, table, mask, work.on_corrupt)
-        done.nbytes += int(stored.lengths.sum())
     return failed
 
 

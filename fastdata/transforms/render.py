@@ -1,6 +1,9 @@
 """Carry out the geometry of one image, into memory that the caller owns.
 
-The filters, and why there are two (measured on one core, random resized crops
+Bilinear resizes are fastdata's own, where its library was compiled (`fastdata.native`): linear in
+16 to 26 µs for the crops below, antialiased in 60; ``antialias=True`` is PyTorch's always.
+
+The filters without it, and why there are two (measured on one core, random resized crops
 to 224 x 224 of photographs of short side 256; PSNR against PIL's pixels, mean and
 lowest of a thousand crops):
 

@@ -38,8 +38,8 @@ from typing import Any, TextIO
 import psutil
 
 MEMORY_SAMPLE_SECONDS = 1.0
-"""Adding up the pages of a process takes milliseconds.  Five times a second, it made two threads of
-fastdata's look 1.91 times as fast as one, and two processes 1.77 times; once a second, 1.98 and 1.86."""
+"""Adding up the pages of a process takes milliseconds.  Five times a second, it made two threads
+of fastdata's look 1.91 times as fast as one, and two processes 1.77 times; now 1.98 and 1.86."""
 
 
 @dataclass(frozen=True, slots=True)
