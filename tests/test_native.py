@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from resize_reference import resize_reference
 from samples import photo
 
 from fastdata.codecs.encode import encode_jpeg
+from fastdata.codecs.jpeg_index import INDEX_PREFIX_BYTES, index_spans
 from fastdata.native import library as native
 from fastdata.native.crops import CROP, JPEG, OTHER_CODEC, RAW, copy_rows, render_crops, resize
 
@@ -239,6 +243,78 @@ def test_a_jpeg_cut_short_anywhere_is_refused(kind: str) -> None:
         for end in (b"", b"\xff\xd9"):
             cut = file[:length] + end
             assert render(cut, JPEG, (40, 50), out) == [0], length
+
+
+@pytest.mark.usefixtures("code")
+def test_an_index_that_lies_is_refused() -> None:
+    file = encode_jpeg(photo(64, 96))
+    ((start, end),) = index_spans(file) or ()
+    lengths = np.frombuffer(file[start + INDEX_PREFIX_BYTES : end], ">u2")
+    out = np.empty((1, 64, 96, 3), np.uint8)
+
+    def refused(changed: np.ndarray) -> bool:
+        forged = file[: start + INDEX_PREFIX_BYTES] + changed.astype(">u2").tobytes() + file[end:]
+        return render(forged, JPEG, (64, 96), out) == [0]
+
+    assert not refused(lengths)
+    for at in range(len(lengths) - 1):
+        for by in (1, -1, 2, 300):
+            moved = lengths.astype(int)
+            moved[at] += by
+            moved[at + 1] -= by  # segments after these lie where they are said to lie
+            assert refused(moved.clip(0)), (at, by)
+    assert refused(np.append(lengths[:-1], lengths[-1] + 1))
+    assert refused(np.append(lengths[:-1], lengths[-1] - 1))
+    assert refused(np.append(lengths[:-1], 65535))
+
+
+READ_TO_THE_END = """
+import ctypes, mmap, sys
+import numpy as np
+from fastdata.native.crops import CROP, render_crops
+from fastdata.native.library import library
+
+library().fd_use_portable(int(sys.argv[1]))
+page = mmap.PAGESIZE
+memory = mmap.mmap(-1, 64 * page)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+assert libc.mprotect(address + 63 * page, page, 0) == 0  # nobody may read the last page
+for file in sys.argv[2:]:
+    codec, height, width, name = file.split(":")
+    data = open(name, "rb").read()
+    memory[63 * page - len(data) : 63 * page] = data
+    whole = int(height), int(width), 0
+    for rows, columns, antialias in (whole, (9, 17, 0), (9, 17, 1), (80, 90, 0)):
+        crop = np.zeros(1, CROP)
+        crop["data"], crop["size"] = address + 63 * page - len(data), len(data)
+        crop["codec"], crop["antialias"] = int(codec), antialias
+        crop["height"], crop["width"] = int(height), int(width)
+        for top, left in ((0, 0), (int(height) - 9, int(width) - 13)):
+            crop["top"], crop["left"] = top, left
+            crop["rows"], crop["columns"] = int(height) - top, int(width) - left
+            for flip in (0, 1):
+                crop["flip"] = flip
+                out = np.empty((1, rows, columns, 3), np.uint8)
+                assert len(render_crops(crop, out)) == 0, (file, rows, columns)
+print("read")
+"""
+
+
+@needs_library
+@pytest.mark.parametrize("portable", ["0", "1"])
+def test_nothing_is_read_behind_the_stored_bytes(portable: str, tmp_path: Path) -> None:
+    image = photo(40, 50)
+    kinds = {"packed": encode_jpeg(image), "plain": jpeg(image, "4:4:4 0", 90)}
+    files = []
+    for name, data in {"raw": image.tobytes(), **kinds}.items():
+        (tmp_path / name).write_bytes(data)
+        files.append(f"{RAW if name == 'raw' else JPEG}:40:50:{tmp_path / name}")
+    done = subprocess.run(
+        [sys.executable, "-c", READ_TO_THE_END, portable, *files], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
 
 
 @pytest.mark.usefixtures("code")
