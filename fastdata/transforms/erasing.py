@@ -1,0 +1,141 @@
+"""Random erasing: a rectangle of each image is overwritten."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fastdata.errors import OptionError
+from fastdata.random import Draws
+from fastdata.transforms.base import BatchTransform, Parameters, Shape, probability, range_pair
+from fastdata.transforms.some import inside_boxes
+
+__all__ = ["RandomErasing"]
+
+TRIES = 10
+"""Rectangles that are tried before an image stays as it is, as in torchvision."""
+
+
+@dataclass(frozen=True)
+class RandomErasing(BatchTransform):
+    """Erase a random rectangle, with probability `p`.
+
+    Parameters
+    ----------
+    p : float
+        Probability that an image is erased.
+    scale : (float, float)
+        Least and greatest share of the image's area.
+    ratio : (float, float)
+        Least and greatest height / width of the rectangle, as torchvision has it.
+    value : float, sequence of float or "random"
+        What is written: one number, one a channel, or normal noise (mean 0, deviation 1),
+        which is for images after `Normalize`.
+
+    Notes
+    -----
+    Draw 0 is compared with `p`; 1 to 10 are the areas, 11 to 20 the ratios, 21 and 22 the
+    position, 23 the key of the noise.
+
+    Zhong et al., "Random erasing data augmentation", AAAI 2020.
+    """
+
+    p: float = 0.5
+    scale: Sequence[float] = (0.02, 0.33)
+    ratio: Sequence[float] = (0.3, 3.3)
+    value: float | Sequence[float] | Literal["random"] = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", probability("p", self.p))
+        object.__setattr__(self, "scale", range_pair("scale", self.scale))
+        object.__setattr__(self, "ratio", range_pair("ratio", self.ratio))
+        if self.scale[1] > 1:
+            raise OptionError(f"scale is a share of the area, 1 at most, not {self.scale!r}")
+        if self.value == "random":
+            return
+        numbers = self.value if isinstance(self.value, (list, tuple)) else (self.value,)
+        try:
+            object.__setattr__(self, "value", tuple(float(number) for number in numbers))
+        except (TypeError, ValueError):
+            raise OptionError(
+                f'value is a number, one a channel, or "random", not {self.value!r}'
+            ) from None
+
+    def check(self, channels: int, floating: bool) -> None:
+        if self.value == "random" and not floating:
+            raise OptionError(
+                'RandomErasing(value="random") writes numbers around 0, but images are uint8; '
+                "put it after Normalize"
+            )
+        if isinstance(self.value, tuple) and len(self.value) not in (1, channels):
+            raise OptionError(
+                f"RandomErasing has {len(self.value)} values, but images have {channels} channel(s)"
+            )
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        rows, columns = shape[2:]
+        uniform = draws.uniform(1 + 2 * TRIES)
+        (small, large), (low, high) = self.scale, np.log(self.ratio)
+        area = rows * columns * (small + (large - small) * uniform[:, 1 : TRIES + 1])
+        aspect = np.exp(low + (high - low) * uniform[:, TRIES + 1 :])
+        height = np.rint(np.sqrt(area * aspect)).astype(np.int64)
+        width = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+        fits = (height < rows) & (width < columns)
+        first = fits.argmax(axis=1)
+        every = np.arange(len(first))
+        found = fits[every, first] & (uniform[:, 0] < self.p)
+        height = np.where(found, height[every, first], 0)
+        width = np.where(found, width[every, first], 0)
+        room = np.stack([rows - height, columns - width], axis=1)
+        top, left = draws.integers(room + 1, 2, first=1 + 2 * TRIES).T
+        box = np.stack([top, left, top + height, left + width], axis=1)
+        key = draws.bits(first=3 + 2 * TRIES)[:, 0] >> np.uint64(1)
+        return {"box": box, "key": key.astype(np.int64)}
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return images erased.
+
+        Parameters
+        ----------
+        images : torch.Tensor, shape [n, C, H, W]
+            Of any range of values.
+        parameters : dict
+            "box": top, left, bottom and right, int [n, 4], empty where nothing is erased;
+            "key": int [n], what noise is a function of.
+        """
+        inside = inside_boxes(parameters["box"], images)
+        if self.value == "random":
+            key = torch.from_numpy(parameters["key"]).to(images.device)
+            values = _noise(key, images.shape).to(images.dtype)
+        else:
+            values = torch.tensor(self.value, dtype=torch.float32, device=images.device)
+            values = values.to(images.dtype)[:, None, None]
+        return torch.where(inside, values, images)
+
+
+def _noise(key: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return normal numbers, float32 [n, C, H, W]: a function of `key`, int64 [n], alone.
+
+    A counter-based hash, as `fastdata.random` has one, of 32 bits so that it can do with
+    torch's signed integers (finaliser: Wellons, "lowbias32",
+    https://nullprogram.com/blog/2018/07/31/), and Box and Muller's method.
+    """
+    count = math.prod(shape[1:])
+    number = torch.arange(count, device=key.device)
+    low = _mix(number ^ _mix(key[:, None] & 0xFFFFFFFF))
+    high = _mix((number + 1) ^ _mix(key[:, None] >> 32))
+    first, second = ((_mix(low ^ 0x55555555) >> 8) + 0.5) / 2**24, (_mix(low ^ high) >> 8) / 2**24
+    normal = (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
+    return normal.view(tuple(shape))
+
+
+def _mix(words: torch.Tensor) -> torch.Tensor:
+    """Return a bijection of 32-bit words, held in int64."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        words = ((words ^ (words >> shift)) * factor) & 0xFFFFFFFF
+    return words ^ (words >> 16)
