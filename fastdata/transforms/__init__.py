@@ -11,6 +11,7 @@
       lookup.py     the same for whole batches on any device
       some.py       one operation on some images of a batch
       color.py  blur.py  erasing.py   transforms of whole batches
+      automatic.py  tones.py  warp.py   those that choose from many operations
       mixing.py  beta.py              those that mix images and labels
       ondevice.py   carries the geometry of a whole batch out, where it is
       boxes.py      boxes follow geometry
@@ -24,6 +25,7 @@ depend on (seed, epoch, sample index, transform) only; see `fastdata.random`.
 
 from __future__ import annotations
 
+from fastdata.transforms.automatic import RandAugment, TrivialAugmentWide
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
 from fastdata.transforms.blur import GaussianBlur
 from fastdata.transforms.boxes import Boxes, transform_boxes
@@ -50,6 +52,7 @@ __all__ = [
     "Normalize",
     "PerSample",
     "PixelTransform",
+    "RandAugment",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
@@ -58,6 +61,7 @@ __all__ = [
     "Resize",
     "ToDtype",
     "Transform",
+    "TrivialAugmentWide",
     "render_on_device",
     "transform_boxes",
 ]
