@@ -139,9 +139,12 @@ def main(path: str) -> None:
     for shrink, size in (("enlarge", (18, 31)), ("shrink", (6, 5))):
         for mode in ("bilinear", "bicubic", "nearest-exact"):
             for antialias in (False, True):
-                found[f"resized/{shrink}/{mode}/{antialias}"] = functional.resized_crop(
-                    pixels, *CROP, list(size), functional.InterpolationMode(mode), antialias
-                ).numpy()
+                # As floats: of uint8 images, bicubic overshoots are cut off between the passes.
+                made = functional.resized_crop(
+                    pixels.float(), *CROP, list(size), functional.InterpolationMode(mode), antialias
+                )
+                made = made.round().clamp(0, 255).to(torch.uint8)
+                found[f"resized/{shrink}/{mode}/{antialias}"] = made.numpy()
     found["centred"] = functional.center_crop(pixels, [10, 30]).numpy()
     padded = functional.pad(pixels, [4, 4, 4, 4])
     found["padded"] = functional.horizontal_flip(functional.crop(padded, 1, 6, 15, 21)).numpy()

@@ -70,12 +70,11 @@ def transform_boxes(
     -----
     Thread-safe.  No work is done once an image or box.
     """
-    places = np.array(boxes, np.float64).reshape(-1, 4) if np.size(boxes) else np.zeros((0, 4))
-    numbers = np.asarray(counts, np.int64)
-    if np.size(boxes) % 4 or numbers.shape != (len(geometry),) or numbers.sum() != len(places):
+    places, numbers = np.array(boxes, np.float64), np.asarray(counts, np.int64)
+    if places.shape != (numbers.sum(), 4) or numbers.shape != (len(geometry),):
         raise OptionError(
             f"boxes are [m, 4] with one count for each of {len(geometry)} images, m in all, not "
-            f"{np.shape(boxes)} with counts of shape {numbers.shape} and sum {numbers.sum()}"
+            f"{places.shape} with counts of shape {numbers.shape} and sum {numbers.sum()}"
         )
     of = np.repeat(np.arange(len(geometry)), numbers)
     height, width = geometry.source_height, geometry.source_width

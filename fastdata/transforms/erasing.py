@@ -13,7 +13,7 @@ import torch
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import BatchTransform, Parameters, Shape, probability, range_pair
-from fastdata.transforms.some import inside_boxes
+from fastdata.transforms.some import inside_boxes, to_device
 
 __all__ = ["RandomErasing"]
 
@@ -110,7 +110,7 @@ class RandomErasing(BatchTransform):
         """
         inside = inside_boxes(parameters["box"], images)
         if self.value == "random":
-            key = torch.from_numpy(parameters["key"]).to(images.device)
+            key = to_device(parameters["key"], images.device)
             values = _noise(key, images.shape).to(images.dtype)
         else:
             values = torch.tensor(self.value, dtype=torch.float32, device=images.device)

@@ -19,7 +19,7 @@ from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import BatchTransform, Parameters, Shape, positive_int, probability
 from fastdata.transforms.beta import DRAWS, beta
-from fastdata.transforms.some import computed, inside_boxes, per_image, stored
+from fastdata.transforms.some import computed, inside_boxes, per_image, stored, to_device
 
 __all__ = ["CutMix", "MixTransform", "MixUp"]
 
@@ -106,7 +106,7 @@ class MixTransform(BatchTransform):
             classes = torch.arange(num_classes, device=labels.device)
             labels = (labels[:, None] == classes).float()
         share = per_image(parameters["share"], labels)[:, :, 0, 0].to(labels.dtype)
-        partner = torch.from_numpy(parameters["partner"]).to(labels.device)
+        partner = to_device(parameters["partner"], labels.device)
         return labels * share + labels[partner] * (1 - share)
 
 
@@ -130,7 +130,7 @@ class MixUp(MixTransform):
         Values may be of any range.
         """
         share = per_image(parameters["share"], images)
-        partner = torch.from_numpy(parameters["partner"]).to(images.device)
+        partner = to_device(parameters["partner"], images.device)
         values = computed(images)
         mixed = values * share + values[partner] * (1 - share)
         if images.is_floating_point():  # perhaps normalised: not to be cut off at 0 and 1
@@ -167,5 +167,5 @@ class CutMix(MixTransform):
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """Return images with the "box" of their "partner": top, left, bottom, right, int [n, 4]."""
         inside = inside_boxes(parameters["box"], images)
-        partner = torch.from_numpy(parameters["partner"]).to(images.device)
+        partner = to_device(parameters["partner"], images.device)
         return torch.where(inside, images[partner], images)

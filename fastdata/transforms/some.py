@@ -7,12 +7,13 @@ that is not wanted, and the device is never waited for to learn which.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-__all__ = ["bound", "change_some", "computed", "inside_boxes", "per_image", "stored"]
+__all__ = ["bound", "change_some", "computed", "inside_boxes", "per_image", "stored", "to_device"]
 
 
 def bound(images: torch.Tensor) -> float:
@@ -38,12 +39,16 @@ def stored(values: torch.Tensor, like: torch.Tensor, *, rounded: bool = False) -
     return values.clamp_(0, bound(like)).to(like.dtype)
 
 
-def per_image(values: ArrayLike, images: torch.Tensor) -> torch.Tensor:
+def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return a copy of an array as a tensor on a device."""
+    return torch.from_numpy(np.array(values)).to(device)
+
+
+def per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:
     """Return numbers [n], made on the CPU, as [n, 1, 1, 1] to compute with `images`."""
-    numbers = torch.from_numpy(np.ascontiguousarray(values))
-    if numbers.is_floating_point():
-        numbers = numbers.to(torch.float64 if images.dtype == torch.float64 else torch.float32)
-    return numbers.to(images.device)[:, None, None, None]
+    if np.issubdtype(values.dtype, np.floating) and images.dtype != torch.float64:
+        values = values.astype(np.float32)
+    return to_device(values, images.device)[:, None, None, None]
 
 
 def change_some(
@@ -61,7 +66,7 @@ def change_some(
         return images
     if which.all():
         return change(images, *(per_image(value, images) for value in values))
-    at = torch.from_numpy(np.flatnonzero(which)).to(images.device)
+    at = to_device(np.flatnonzero(which), images.device)
     some = images[at]
     images[at] = change(some, *(per_image(value[which], some) for value in values))
     return images
@@ -72,7 +77,7 @@ def inside_boxes(boxes: NDArray[np.int64], images: torch.Tensor) -> torch.Tensor
 
     `boxes` are (top, left, bottom, right), int64 [n, 4], the last two not inside.
     """
-    sides = torch.from_numpy(np.ascontiguousarray(boxes)).to(images.device)
+    sides = to_device(boxes, images.device)
     top, left, bottom, right = sides.T[:, :, None, None, None]
     rows = torch.arange(images.shape[2], device=images.device)[:, None]
     columns = torch.arange(images.shape[3], device=images.device)
