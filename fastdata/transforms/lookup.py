@@ -94,7 +94,8 @@ def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
 def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Return ``table[value, channel]`` of each value; `table` is [256, C]."""
     channels = torch.arange(table.shape[1], device=table.device)
-    return table[images.permute(0, 2, 3, 1).int(), channels].permute(0, 3, 1, 2)
+    values = images.permute(0, 2, 3, 1).contiguous()
+    return table[values.int(), channels].permute(0, 3, 1, 2)
 
 
 class _Compiled:
