@@ -56,4 +56,7 @@ def _log_gamma(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64
     taken = (cube > 0) & (np.log(accept) < normal**2 / 2 + d - d * v + d * np.log(v))
     found = np.log(d) + np.log(v[np.arange(len(v)), taken.argmax(axis=1)])
     # Gamma(alpha) is Gamma(alpha + 1) times a uniform number to the power of 1 / alpha.
-    return found if alpha >= 1 else found + np.log(uniform[:, -1]) / alpha
+    log_gamma: NDArray[np.float64] = found
+    if alpha < 1:
+        log_gamma = found + np.log(uniform[:, -1]) / alpha
+    return log_gamma

@@ -91,7 +91,7 @@ def _grey(images: torch.Tensor) -> torch.Tensor:
     if images.shape[1] == 1:
         return computed(images)
     values = computed(images)
-    red, green, blue = values.split(1, 1)
+    red, green, blue = values[:, 0:1], values[:, 1:2], values[:, 2:3]
     grey = red.mul(GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
     return grey if images.is_floating_point() else grey.floor_()
 

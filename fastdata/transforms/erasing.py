@@ -113,7 +113,7 @@ class RandomErasing(BatchTransform):
             key = to_device(parameters["key"], images.device)
             values = _noise(key, images.shape).to(images.dtype)
         else:
-            values = torch.tensor(self.value, dtype=torch.float32, device=images.device)
+            values = to_device(np.array(self.value, np.float32), images.device)
             values = values.to(images.dtype)[:, None, None]
         return torch.where(inside, values, images)
 

@@ -55,7 +55,11 @@ class MixTransform(BatchTransform):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.alpha, (int, float)) and 0 < self.alpha < math.inf):
+        try:
+            right = 0 < float(self.alpha) < math.inf
+        except (TypeError, ValueError):
+            right = False
+        if not right:
             raise OptionError(f"alpha is a number above 0, not {self.alpha!r}")
         if self.num_classes is not None:
             positive_int("num_classes", self.num_classes)

@@ -40,8 +40,12 @@ def stored(values: torch.Tensor, like: torch.Tensor, *, rounded: bool = False) -
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Return a copy of an array as a tensor on a device."""
-    return torch.from_numpy(np.array(values)).to(device)
+    """Return a copy of an array as a tensor on a device.
+
+    Without waiting for the device: memory that is not pinned is copied by CUDA before
+    the call returns.
+    """
+    return torch.from_numpy(np.array(values)).to(device, non_blocking=True)
 
 
 def per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:
@@ -81,4 +85,5 @@ def inside_boxes(boxes: NDArray[np.int64], images: torch.Tensor) -> torch.Tensor
     top, left, bottom, right = sides.T[:, :, None, None, None]
     rows = torch.arange(images.shape[2], device=images.device)[:, None]
     columns = torch.arange(images.shape[3], device=images.device)
-    return (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    inside: torch.Tensor = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    return inside

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from fastdata.transforms.some import computed
+from fastdata.transforms.some import computed, to_device
 
 __all__ = ["MOVES", "Fill", "matrices", "warp"]
 
@@ -72,7 +72,7 @@ def warp(
     the other one on another device.
     """
     height, width = images.shape[2:]
-    half = torch.tensor([width / 2, height / 2], device=images.device)
+    half = to_device(np.array([width / 2, height / 2], np.float32), images.device)
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = torch.arange(height, device=images.device) - (height - 1) / 2
     base = torch.stack(
@@ -87,7 +87,8 @@ def warp(
         values, grid.to(values.dtype), mode=interpolation, padding_mode="zeros", align_corners=False
     )
     if fill is not None:
-        numbers = torch.tensor(fill, dtype=moved.dtype, device=moved.device).view(1, -1, 1, 1)
+        numbers = to_device(np.array(fill, np.float32), images.device).to(moved.dtype)
+        numbers = numbers.view(1, -1, 1, 1)
         moved, share = moved[:, :-1], moved[:, -1:]
         if interpolation == "nearest":
             moved = torch.where(share < 0.5, numbers, moved)
