@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageOps
+from samples import photo
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
@@ -308,6 +310,11 @@ def test_cutmix_shares_are_areas() -> None:
     mixed = T.CutMix().apply(images, drawn)
     own = (mixed == images).float().mean((1, 2, 3)).numpy()
     np.testing.assert_allclose(own, drawn["share"], atol=1e-6)
+    top, left, bottom, right = drawn["box"].T
+    within = (top > 0) & (left > 0) & (bottom < rows) & (right < columns) & (bottom > top)
+    assert within.sum() > 20
+    height, width = ((bottom - top) / rows)[within], ((right - left) / columns)[within]
+    assert np.abs(height - width).max() <= 2 / rows  # of the shape of the image
     assert 0.25 < (drawn["share"] == 1).mean() < 0.45  # p, and rectangles of no area
     other = torch.from_numpy(drawn["partner"])[:, None, None, None]
     assert ((mixed == images) | (mixed == other)).all()
@@ -358,6 +365,14 @@ def test_jitter_draws_every_order() -> None:
     }.items():
         assert low <= drawn[name].min() < low + 0.01 * (high - low)
         assert high >= drawn[name].max() > high - 0.01 * (high - low)
+
+
+def test_equalized_images_are_those_of_pillow() -> None:
+    images = np.stack([photo(70, 90, seed=seed) // (1 + seed) for seed in range(4)])
+    ours = tones.equalize(torch.from_numpy(images).permute(0, 3, 1, 2))
+    for image, made in zip(images, ours.permute(0, 2, 3, 1).numpy(), strict=True):
+        expected = np.asarray(ImageOps.equalize(Image.fromarray(image)))
+        np.testing.assert_array_equal(made, expected)
 
 
 def test_tones_of_flat_images_stay() -> None:
