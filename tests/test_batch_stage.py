@@ -134,6 +134,20 @@ def test_geometry_behind_a_batch_transform_moves_masks_too(moves: list[Any]) -> 
         assert torch.equal(a.mask, b.mask)
 
 
+def test_a_batch_transform_of_ones_own() -> None:
+    class Darken(T.BatchTransform):
+        def draw(self, draws: Draws, shape: tuple[int, int, int, int]) -> T.Parameters:
+            return {"factor": draws.uniform()[:, 0]}
+
+        def apply(self, images: torch.Tensor, parameters: T.Parameters) -> torch.Tensor:
+            factor = torch.from_numpy(parameters["factor"]).to(images.device)
+            return (images * factor[:, None, None, None]).to(images.dtype)
+
+    for before, after in zip(batches(), batches(Darken()), strict=True):
+        assert (after.image <= before.image).all()
+        assert len((after.image.amax((1, 2, 3))).unique()) > 1
+
+
 def test_masks_are_left_as_they_are() -> None:
     data = MemoryData(8, fields=WITH_MASK)
     transforms = [T.ColorJitter(0.5), T.RandomErasing(1.0), T.RandAugment(), T.Normalize(MEAN, STD)]

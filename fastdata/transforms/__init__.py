@@ -26,7 +26,12 @@ depend on (seed, epoch, sample index, transform) only; see `fastdata.random`.
 from __future__ import annotations
 
 from fastdata.transforms.automatic import RandAugment, TrivialAugmentWide
-from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
+from fastdata.transforms.base import (
+    BatchTransform,
+    GeometricTransform,
+    Parameters,
+    PixelTransform,
+)
 from fastdata.transforms.blur import GaussianBlur
 from fastdata.transforms.boxes import Boxes, transform_boxes
 from fastdata.transforms.callables import PerSample
@@ -50,6 +55,7 @@ __all__ = [
     "GeometricTransform",
     "MixUp",
     "Normalize",
+    "Parameters",
     "PerSample",
     "PixelTransform",
     "RandAugment",
