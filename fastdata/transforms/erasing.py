@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
-from fastdata.random import Draws
+from fastdata.random import Draws, operation_id
 from fastdata.transforms.base import BatchTransform, Parameters, Shape, probability, range_pair
 from fastdata.transforms.some import inside_boxes, to_device
 
 __all__ = ["RandomErasing"]
+
+NUMBERS = 1 << 18
+"""Normal numbers that noise is made of."""
 
 TRIES = 10
 """Rectangles that are tried before an image stays as it is, as in torchvision."""
@@ -110,32 +115,31 @@ class RandomErasing(BatchTransform):
         """
         inside = inside_boxes(parameters["box"], images)
         if self.value == "random":
-            key = to_device(parameters["key"], images.device)
-            values = _noise(key, images.shape).to(images.dtype)
+            values = _noise(parameters["key"], images).to(images.dtype)
         else:
             values = to_device(np.array(self.value, np.float32), images.device)
             values = values.to(images.dtype)[:, None, None]
         return torch.where(inside, values, images)
 
 
-def _noise(key: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return normal numbers, float32 [n, C, H, W]: a function of `key`, int64 [n], alone.
+def _noise(key: NDArray[np.int64], like: torch.Tensor) -> torch.Tensor:
+    """Return normal numbers, float32 [n, C, H, W]: each image a stretch of `_normal_numbers`.
 
-    A counter-based hash, as `fastdata.random` has one, of 32 bits so that it can do with
-    torch's signed integers (finaliser: Wellons, "lowbias32",
-    https://nullprogram.com/blog/2018/07/31/), and Box and Muller's method.
+    Where that begins is up to the image's key, so the noise of an image is its own, but two
+    images may have parts of it in common at different places.  Numbers of their own for every
+    pixel took 20 ms an image of 224 x 224 x 3 on a CPU; copying a stretch takes less than 1.
     """
-    count = math.prod(shape[1:])
-    number = torch.arange(count, device=key.device)
-    low = _mix(number ^ _mix(key[:, None] & 0xFFFFFFFF))
-    high = _mix((number + 1) ^ _mix(key[:, None] >> 32))
-    first, second = ((_mix(low ^ 0x55555555) >> 8) + 0.5) / 2**24, (_mix(low ^ high) >> 8) / 2**24
-    normal = (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
-    return normal.view(tuple(shape))
+    count = math.prod(like.shape[1:])
+    stretches = _normal_numbers(count, like.device).unfold(0, count, 1)
+    return stretches[to_device(key % NUMBERS, like.device)].view(like.shape)
 
 
-def _mix(words: torch.Tensor) -> torch.Tensor:
-    """Return a bijection of 32-bit words, held in int64."""
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        words = ((words ^ (words >> shift)) * factor) & 0xFFFFFFFF
-    return words ^ (words >> 16)
+@lru_cache(maxsize=8)
+def _normal_numbers(more: int, device: torch.device) -> torch.Tensor:
+    """Return `NUMBERS` normal numbers, and the first ones of them again, `more` in all.
+
+    The same on every device; by Box and Muller's method.
+    """
+    uniform = Draws(0, 0, operation_id(0, "noise"), np.arange(NUMBERS)).uniform(2)
+    normal = np.sqrt(-2 * np.log(1 - uniform[:, 0])) * np.cos(2 * np.pi * uniform[:, 1])
+    return to_device(np.resize(normal.astype(np.float32), NUMBERS + more), device)
