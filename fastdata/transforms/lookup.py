@@ -108,8 +108,11 @@ class _Compiled:
     def __call__(self, images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         if not self._failed:
             try:
-                # The compiler takes a second to import: only where it is wanted.
-                self._function = self._function or torch.compile(_look_up, dynamic=True)
+                # The compiler takes a second to import: only where it is wanted.  One kernel
+                # needs no pool of threads or processes, which would stay.
+                self._function = self._function or torch.compile(
+                    _look_up, dynamic=True, options={"compile_threads": 1}
+                )
                 return self._function(images, table)
             except Exception as error:  # no Triton, no C compiler, an unknown GPU...
                 self._failed = True
