@@ -92,6 +92,20 @@ def test_worker_methods_agree(method: Any) -> None:
         assert torch.equal(there.label, here.label)
 
 
+def test_a_pipeline_with_a_batch_stage_can_be_pickled() -> None:
+    pipeline = Pipeline(
+        [*CROP, T.ToDtype(torch.float32), T.ColorJitter(0.3), T.MixUp(), T.Normalize(MEAN, STD)],
+        Schema(NAMED),
+    )
+    batch = batches(T.ToDtype(torch.float32))[0]
+    assert pipeline.pixels is not None
+    pipeline.pixels.lookup(torch.zeros((1, 3, 2, 2), dtype=torch.uint8))
+    stages = pipeline.batch, pickle.loads(pickle.dumps(pipeline)).batch
+    made = [stage.run(batch, 1, 2, np.arange(8)) for stage in stages if stage is not None]
+    assert len(made) == 2
+    assert digest([made[0]]) == digest([made[1]])
+
+
 def test_callables_come_before_batches_and_are_refused_after() -> None:
     def invert(image: torch.Tensor) -> torch.Tensor:
         return 255 - image

@@ -114,6 +114,8 @@ class _Compiled:
                     _look_up, dynamic=True, options={"compile_threads": 1}
                 )
                 return self._function(images, table)
+            except torch.cuda.OutOfMemoryError:  # the compiler's fault it is not
+                raise
             except Exception as error:  # no Triton, no C compiler, an unknown GPU...
                 self._failed = True
                 log.warning(
