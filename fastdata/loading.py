@@ -95,6 +95,8 @@ def loader(
     transform : transform or sequence of transforms, optional
         For packed data.  Of `fastdata.transforms`, or any callable on one
         sample's image, which is slower (see `fastdata.transforms.callables`).
+        From the first `BatchTransform` on, transforms run on whole batches where
+        they arrive; on the CPU that is in the calling thread.
     num_workers : int or "auto"
         Threads or processes that make batches (worker processes of a stock
         DataLoader); 0 makes them in the calling thread.  "auto": one a core that
@@ -121,8 +123,9 @@ def loader(
         Whether images are put into pinned memory, for fast copies to a GPU.
         "auto": where there is CUDA; without it there is none to pin for.
     device : torch.device or str, optional
-        For packed data.  Where batches arrive.  uint8 images are copied and the
-        last pixel transforms (`Normalize`, `ToDtype`) run there.
+        For packed data.  Where batches arrive.  uint8 images are copied;
+        transforms of whole batches and the last pixel transforms (`Normalize`,
+        `ToDtype`) run there.
     dtype : torch.dtype, optional
         For packed data.  A floating dtype for images, as by ``ToDtype(dtype)``
         after all transforms: uint8 values become 0 to 1.

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
@@ -106,6 +107,16 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         # What only a reference cycle holds is no leak, nor what is about to end.
         gc.collect()
         time.sleep(0.05)
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    """A GPU.  Without one a test is skipped, unless FASTDATA_REQUIRE_CUDA=1 says there is one."""
+    if not torch.cuda.is_available():
+        if os.environ.get("FASTDATA_REQUIRE_CUDA") == "1":
+            pytest.fail("FASTDATA_REQUIRE_CUDA=1, but torch finds no CUDA device")
+        pytest.skip("no CUDA device")
+    return torch.device("cuda")
 
 
 @pytest.fixture(params=list(SUFFIXES))

@@ -23,6 +23,7 @@
       workers.py    which workers there are; what "auto" means
       stream.py     batches in order, some ahead, without regard to epochs
       delivery.py   where a batch arrives: the device
+      finishing.py  transforms of whole batches, there
       stats.py      what a loader has done so far
       packed.py     Loader: epochs, resuming, statistics
       stock.py      the tuned stock DataLoader, for torch datasets

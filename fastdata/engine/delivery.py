@@ -25,7 +25,7 @@ def deliver(
     if pixels is not None and device.type != "cpu":
         for place, field in enumerate(schema.values()):
             if isinstance(field, ImageField) and not field.mask:
-                moved[place] = pixels(moved[place])
+                moved[place] = pixels.lookup(moved[place])
     return type(batch)(*moved)
 
 

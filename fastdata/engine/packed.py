@@ -19,6 +19,7 @@ import torch
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.delivery import deliver
+from fastdata.engine.finishing import finish_on_device
 from fastdata.engine.job import BatchOrder, Request
 from fastdata.engine.stats import LoaderStats
 from fastdata.engine.stream import Stream
@@ -338,6 +339,8 @@ class _Epoch(Iterator[Any]):
             batch = deliver(
                 next(stream), loader.dataset.schema, loader.device, loader.pipeline.pixels
             )
+            assert stream.request is not None, "a batch answers a request"
+            batch = finish_on_device(batch, stream.request, loader.pipeline, loader.seed)
             now = time.perf_counter()
         except BaseException:  # nothing else would end the workers
             loader._end(stream)

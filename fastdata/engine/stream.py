@@ -32,6 +32,11 @@ class Stream(Iterator[Any]):
     read_ahead : int
         Samples beyond these whose bytes are asked for from the disk.
 
+    Attributes
+    ----------
+    request : Request or None
+        What the batch that was taken last is the answer to.
+
     Notes
     -----
     For one thread at a time.  An error of a batch, whether in `prepare` or in
@@ -46,10 +51,11 @@ class Stream(Iterator[Any]):
         self._workers = workers
         self._ahead = ahead
         self._read_ahead = read_ahead
+        self.request: Request | None = None
         self._requests: Iterator[Request] = iter(())
         self._announced: deque[Request] = deque()
         self._announced_samples = 0
-        self._pending: deque[tuple[Job | None, list[Pending]]] = deque()
+        self._pending: deque[tuple[Request, Job | None, list[Pending]]] = deque()
 
     def begin(self, requests: Iterable[Request]) -> None:
         """Drop what is in the making and make the batches of `requests`."""
@@ -63,7 +69,7 @@ class Stream(Iterator[Any]):
         self._requests = iter(())
         self._announced.clear()
         self._announced_samples = 0
-        for _, tasks in self._pending:
+        for *_, tasks in self._pending:
             for task in tasks:
                 cancel = getattr(task, "cancel", None)
                 if cancel is not None:
@@ -73,7 +79,7 @@ class Stream(Iterator[Any]):
     @property
     def ready(self) -> int:
         """Batches that are made and not yet taken."""
-        return sum(all(task.done() for task in tasks) for _, tasks in self._pending)
+        return sum(all(task.done() for task in tasks) for *_, tasks in self._pending)
 
     def _next_request(self) -> Request | None:
         """Return the next request, and have those behind it read."""
@@ -102,15 +108,15 @@ class Stream(Iterator[Any]):
             job = self._prepare(request)
             tasks = [self._workers.submit(task, job.slot) for task in job.tasks()]
         except Exception as error:
-            self._pending.append((None, [_Failed(error)]))
+            self._pending.append((request, None, [_Failed(error)]))
         else:
-            self._pending.append((job, tasks))
+            self._pending.append((request, job, tasks))
 
     def __next__(self) -> Any:
         self._submit()
         if not self._pending:
             raise StopIteration
-        job, tasks = self._pending.popleft()
+        self.request, job, tasks = self._pending.popleft()
         # Tasks go as they are done: one that failed would hold the error that
         # holds this frame.
         results = [tasks.pop(0).result() for _ in range(len(tasks))]

@@ -2,12 +2,20 @@
 
     transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.Normalize(mean, std)]
 
-      base.py       the two kinds of transform
+      base.py       the three kinds of transform
       geometry.py   where pixels go: planned for a whole batch, before decoding
       crop.py  resize.py  flip.py   geometric transforms
       render.py     carries the geometry of one image out
       stack.py      carries out windows and flips of many small raw images at once
       pixel.py      Normalize, ToDtype, and their table of 256 values
+      lookup.py     the same for whole batches on any device
+      some.py       one operation on some images of a batch
+      color.py  blur.py  erasing.py   transforms of whole batches
+      automatic.py  tones.py  warp.py   those that choose from many operations
+      mixing.py  beta.py              those that mix images and labels
+      ondevice.py   carries the geometry of a whole batch out, where it is
+      boxes.py      boxes follow geometry
+      batch_stage.py  what a batch goes through as a whole
       callables.py  any other callable, one sample at a time
       pipeline.py   a list of transforms, checked and cut into stages
 
@@ -17,24 +25,49 @@ depend on (seed, epoch, sample index, transform) only; see `fastdata.random`.
 
 from __future__ import annotations
 
-from fastdata.transforms.base import GeometricTransform, PixelTransform
+from fastdata.transforms.automatic import RandAugment, TrivialAugmentWide
+from fastdata.transforms.base import (
+    BatchTransform,
+    GeometricTransform,
+    Parameters,
+    PixelTransform,
+)
+from fastdata.transforms.blur import GaussianBlur
+from fastdata.transforms.boxes import Boxes, transform_boxes
 from fastdata.transforms.callables import PerSample
+from fastdata.transforms.color import ColorJitter, RandomGrayscale
 from fastdata.transforms.crop import CenterCrop, RandomCrop, RandomResizedCrop
+from fastdata.transforms.erasing import RandomErasing
 from fastdata.transforms.flip import RandomHorizontalFlip
+from fastdata.transforms.mixing import CutMix, MixUp
+from fastdata.transforms.ondevice import render_on_device
 from fastdata.transforms.pipeline import Transform
 from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.resize import Resize
 
 __all__ = [
+    "BatchTransform",
+    "Boxes",
     "CenterCrop",
+    "ColorJitter",
+    "CutMix",
+    "GaussianBlur",
     "GeometricTransform",
+    "MixUp",
     "Normalize",
+    "Parameters",
     "PerSample",
     "PixelTransform",
+    "RandAugment",
     "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
     "ToDtype",
     "Transform",
+    "TrivialAugmentWide",
+    "render_on_device",
+    "transform_boxes",
 ]

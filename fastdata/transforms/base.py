@@ -1,9 +1,10 @@
-"""The two kinds of transform that fastdata runs itself, and shared checks.
+"""The three kinds of transform that fastdata runs itself, and shared checks.
 
 `GeometricTransform` moves pixels and is planned for a whole batch before any
-image is decoded.  `PixelTransform` changes each pixel by itself.  Everything
-else that a user puts into a list of transforms is a callable on one sample
-(`fastdata.transforms.callables`).
+image is decoded.  `PixelTransform` changes each pixel by itself.
+`BatchTransform` changes the images of a batch together, on the device where the
+batch has arrived.  Everything else that a user puts into a list of transforms is
+a callable on one sample (`fastdata.transforms.callables`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,32 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.geometry import Geometry
 
-__all__ = ["GeometricTransform", "PixelTransform", "positive_int", "range_pair", "size_pair"]
+__all__ = [
+    "BatchTransform",
+    "GeometricTransform",
+    "Parameters",
+    "PixelTransform",
+    "Shape",
+    "positive_int",
+    "probability",
+    "range_pair",
+    "size_pair",
+]
+
+Parameters: TypeAlias = dict[str, NDArray[Any]]
+"""What was drawn for n images, by name: arrays whose first axis is n."""
+
+Shape: TypeAlias = tuple[int, int, int, int]
+"""Of a batch of images: (n, channels, height, width)."""
 
 
 class GeometricTransform(ABC):
@@ -61,6 +79,58 @@ class PixelTransform(ABC):
 
     def check_channels(self, channels: int) -> None:  # noqa: B027
         """Raise `OptionError` if images of this many channels cannot be transformed."""
+
+
+class BatchTransform(ABC):
+    """Changes the images of a batch, each by numbers of its own; masks stay as they are.
+
+    Numbers are drawn on the CPU, so that they are the same wherever the images are.
+    What is made of them may differ in the last bits from device to device.
+
+    A subclass is immutable and picklable, and safe in any number of threads.
+    """
+
+    @abstractmethod
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        """Return the parameters of n images of this shape.
+
+        Parameters
+        ----------
+        draws : Draws
+            Random numbers of this transform for the n samples.
+        shape : tuple of int
+            (n, channels, height, width).
+        """
+
+    @abstractmethod
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return images [n, C, H, W] transformed: of their shape, dtype and device.
+
+        Parameters
+        ----------
+        images : torch.Tensor of uint8 or of a floating dtype, shape [n, C, H, W]
+            uint8 values are from 0 to 255, others from 0 to 1 unless the transform says
+            otherwise.  Never written to.
+        parameters : dict of ndarray
+            As `draw` returns them.
+        """
+
+    def check(self, channels: int, floating: bool) -> None:  # noqa: B027
+        """Raise `OptionError` if such images cannot be transformed.
+
+        `floating` says whether a transform before makes values floating.
+        """
+
+
+def probability(name: str, value: Any) -> float:
+    """Return `value` as float, or raise `OptionError` unless it is from 0 to 1."""
+    try:
+        chance = float(value)
+    except (TypeError, ValueError):
+        chance = math.nan
+    if not 0 <= chance <= 1:
+        raise OptionError(f"{name} is a probability from 0 to 1, not {value!r}")
+    return chance
 
 
 def positive_int(name: str, value: Any) -> int:

@@ -21,7 +21,17 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Crop", "Geometry", "Interpolation", "Ints", "Program", "Scale", "Window"]
+__all__ = [
+    "Crop",
+    "Geometry",
+    "Interpolation",
+    "Ints",
+    "Program",
+    "Scale",
+    "Scales",
+    "Window",
+    "Windows",
+]
 
 Ints: TypeAlias = NDArray[np.int64]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
@@ -91,7 +101,7 @@ class PlainCrops(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Windows:
+class Windows:
     """One window an image, int64 [n] each."""
 
     top: Ints
@@ -105,7 +115,7 @@ class _Windows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Scales:
+class Scales:
     """One target size an image, int64 [n] each."""
 
     height: Ints
@@ -137,7 +147,7 @@ class Geometry:
     height: Ints
     width: Ints
     flip: NDArray[np.bool_]
-    steps: tuple[_Windows | _Scales, ...] = ()
+    steps: tuple[Windows | Scales, ...] = ()
 
     @classmethod
     def of(cls, height: ArrayLike, width: ArrayLike) -> Geometry:
@@ -167,13 +177,13 @@ class Geometry:
             (top >= 0) & (left >= 0) & (top + height <= self.height) & (left + width <= self.width)
         ).all()
         steps = self.steps
-        if steps and isinstance(steps[-1], _Windows) and within:
+        if steps and isinstance(steps[-1], Windows) and within:
             # A rectangle within the rectangle before: one of their source.
             top, left = steps[-1].top + top, steps[-1].left + left
             steps = steps[:-1]
         elif within and (height == self.height).all() and (width == self.width).all():
             return self
-        step = _Windows(top, left, height, width)
+        step = Windows(top, left, height, width)
         return replace(self, height=height, width=width, steps=(*steps, step))
 
     def resize(
@@ -189,7 +199,7 @@ class Geometry:
         )
         if (height == self.height).all() and (width == self.width).all():
             return self
-        step = _Scales(height, width, interpolation, antialias)
+        step = Scales(height, width, interpolation, antialias)
         return replace(self, height=height, width=width, steps=(*self.steps, step))
 
     def mirror(self, which: NDArray[np.bool_]) -> Geometry:
@@ -207,7 +217,7 @@ class Geometry:
 
         Always inside the image; empty where a window misses it altogether.
         """
-        if not self.steps or not isinstance(self.steps[0], _Windows):
+        if not self.steps or not isinstance(self.steps[0], Windows):
             zeros = np.zeros_like(self.source_height)
             return zeros, zeros, self.source_height, self.source_width
         first = self.steps[0]
@@ -221,7 +231,7 @@ class Geometry:
         """Return what to read of each image, and what to do with it, in order."""
         steps = self.steps
         region = self.region
-        if steps and isinstance(steps[0], _Windows):
+        if steps and isinstance(steps[0], Windows):
             first = steps[0]
             top, left, height, width = region
             if (first.height == height).all() and (first.width == width).all():
@@ -245,7 +255,7 @@ class Geometry:
             zeros = np.zeros_like(self.source_height)
             return zeros, zeros, self.source_height, self.source_width
         first = self.steps[0]
-        if len(self.steps) > 1 or not isinstance(first, _Windows):
+        if len(self.steps) > 1 or not isinstance(first, Windows):
             return None
         return first.top, first.left, first.height, first.width
 
@@ -258,13 +268,13 @@ class Geometry:
         steps = self.steps
         top = left = np.zeros_like(self.source_height)
         windows = top, left, self.source_height, self.source_width
-        if steps and isinstance(steps[0], _Windows):
+        if steps and isinstance(steps[0], Windows):
             first, steps = steps[0], steps[1:]
             windows = first.top, first.left, first.height, first.width
         if not steps:
             return PlainCrops(windows, np.zeros(len(self), np.bool_), False, False)
         scale = steps[0]
-        if len(steps) > 1 or not isinstance(scale, _Scales):
+        if len(steps) > 1 or not isinstance(scale, Scales):
             return None
         if scale.interpolation != "bilinear" or scale.antialias:
             return None
@@ -278,7 +288,7 @@ class Geometry:
         return list(map(Program, operations, self.flip.tolist()))
 
 
-def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints) -> Ints:
+def _reductions(steps: tuple[Windows | Scales, ...], height: Ints, width: Ints) -> Ints:
     """Return by how much pixels of these sizes may be reduced before `steps`.
 
     As far as the first resize leaves room for: an image that is twice its
@@ -286,7 +296,7 @@ def _reductions(steps: tuple[_Windows | _Scales, ...], height: Ints, width: Ints
     """
     first = steps[0] if steps else None
     if (
-        not isinstance(first, _Scales)
+        not isinstance(first, Scales)
         or first.antialias is not None
         or first.interpolation == "nearest"
     ):

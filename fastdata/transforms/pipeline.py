@@ -5,9 +5,11 @@ Neighbours of one kind run as one stage:
 - `GeometryStage`: geometric transforms, planned for many samples at once.
 - `PixelStage`: pixel transforms, one pass over the values.
 - `CallStage`: one callable, sample by sample.
+- `BatchStage`: from the first `BatchTransform` on, all that is left.  It runs on whole
+  batches, where they have arrived; the others run while a batch is made.
 
 A list of fastdata's transforms alone is at most one geometry stage and one
-pixel stage, and is *direct*: images are decoded and rendered straight into the
+pixel stage before that, and is *direct*: images are decoded and rendered straight into the
 batch.  With a callable in it, samples are made one by one and collated.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,15 +27,17 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError, add_note
 from fastdata.random import Draws, operation_id
 from fastdata.schema import Schema
-from fastdata.transforms.base import GeometricTransform, PixelTransform
+from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
+from fastdata.transforms.batch_stage import BatchStage, Numbered
 from fastdata.transforms.callables import Sample, SampleFunction, adapt
 from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.lookup import BatchLookup
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import render
 
 __all__ = ["CallStage", "GeometryStage", "Pipeline", "PixelStage", "Transform"]
 
-Transform: TypeAlias = GeometricTransform | PixelTransform | Callable[..., Any]
+Transform: TypeAlias = GeometricTransform | PixelTransform | BatchTransform | Callable[..., Any]
 
 Indices: TypeAlias = NDArray[np.int64]
 Describe: TypeAlias = Callable[[int], str]
@@ -115,6 +120,11 @@ class PixelStage:
             images = transform(images)
         return images
 
+    @cached_property
+    def lookup(self) -> BatchLookup:
+        """The same for whole batches [N, C, H, W], in one pass where they are uint8."""
+        return BatchLookup(self.transforms)
+
     def table(self, channels: int) -> PixelTable:
         """Return the same as a table for 8-bit images of this many channels."""
         return PixelTable(self.transforms, channels)
@@ -168,11 +178,14 @@ class Pipeline:
         Whether no callable is among them.
     geometry, pixels : stage or None
         The only stages of a direct pipeline; None in another.
+    batch : BatchStage or None
+        What is done to whole batches after all of these.
     """
 
     def __init__(self, transforms: Transform | Sequence[Transform] | None, schema: Schema) -> None:
         self.transforms = _listed(transforms)
-        self.stages = tuple(_cut(self.transforms, schema))
+        stages, self.batch = _cut(self.transforms, schema)
+        self.stages = tuple(stages)
         self.direct = not any(isinstance(stage, CallStage) for stage in self.stages)
         self.geometry: GeometryStage | None = None
         self.pixels: PixelStage | None = None
@@ -191,7 +204,7 @@ class Pipeline:
         indices: Indices,
         describe: Describe = "sample {}".format,
     ) -> list[Sample]:
-        """Return samples after all stages: the way that works for any pipeline.
+        """Return samples after all stages but the batch's: the way for any pipeline.
 
         `describe` names the sample of an index in errors of callables.
         """
@@ -258,11 +271,12 @@ def _listed(transforms: Transform | Sequence[Transform] | None) -> tuple[Transfo
     return (transforms,)
 
 
-def _cut(transforms: Sequence[Transform], schema: Schema) -> list[Stage]:
-    """Return the stages of a list of transforms."""
+def _cut(transforms: Sequence[Transform], schema: Schema) -> tuple[list[Stage], BatchStage | None]:
+    """Return the stages of a list of transforms: of samples, and of batches."""
     stages: list[Stage] = []
     geometric: list[tuple[int, GeometricTransform]] = []
     pixelwise: list[PixelTransform] = []
+    whole: list[Numbered] = []  # all from the first batch transform on
 
     def close() -> None:
         if geometric:
@@ -273,25 +287,40 @@ def _cut(transforms: Sequence[Transform], schema: Schema) -> list[Stage]:
             pixelwise.clear()
 
     floating: PixelTransform | None = None
+    floating_samples = False
     for position, transform in enumerate(transforms):
+        number = operation_id(position, type(transform).__name__)
         if isinstance(transform, GeometricTransform):
             if floating is not None:
                 raise OptionError(
                     f"{type(transform).__name__} comes after {type(floating).__name__}, but moves "
                     "uint8 pixels: put geometric transforms before those of pixel values"
                 )
-            geometric.append((operation_id(position, type(transform).__name__), transform))
+            if not whole:
+                geometric.append((number, transform))
         elif isinstance(transform, PixelTransform):
             for name, field in schema.images.items():
                 if not field.mask:
                     _check_channels(transform, name, field.channels)
             floating = transform
-            pixelwise.append(transform)
+            if not whole:
+                pixelwise.append(transform)
+        elif isinstance(transform, BatchTransform):
+            floating_samples = floating_samples if whole else floating is not None
+        elif whole:
+            raise OptionError(
+                f"{getattr(transform, '__qualname__', type(transform).__qualname__)} is called "
+                f"with one sample after another, but comes after {type(whole[0][1]).__name__}, "
+                "which takes whole batches: put callables before"
+            )
         else:
             close()
             stages.append(CallStage(adapt(transform, schema)))
+        if whole or isinstance(transform, BatchTransform):
+            whole.append((number, transform))  # type: ignore[arg-type]
     close()
-    return stages
+    batch = BatchStage(whole, schema, floating=floating_samples) if whole else None
+    return stages, batch
 
 
 def _check_channels(transform: PixelTransform, name: str, channels: int) -> None:

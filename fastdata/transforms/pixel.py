@@ -108,6 +108,8 @@ class PixelTable:
     ----------
     dtype : torch.dtype
         Of the result.
+    values : torch.Tensor of that dtype, shape [256, channels]
+        The table.
     """
 
     def __init__(self, transforms: Sequence[PixelTransform], channels: int) -> None:
@@ -115,7 +117,8 @@ class PixelTable:
         for transform in transforms:
             values = transform(values)
         self.dtype: torch.dtype = values.dtype
-        table = as_words(values[:, 0].t().contiguous())
+        self.values = values[:, 0].t().contiguous()
+        table = as_words(self.values)
         self._table = table.reshape(1, 256, channels) if channels > 1 else table.reshape(1, 256)
 
     def apply(self, image: NDArray[np.uint8], out: NDArray[Any]) -> None:

@@ -1,0 +1,41 @@
+"""The last thing that is done to a batch: transforms that take it whole.
+
+It is done where the batch has arrived, in the thread that takes it: on a GPU on the
+current stream, on the CPU with torch's own threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastdata.engine.job import Request
+from fastdata.transforms.pipeline import Pipeline
+
+__all__ = ["finish_on_device"]
+
+
+def finish_on_device(batch: Any, request: Request, pipeline: Pipeline, seed: int) -> Any:
+    """Return a batch with the batch stage of its transforms done, on its device.
+
+    Parameters
+    ----------
+    batch : named tuple
+        As `fastdata.engine.delivery.deliver` returns it.
+    request : Request
+        What it is the answer to: random draws depend on it.
+    pipeline : Pipeline
+    seed : int
+
+    Raises
+    ------
+    OptionError
+        If the transforms do not fit the batch.
+
+    Notes
+    -----
+    Thread-safe.  Waits for no device: all that is drawn is drawn on the CPU.  A corrupt
+    sample's stand-in is treated as the sample that was asked for.
+    """
+    if pipeline.batch is None:
+        return batch
+    return pipeline.batch.run(batch, seed, request.epoch, request.indices)

@@ -1,0 +1,234 @@
+"""RandAugment and TrivialAugmentWide: operations chosen at random for each image.
+
+The operations, their ranges and the order they are counted in are torchvision's.  Images
+of a batch that drew one operation go through it together; all shears, shifts and
+rotations are one look-up by as many matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError
+from fastdata.random import Draws
+from fastdata.transforms.base import BatchTransform, Parameters, Shape, positive_int
+from fastdata.transforms.color import adjust_brightness, adjust_contrast, adjust_saturation
+from fastdata.transforms.some import change_some
+from fastdata.transforms.tones import adjust_sharpness, autocontrast, equalize, posterize, solarize
+from fastdata.transforms.warp import MOVES, Fill, matrices, warp
+
+__all__ = ["OPERATIONS", "AutomaticAugment", "RandAugment", "TrivialAugmentWide"]
+
+Change: TypeAlias = Callable[..., torch.Tensor]
+
+CHANGES: dict[str, Change] = {
+    "Brightness": lambda images, by: adjust_brightness(images, 1 + by),
+    "Color": lambda images, by: adjust_saturation(images, 1 + by),
+    "Contrast": lambda images, by: adjust_contrast(images, 1 + by),
+    "Sharpness": lambda images, by: adjust_sharpness(images, 1 + by),
+    "Posterize": posterize,
+    "Solarize": solarize,
+    "AutoContrast": lambda images, by: autocontrast(images),
+    "Equalize": lambda images, by: equalize(images),
+}
+
+OPERATIONS = ("Identity", *MOVES, *CHANGES)
+"""All operations by name; parameters have their places in this."""
+
+BLENDED = ("Brightness", "Color", "Contrast", "Sharpness")
+
+SIGNED = np.array([name in (*MOVES, *BLENDED) for name in OPERATIONS])
+"""Which operations go either way."""
+
+
+class AutomaticAugment(BatchTransform):
+    """What the automatic augmentations share: carrying out what was drawn."""
+
+    interpolation: Literal["nearest", "bilinear"]
+    fill: Fill
+
+    def check(self, channels: int, floating: bool) -> None:
+        if floating:
+            raise OptionError(
+                f"{type(self).__name__} takes uint8 images; put it before Normalize and ToDtype"
+            )
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return images augmented.
+
+        Parameters
+        ----------
+        images : torch.Tensor of uint8, shape [n, C, H, W]
+        parameters : dict
+            "operation", int [n, steps], places in `OPERATIONS`; "magnitude", float
+            [n, steps], of whatever the operation takes.
+
+        Raises
+        ------
+        OptionError
+            If images are not uint8.
+        """
+        if images.dtype != torch.uint8:
+            raise OptionError(
+                f"{type(self).__name__} takes uint8 images, not {images.dtype}; put it before "
+                "whatever changes their dtype"
+            )
+        images = images.clone()
+        for operation, magnitude in zip(
+            parameters["operation"].T, parameters["magnitude"].T, strict=True
+        ):
+            images = self._step(images, operation, magnitude)
+        return images
+
+    def _step(
+        self, images: torch.Tensor, operation: NDArray[np.int64], magnitude: NDArray[np.float64]
+    ) -> torch.Tensor:
+        height, width = images.shape[2:]
+        matrix = np.zeros((len(images), 2, 3), np.float32)
+        for kind in MOVES:
+            of_kind = operation == OPERATIONS.index(kind)
+            matrix[of_kind] = matrices(kind, magnitude[of_kind], height, width)
+
+        def move(some: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+            return warp(some, matrix.reshape(-1, 2, 3), self.interpolation, self.fill)
+
+        moved = (operation >= 1) & (operation <= len(MOVES))
+        images = change_some(images, moved, move, matrix)
+        for kind, change in CHANGES.items():
+            images = change_some(images, operation == OPERATIONS.index(kind), change, magnitude)
+        return images
+
+
+@dataclass(frozen=True)
+class RandAugment(AutomaticAugment):
+    """Put each image through some operations drawn at random, of one magnitude.
+
+    Parameters
+    ----------
+    num_ops : int
+        Operations an image.
+    magnitude : int
+        From 0, weakest, up to below `num_magnitude_bins`.
+    num_magnitude_bins : int
+        Steps from the weakest to the strongest.
+    interpolation : {"nearest", "bilinear"}
+        Of shears, shifts and rotations.
+    fill : float or sequence of float, optional
+        What these leave empty: a number, or one a channel.
+
+    Notes
+    -----
+    For uint8 images; masks do not follow.  Draws 2k and 2k + 1 are the operation of step k and
+    its direction.
+
+    Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced
+    search space", NeurIPS 2020.
+    """
+
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    fill: Fill = None
+
+    def __post_init__(self) -> None:
+        positive_int("num_ops", self.num_ops)
+        positive_int("num_magnitude_bins", self.num_magnitude_bins)
+        if self.magnitude not in range(self.num_magnitude_bins):
+            raise OptionError(
+                f"magnitude is an int from 0 to num_magnitude_bins - 1 = "
+                f"{self.num_magnitude_bins - 1}, not {self.magnitude!r}"
+            )
+        _check_look_up(self.interpolation, self.fill)
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        height, width = shape[2:]
+        ranges = {
+            "ShearX": 0.3,
+            "ShearY": 0.3,
+            "TranslateX": 150 / 331 * width,
+            "TranslateY": 150 / 331 * height,
+            "Rotate": 30.0,
+            **dict.fromkeys(BLENDED, 0.9),
+        }
+        table = _magnitudes(ranges, self.num_magnitude_bins, 4)[:, self.magnitude]
+        operation = draws.integers(len(OPERATIONS), 2 * self.num_ops)[:, ::2]
+        back = draws.uniform(2 * self.num_ops)[:, 1::2] < 0.5
+        magnitude = table[operation] * np.where(back & SIGNED[operation], -1, 1)
+        return {"operation": operation, "magnitude": magnitude}
+
+
+@dataclass(frozen=True)
+class TrivialAugmentWide(AutomaticAugment):
+    """Put each image through one operation, both it and its magnitude drawn at random.
+
+    Parameters
+    ----------
+    num_magnitude_bins : int
+        Steps from the weakest to the strongest.
+    interpolation, fill
+        As in `RandAugment`.
+
+    Notes
+    -----
+    For uint8 images; masks do not follow.  Draws 0 to 2 are operation, magnitude and direction.
+
+    Müller and Hutter, "TrivialAugment: Tuning-free yet state-of-the-art data augmentation",
+    ICCV 2021.
+    """
+
+    num_magnitude_bins: int = 31
+    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    fill: Fill = None
+
+    def __post_init__(self) -> None:
+        positive_int("num_magnitude_bins", self.num_magnitude_bins)
+        _check_look_up(self.interpolation, self.fill)
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        ranges = {
+            "ShearX": 0.99,
+            "ShearY": 0.99,
+            "TranslateX": 32.0,
+            "TranslateY": 32.0,
+            "Rotate": 135.0,
+            **dict.fromkeys(BLENDED, 0.99),
+        }
+        table = _magnitudes(ranges, self.num_magnitude_bins, 6)
+        operation = draws.integers(len(OPERATIONS))
+        step = draws.integers(self.num_magnitude_bins, first=1)
+        back = draws.uniform(first=2) < 0.5
+        magnitude = table[operation, step] * np.where(back & SIGNED[operation], -1, 1)
+        return {"operation": operation, "magnitude": magnitude}
+
+
+def _magnitudes(ranges: dict[str, float], bins: int, posterized: int) -> NDArray[np.float64]:
+    """Return the magnitude of each operation at each bin, float64 [operations, bins].
+
+    Computed by torch in float32, as torchvision does it: shifts and bits are cut off to
+    whole numbers, so the last bit can matter.
+    """
+    table = torch.zeros(len(OPERATIONS), bins, dtype=torch.float64)
+    for row, name in enumerate(OPERATIONS):
+        if name == "Posterize":
+            fall = torch.arange(bins) / (max(bins - 1, 1) / posterized)
+            table[row] = (8 - fall).round()
+        elif name == "Solarize":
+            table[row] = torch.linspace(1.0, 0.0, bins)
+        elif name in ranges:
+            table[row] = torch.linspace(0.0, ranges[name], bins)
+    return table.numpy()
+
+
+def _check_look_up(interpolation: object, fill: object) -> None:
+    if interpolation not in ("nearest", "bilinear"):
+        raise OptionError(f"interpolation is nearest or bilinear, not {interpolation!r}")
+    numbers = fill if isinstance(fill, (list, tuple)) else (fill,)
+    if fill is not None and not all(isinstance(number, (int, float)) for number in numbers):
+        raise OptionError(f"fill is a number, one a channel, or None, not {fill!r}")

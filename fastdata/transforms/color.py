@@ -1,0 +1,212 @@
+"""Colour: brightness, contrast, saturation, hue and grey, for whole batches.
+
+Functions take images [n, C, H, W] and one factor an image, [n, 1, 1, 1], and compute
+what torchvision's functions of the same names compute image by image
+(`torchvision.transforms.v2.functional`, 0.28): uint8 within 1, float32 within 1e-5.
+Grey images have neither saturation nor hue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fastdata.errors import OptionError
+from fastdata.random import Draws
+from fastdata.transforms.base import BatchTransform, Parameters, Shape, probability
+from fastdata.transforms.some import change_some, computed, stored
+
+__all__ = [
+    "ColorJitter",
+    "RandomGrayscale",
+    "adjust_brightness",
+    "adjust_contrast",
+    "adjust_hue",
+    "adjust_saturation",
+    "to_grayscale",
+]
+
+GREY = (0.2989, 0.587, 0.114)
+"""Shares of red, green and blue: those of ITU-R BT.601, rounded as torchvision rounds them."""
+
+
+def adjust_brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Return images times `factor`."""
+    return stored(computed(images) * factor, images)
+
+
+def adjust_contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Return images blended with the mean of their grey: 1 leaves them, 0 is all grey."""
+    return _blend(images, _grey(images).mean((1, 2, 3), keepdim=True), factor)
+
+
+def adjust_saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Return images blended with their grey: 1 leaves them, 0 is without colour."""
+    return _blend(images, _grey(images), factor) if images.shape[1] == 3 else images
+
+
+def adjust_hue(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+    """Return images with their hue turned by -0.5 to 0.5 of the circle.
+
+    HSV and back: Smith, "Color gamut transform pairs", SIGGRAPH 1978, the way back in the
+    closed form of https://en.wikipedia.org/wiki/HSL_and_HSV#HSV_to_RGB_alternative.
+    """
+    if images.shape[1] != 3:
+        return images
+    values = computed(images)
+    if not images.is_floating_point():
+        values = values / 255
+    red, green, blue = values.unbind(1)
+    low, high = torch.aminmax(values, dim=1)
+    spread = high - low
+    divisor = torch.where(spread == 0, 1, spread)  # of grey any hue will do
+    sixths = torch.where(
+        high == red,
+        (green - blue) / divisor,
+        torch.where(high == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
+    )
+    sixths += 6 * turn[:, 0]
+    planes = []
+    for offset in (5, 3, 1):
+        k = (sixths + offset).remainder_(6)
+        planes.append(high - spread * torch.minimum(k, 4 - k).clamp_(0, 1))
+    turned = torch.stack(planes, 1)
+    if images.is_floating_point():
+        return stored(turned, images)
+    return stored(turned.mul_(256 - 1e-3), images)  # torchvision's way to uint8
+
+
+def to_grayscale(images: torch.Tensor) -> torch.Tensor:
+    """Return images with red, green and blue all equal to their grey."""
+    if images.shape[1] != 3:
+        return images
+    return _grey(images).to(images.dtype).expand(images.shape)
+
+
+def _grey(images: torch.Tensor) -> torch.Tensor:
+    """Return the grey of images, [n, 1, H, W], in the dtype that is computed in."""
+    if images.shape[1] == 1:
+        return computed(images)
+    values = computed(images)
+    red, green, blue = values[:, 0:1], values[:, 1:2], values[:, 2:3]
+    grey = red.mul(GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
+    return grey if images.is_floating_point() else grey.floor_()
+
+
+def _blend(images: torch.Tensor, other: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Return `share` of the images and the rest of another."""
+    return stored(computed(images) * share + other * (1 - share), images)
+
+
+ADJUSTMENTS = {
+    "brightness": adjust_brightness,
+    "contrast": adjust_contrast,
+    "saturation": adjust_saturation,
+    "hue": adjust_hue,
+}
+
+
+@dataclass(frozen=True)
+class ColorJitter(BatchTransform):
+    """Change brightness, contrast, saturation and hue by random factors, in random order.
+
+    Parameters
+    ----------
+    brightness, contrast, saturation : float or (float, float), optional
+        Range of the factor; a number x stands for (max(0, 1 - x), 1 + x).
+    hue : float or (float, float), optional
+        Range of the turn, within (-0.5, 0.5); a number x stands for (-x, x).
+    p : float
+        Probability that an image is changed at all.
+
+    Notes
+    -----
+    Draws 0 to 3 are the factors, 4 to 7 the order, 8 is compared with `p`.
+    """
+
+    brightness: float | Sequence[float] | None = None
+    contrast: float | Sequence[float] | None = None
+    saturation: float | Sequence[float] | None = None
+    hue: float | Sequence[float] | None = None
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ADJUSTMENTS:
+            object.__setattr__(self, name, _range(name, getattr(self, name)))
+        object.__setattr__(self, "p", probability("p", self.p))
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        uniform = draws.uniform(9)
+        parameters: Parameters = {
+            "order": uniform[:, 4:8].argsort(axis=1, kind="stable"),
+            "applied": uniform[:, 8] < self.p,
+        }
+        for number, name in enumerate(ADJUSTMENTS):
+            ends = getattr(self, name)
+            if ends is not None:
+                parameters[name] = ends[0] + (ends[1] - ends[0]) * uniform[:, number]
+        return parameters
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return images jittered.
+
+        Parameters
+        ----------
+        images : torch.Tensor, shape [n, C, H, W]
+        parameters : dict
+            "brightness", "contrast", "saturation" and "hue", float [n], those that there
+            are; "order", int [n, 4], of which of these four comes when; "applied", bool [n].
+        """
+        images = images.clone()
+        for step in range(len(ADJUSTMENTS)):
+            for number, (name, adjust) in enumerate(ADJUSTMENTS.items()):
+                if name in parameters:
+                    now = (parameters["order"][:, step] == number) & parameters["applied"]
+                    images = change_some(images, now, adjust, parameters[name])
+        return images
+
+
+@dataclass(frozen=True)
+class RandomGrayscale(BatchTransform):
+    """Take the colour out of an image, with probability `p`; it keeps its channels.
+
+    Notes
+    -----
+    Draw 0 is compared with `p`.
+    """
+
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", probability("p", self.p))
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        return {"applied": draws.uniform()[:, 0] < self.p}
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return images, those grey for which "applied", bool [n], is true."""
+        return change_some(images.clone(), parameters["applied"], to_grayscale)
+
+
+def _range(name: str, value: float | Sequence[float] | None) -> tuple[float, float] | None:
+    """Return (least, greatest) factor; None where there is nothing to be done."""
+    if value is None:
+        return None
+    centre, least, greatest = (0.0, -0.5, 0.5) if name == "hue" else (1.0, 0.0, np.inf)
+    try:
+        low, high = (
+            (float(end) for end in value)
+            if isinstance(value, Sequence)
+            else (max(centre - value, least) if name != "hue" else -value, centre + value)
+        )
+    except (TypeError, ValueError):
+        low, high = np.nan, np.nan
+    if not (least <= low <= high <= greatest and np.isfinite(high)):
+        raise OptionError(
+            f"{name} is a number from 0 up or a pair (low, high) within ({least}, {greatest}), "
+            f"not {value!r}"
+        )
+    return None if low == high == centre else (float(low), float(high))

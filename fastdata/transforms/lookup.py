@@ -1,0 +1,130 @@
+"""Pixel transforms of a batch in one pass, on any device.
+
+A chain of pixel transforms is a table of 256 values a channel (`PixelTable`), so a batch
+of uint8 images is read once and written once, in the wanted dtype and in channels-last
+memory, and every value is bit for bit what the chain would make of it: float16 and
+bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
+
+- On the CPU by OpenCV.
+- On a GPU by one kernel that `torch.compile` makes of the look-up; where it cannot, by
+  torch's own operations, which write the indices to memory in between.
+- Images that are floating already take the chain itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fastdata.transforms.base import PixelTransform
+from fastdata.transforms.pixel import PixelTable, as_words
+
+__all__ = ["BatchLookup"]
+
+log = logging.getLogger("fastdata")
+
+
+class BatchLookup:
+    """A chain of pixel transforms, for whole batches.
+
+    Parameters
+    ----------
+    transforms : sequence of PixelTransform
+
+    Notes
+    -----
+    Thread-safe.  The table goes to a device once, with the first batch there.
+    """
+
+    def __init__(self, transforms: Sequence[PixelTransform]) -> None:
+        self.transforms = tuple(transforms)
+        self._tables: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the transform of images [n, C, H, W], channels-last where they are uint8."""
+        if images.dtype != torch.uint8:
+            for transform in self.transforms:
+                images = transform(images)
+            return images
+        channels = images.shape[1]
+        if images.device.type == "cpu":
+            return _by_opencv(images, self._table(channels))
+        table = self._on_device(channels, images.device)
+        if images.device.type == "cuda":
+            return _compiled_look_up(images, table)
+        return _look_up(images, table)
+
+    def _table(self, channels: int) -> PixelTable:
+        with self._lock:
+            if channels not in self._tables:
+                self._tables[channels] = PixelTable(self.transforms, channels)
+            table: PixelTable = self._tables[channels]
+            return table
+
+    def _on_device(self, channels: int, device: torch.device) -> torch.Tensor:
+        values = self._table(channels).values
+        with self._lock:
+            if (channels, device) not in self._tables:
+                self._tables[channels, device] = values.to(device)
+            table: torch.Tensor = self._tables[channels, device]
+            return table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"transforms": self.transforms}  # tables are made anew where it arrives
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["transforms"])  # type: ignore[misc]
+
+
+def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
+    count, channels, height, width = images.shape
+    pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
+    out = torch.empty((count, height, width, channels), dtype=table.dtype)
+    if out.numel():
+        tall = (count * height, width, channels)  # OpenCV knows no batches
+        table.apply(pixels.reshape(tall), as_words(out).reshape(tall))
+    return out.permute(0, 3, 1, 2)
+
+
+def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Return ``table[value, channel]`` of each value; `table` is [256, C]."""
+    channels = torch.arange(table.shape[1], device=table.device)
+    values = images.permute(0, 2, 3, 1).contiguous()
+    return table[values.int(), channels].permute(0, 3, 1, 2)
+
+
+class _Compiled:
+    """`_look_up` by one kernel, or as it is where none can be compiled."""
+
+    def __init__(self) -> None:
+        self._function: Callable[..., torch.Tensor] | None = None
+        self._failed = False
+
+    def __call__(self, images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        if not self._failed:
+            try:
+                # The compiler takes a second to import: only where it is wanted.  One kernel
+                # needs no pool of threads or processes, which would stay.
+                self._function = self._function or torch.compile(
+                    _look_up, dynamic=True, options={"compile_threads": 1}
+                )
+                return self._function(images, table)
+            except torch.cuda.OutOfMemoryError:  # the compiler's fault it is not
+                raise
+            except Exception as error:  # no Triton, no C compiler, an unknown GPU...
+                self._failed = True
+                log.warning(
+                    "torch.compile is of no use here (%s: %s); Normalize and ToDtype run on the "
+                    "GPU without it, in two passes instead of one",
+                    type(error).__name__,
+                    str(error).partition("\n")[0],
+                )
+        return _look_up(images, table)
+
+
+_compiled_look_up = _Compiled()

@@ -1,0 +1,175 @@
+"""MixUp and CutMix: each image, and its label, becomes partly another one of its batch.
+
+Who is whose partner is drawn for the batch: a random ring through all of it, so that
+nobody is his own partner unless he is alone.  It depends on seed, epoch and the
+batch's samples, no longer on a sample alone as everything else does.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError
+from fastdata.random import Draws
+from fastdata.transforms.base import BatchTransform, Parameters, Shape, positive_int, probability
+from fastdata.transforms.beta import DRAWS, beta
+from fastdata.transforms.some import computed, inside_boxes, per_image, stored, to_device
+
+__all__ = ["CutMix", "MixTransform", "MixUp"]
+
+FIRST = 2
+"""Draws 0 and 1 are the ring and the choice of images."""
+
+
+@dataclass(frozen=True)
+class MixTransform(BatchTransform):
+    """What MixUp and CutMix share: partners, shares and labels.
+
+    Parameters
+    ----------
+    alpha : float
+        The share that an image keeps is of Beta(alpha, alpha); drawn for each image, where
+        torchvision draws one a batch.
+    num_classes : int, optional
+        By default as many as the field of labels has names of classes.
+    labels : str, optional
+        The field of class numbers: by default the only one with names of classes, else the
+        only one of whole numbers.
+    p : float
+        Probability that an image is mixed.
+
+    Notes
+    -----
+    Labels become float32 [N, num_classes], as in torchvision: a share for each class.
+    """
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+    labels: str | None = None
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        try:
+            right = 0 < float(self.alpha) < math.inf
+        except (TypeError, ValueError):
+            right = False
+        if not right:
+            raise OptionError(f"alpha is a number above 0, not {self.alpha!r}")
+        if self.num_classes is not None:
+            positive_int("num_classes", self.num_classes)
+        object.__setattr__(self, "p", probability("p", self.p))
+
+    @abstractmethod
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        """Return "partner", int [n], "share", float [n], and what else there is."""
+
+    def partners(self, draws: Draws) -> NDArray[np.int64]:
+        """Return the place of each image's partner, int64 [n]."""
+        ring = draws.uniform()[:, 0].argsort(kind="stable")
+        partner = np.empty_like(ring)
+        partner[ring] = np.roll(ring, -1)
+        return partner
+
+    def shares(self, draws: Draws) -> NDArray[np.float64]:
+        """Return what each image is to keep of itself, float64 [n]."""
+        mixed = draws.uniform(first=1)[:, 0] < self.p
+        return np.where(mixed, beta(draws, self.alpha, first=FIRST), 1.0)
+
+    def mix_labels(
+        self, labels: torch.Tensor, parameters: Parameters, num_classes: int
+    ) -> torch.Tensor:
+        """Return labels as shares of classes, float [n, num_classes].
+
+        Parameters
+        ----------
+        labels : torch.Tensor
+            Class numbers, int [n], or shares already, float [n, num_classes].
+        parameters : dict
+            Of which "partner" and "share".
+        num_classes : int
+
+        Raises
+        ------
+        OptionError
+            If a label is no class number.
+        """
+        if labels.ndim == 1:
+            if labels.device.type == "cpu" and len(labels):  # elsewhere it would be a wait
+                low, high = (int(end) for end in torch.aminmax(labels))
+                if low < 0 or high >= num_classes:
+                    raise OptionError(
+                        f"{type(self).__name__} with num_classes={num_classes} met the label "
+                        f"{low if low < 0 else high}; labels go from 0 to num_classes - 1"
+                    )
+            classes = torch.arange(num_classes, device=labels.device)
+            labels = (labels[:, None] == classes).float()
+        share = per_image(parameters["share"], labels)[:, :, 0, 0].to(labels.dtype)
+        partner = to_device(parameters["partner"], labels.device)
+        return labels * share + labels[partner] * (1 - share)
+
+
+@dataclass(frozen=True)
+class MixUp(MixTransform):
+    """Blend each image with another of its batch, and their labels alike.
+
+    Notes
+    -----
+    uint8 images are blended in float32 and rounded; torchvision takes floating ones only.
+
+    Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018.
+    """
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        return {"partner": self.partners(draws), "share": self.shares(draws)}
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return each image times "share", and its "partner" times the rest.
+
+        Values may be of any range.
+        """
+        share = per_image(parameters["share"], images)
+        partner = to_device(parameters["partner"], images.device)
+        values = computed(images)
+        mixed = values * share + values[partner] * (1 - share)
+        if images.is_floating_point():  # perhaps normalised: not to be cut off at 0 and 1
+            return mixed.to(images.dtype)
+        return stored(mixed, images, rounded=True)
+
+
+@dataclass(frozen=True)
+class CutMix(MixTransform):
+    """Put a rectangle of another image of the batch into each; labels follow the areas.
+
+    Notes
+    -----
+    After the draws of the share come two for the centre of the rectangle.
+
+    Yun et al., "CutMix: Regularization strategy to train strong classifiers with
+    localizable features", ICCV 2019.
+    """
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        rows, columns = shape[2:]
+        share = self.shares(draws)
+        y, x = draws.integers([rows, columns], 2, first=FIRST + DRAWS).T
+        half = 0.5 * np.sqrt(1 - share)
+        half_rows, half_columns = (half * rows).astype(np.int64), (half * columns).astype(np.int64)
+        top, bottom = np.maximum(y - half_rows, 0), np.minimum(y + half_rows, rows)
+        left, right = np.maximum(x - half_columns, 0), np.minimum(x + half_columns, columns)
+        return {
+            "partner": self.partners(draws),
+            "share": 1 - (bottom - top) * (right - left) / (rows * columns),
+            "box": np.stack([top, left, bottom, right], axis=1),
+        }
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return images with the "box" of their "partner": top, left, bottom, right, int [n, 4]."""
+        inside = inside_boxes(parameters["box"], images)
+        partner = to_device(parameters["partner"], images.device)
+        return torch.where(inside, images[partner], images)
