@@ -305,25 +305,6 @@ def test_one_pass_takes_empty_and_grey_images() -> None:
     torch.testing.assert_close(look(grey), grey / 255)
 
 
-def test_where_nothing_can_be_compiled_it_is_done_without(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*arguments: Any, **options: Any) -> Any:
-        raise RuntimeError("no compiler\nand more")
-
-    monkeypatch.setattr(torch, "compile", fail)
-    compiled = lookup._Compiled()
-    look = BatchLookup(CHAINS["float16"])
-    images = torch.randint(0, 256, (3, 3, 5, 5), dtype=torch.uint8)
-    for _ in range(2):
-        made = compiled(images, look._on_device(3, torch.device("cpu")))
-        assert torch.equal(made, look(images))
-    assert [record.message for record in caplog.records] == [
-        "torch.compile is of no use here (RuntimeError: no compiler); Normalize and ToDtype run on "
-        "the GPU without it, in two passes instead of one"
-    ]
-
-
 # -- on a GPU --------------------------------------------------------------------------------
 
 

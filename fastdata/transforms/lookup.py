@@ -1,4 +1,4 @@
-"""Pixel transforms of a batch in one pass, on any device.
+"""Pixel transforms of a batch at once, on any device.
 
 A chain of pixel transforms is a table of 256 values a channel (`PixelTable`), so a batch
 of uint8 images is read once and written once, in the wanted dtype and in channels-last
@@ -6,16 +6,15 @@ memory, and every value is bit for bit what the chain would make of it: float16 
 bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
 
 - On the CPU by OpenCV.
-- On a GPU by one kernel that `torch.compile` makes of the look-up; where it cannot, by
-  torch's own operations, which write the indices to memory in between.
+- On other devices by torch's own indexing, whose indices go through memory in between;
+  whether compiling that into one kernel pays for the seconds it takes is not measured yet.
 - Images that are floating already take the chain itself.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,8 +23,6 @@ from fastdata.transforms.base import PixelTransform
 from fastdata.transforms.pixel import PixelTable, as_words
 
 __all__ = ["BatchLookup"]
-
-log = logging.getLogger("fastdata")
 
 
 class BatchLookup:
@@ -55,8 +52,6 @@ class BatchLookup:
         if images.device.type == "cpu":
             return _by_opencv(images, self._table(channels))
         table = self._on_device(channels, images.device)
-        if images.device.type == "cuda":
-            return _compiled_look_up(images, table)
         return _look_up(images, table)
 
     def _table(self, channels: int) -> PixelTable:
@@ -96,35 +91,3 @@ def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     channels = torch.arange(table.shape[1], device=table.device)
     values = images.permute(0, 2, 3, 1).contiguous()
     return table[values.int(), channels].permute(0, 3, 1, 2)
-
-
-class _Compiled:
-    """`_look_up` by one kernel, or as it is where none can be compiled."""
-
-    def __init__(self) -> None:
-        self._function: Callable[..., torch.Tensor] | None = None
-        self._failed = False
-
-    def __call__(self, images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        if not self._failed:
-            try:
-                # The compiler takes a second to import: only where it is wanted.  One kernel
-                # needs no pool of threads or processes, which would stay.
-                self._function = self._function or torch.compile(
-                    _look_up, dynamic=True, options={"compile_threads": 1}
-                )
-                return self._function(images, table)
-            except torch.cuda.OutOfMemoryError:  # the compiler's fault it is not
-                raise
-            except Exception as error:  # no Triton, no C compiler, an unknown GPU...
-                self._failed = True
-                log.warning(
-                    "torch.compile is of no use here (%s: %s); Normalize and ToDtype run on the "
-                    "GPU without it, in two passes instead of one",
-                    type(error).__name__,
-                    str(error).partition("\n")[0],
-                )
-        return _look_up(images, table)
-
-
-_compiled_look_up = _Compiled()
