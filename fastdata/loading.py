@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from fastdata.codecs.decoders import DecoderName, jpeg_decoder
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.cores import default_workers
+from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.job import BatchOrder
 from fastdata.engine.packed import Loader, LoaderStats
 from fastdata.engine.stock import stock_loader
@@ -241,9 +242,8 @@ def loader(
                 releases_lock=work.releases_lock,
                 context=multiprocessing_context,
             )
-        return Loader(
+        made_by = CpuBackend(
             work,
-            batches,
             WorkerOptions(
                 workers,
                 worker_method,
@@ -254,6 +254,7 @@ def loader(
             device=target,
             pin_memory=pinned,
         )
+        return Loader(batches, made_by)
     if not (hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset)):
         raise OptionError(
             f"a loader takes a path, a fastdata dataset or a torch Dataset, not "

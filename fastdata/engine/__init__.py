@@ -22,6 +22,7 @@
       processes.py  workers that are processes
       workers.py    which workers there are; what "auto" means
       stream.py     batches in order, some ahead, without regard to epochs
+      cpu.py        CpuBackend: all of the above
       delivery.py   where a batch arrives: the device
       finishing.py  transforms of whole batches, there
       stats.py      what a loader has done so far
@@ -29,5 +30,6 @@
       stock.py      the tuned stock DataLoader, for torch datasets
 
 A new kind of worker is another `Workers`, other memory another kind of block.
-Neither touches what a batch is.
+Neither touches what a batch is.  What makes batches in another way altogether is
+another `Backend`; the loader knows no more of it than that.
 """

@@ -1,8 +1,8 @@
 """The loader of packed data: an epoch of batches at each ``iter()``, and where it stands.
 
-`Loader` puts the parts together: order (`fastdata.sampling`), batches
-(`BatchMaker`), who makes them (`Stream` and its workers) and where they arrive.
-What it adds is bookkeeping: epochs, resuming, statistics, and the end.
+`Loader` puts two parts together: the order of batches (`fastdata.sampling`) and who
+makes them, a `Backend`.  What it adds is bookkeeping: epochs, resuming, statistics,
+and the end.
 """
 
 from __future__ import annotations
@@ -13,31 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
-from fastdata.engine.batches import BatchMaker
-from fastdata.engine.buffers import BufferPool
-from fastdata.engine.delivery import deliver
-from fastdata.engine.finishing import finish_on_device
-from fastdata.engine.job import BatchOrder, Request
+from fastdata.engine.job import Backend, BatchOrder, BatchStream, Request
 from fastdata.engine.stats import LoaderStats
-from fastdata.engine.stream import Stream
-from fastdata.engine.work import BatchWork
-from fastdata.engine.workers import WorkerOptions
-from fastdata.errors import FastdataError, OptionError
+from fastdata.errors import OptionError
 
 __all__ = ["Loader", "LoaderStats"]
-
-READ_AHEAD_BYTES = 1 << 26
-"""Stored bytes asked for from the disk before workers want them.
-
-64 MB keep a solid-state disk busy, which wants many requests at a time, for
-0.3 s of decoding on two cores; more would only displace others' pages.
-"""
-
-SPARE_BUFFERS = 2
-"""Beyond those made ahead: the batch in the loop's hands, and the one taken next."""
 
 
 class Loader:
@@ -60,45 +40,23 @@ class Loader:
 
     Parameters
     ----------
-    work : BatchWork
-        Data, transforms and decoder.
     batches : BatchOrder
-    workers : WorkerOptions
-    device : torch.device, optional
-        Where batches arrive.
-    pin_memory : bool
-        Whether batches are made in pinned memory.
+    backend : Backend
     """
 
-    def __init__(
-        self,
-        work: BatchWork,
-        batches: BatchOrder,
-        workers: WorkerOptions,
-        *,
-        device: torch.device | None = None,
-        pin_memory: bool = False,
-    ) -> None:
-        self.dataset = work.dataset
-        self.pipeline = work.pipeline
-        self.seed = work.seed
+    def __init__(self, batches: BatchOrder, backend: Backend) -> None:
         self.batches = batches
-        self.workers = workers
-        self.device = device
-        self._work = work
-        shared = workers.method == "process" and workers.num_workers > 0
-        self._buffers = BufferPool(
-            workers.ahead + SPARE_BUFFERS,
-            kind="shared" if shared else "pinned" if pin_memory else "private",
-        )
-        self._maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=self._buffers)
+        self.backend = backend
+        self.dataset = backend.dataset
+        self.pipeline = backend.pipeline
+        self.seed = backend.seed
         self._next = _Place(0, 0)
         self._latest = self._next
-        self._idle: tuple[Stream, _Place | None] | None = None
+        self._idle: tuple[BatchStream, _Place | None] | None = None
         # Epochs' streams are held here too.  Otherwise the garbage collector might
         # find one together with its epoch, and end its processes before the epoch
         # gives it back to be used again.
-        self._in_use: set[Stream] = set()
+        self._in_use: set[BatchStream] = set()
         self._open: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         self._counts = _Counts()
         self._closed = False
@@ -106,7 +64,7 @@ class Loader:
     @property
     def num_workers(self) -> int:
         """Threads or processes that make batches."""
-        return self.workers.num_workers
+        return self.backend.num_workers
 
     @property
     def padding(self) -> int:
@@ -176,16 +134,16 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Return counts and times over all iterators so far."""
-        counts = self._counts
+        counts, usage = self._counts, self.backend.usage()
         return LoaderStats(
             batches=counts.batches,
             samples=counts.samples,
             seconds=counts.seconds,
             wait_seconds=counts.wait_seconds,
             ready_batches=counts.ready / counts.batches if counts.batches else 0.0,
-            buffers_in_use=self._buffers.in_use,
-            skipped_samples=self._maker.skipped,
-            bytes_read=self._maker.bytes_read,
+            buffers_in_use=usage.buffers_in_use,
+            skipped_samples=usage.skipped_samples,
+            bytes_read=usage.bytes_read,
         )
 
     def close(self) -> None:
@@ -198,7 +156,7 @@ class Loader:
         if self._idle is not None:
             self._idle[0].close()
             self._idle = None
-        self._buffers.close()
+        self.backend.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -207,32 +165,23 @@ class Loader:
         self.close()
 
     def __repr__(self) -> str:
-        kind = {"thread": "threads", "process": "processes"}[self.workers.method]
         identity = self.batches.identity
         size = identity.get("global_batch_size")
         return (
             f"Loader({len(self)} batches{f' of {size}' if size else ''}, {identity['order']}, "
-            f"{self.num_workers} worker {kind})\n{self.dataset!r}"
+            f"{self.backend})\n{self.dataset!r}"
         )
 
-    def _deliver(self, batch: Any) -> Any:
-        return deliver(batch, self.dataset.schema, self.device, self.pipeline.pixels)
-
-    def _take_stream(self, place: _Place) -> Stream:
+    def _take_stream(self, place: _Place) -> BatchStream:
         """Return a stream that stands at `place`."""
         stream, stands_at = self._idle or (None, None)
         self._idle = None
         if stream is None:
-            stream = Stream(
-                self._maker.prepare,
-                self.workers.start(self._work),
-                ahead=self.workers.ahead,
-                read_ahead=self._read_ahead() if self.workers.ahead else 0,
-            )
+            stream = self.backend.stream()
             stands_at = None
         self._in_use.add(stream)
         if stands_at != place:
-            joins = self.batches.joins and self.workers.persistent
+            joins = self.batches.joins and self.backend.persistent
             try:
                 stream.begin(_requests(self.batches, place, joins))
             except BaseException:
@@ -240,37 +189,22 @@ class Loader:
                 raise
         return stream
 
-    def _give_back(self, stream: Stream, stands_at: _Place | None) -> None:
+    def _give_back(self, stream: BatchStream, stands_at: _Place | None) -> None:
         """Keep a stream for the next epoch, or end it."""
         self._in_use.discard(stream)
         if stands_at is None or not self.batches.joins:
             stands_at = None
             stream.stop()
-        # Threads that are not in the middle of something are as quickly started anew.
-        worth_keeping = stands_at is not None or self.workers.method == "process"
-        if not (self.workers.persistent and worth_keeping) or self._closed or self._idle:
+        worth_keeping = stands_at is not None or self.backend.slow_to_start
+        if not (self.backend.persistent and worth_keeping) or self._closed or self._idle:
             stream.close()
             return
         self._idle = (stream, stands_at)
 
-    def _end(self, stream: Stream) -> None:
+    def _end(self, stream: BatchStream) -> None:
         """End a stream and its workers."""
         self._in_use.discard(stream)
         stream.close()
-
-    def _read_ahead(self) -> int:
-        """Return how many samples ahead their bytes are asked for from the disk."""
-        some = np.arange(min(len(self.dataset), 256))
-        if not len(some):
-            return 0
-        try:
-            nbytes = sum(
-                float(self.dataset.images(name, some, self._work.decoder).lengths.mean())
-                for name in self.dataset.schema.images
-            )
-        except FastdataError:  # a shard is damaged: said in its place, when a batch needs it
-            return 0
-        return min(int(READ_AHEAD_BYTES / nbytes), len(self.dataset)) if nbytes else 0
 
 
 @dataclass(slots=True)
@@ -321,7 +255,7 @@ class _Epoch(Iterator[Any]):
         self._loader = loader
         self._place = place
         self._clock = time.perf_counter()
-        self._stream: Stream | None = loader._take_stream(place)
+        self._stream: BatchStream | None = loader._take_stream(place)
 
     def __next__(self) -> Any:
         loader, counts = self._loader, self._loader._counts
@@ -336,11 +270,7 @@ class _Epoch(Iterator[Any]):
         try:
             called = time.perf_counter()
             ready = stream.ready
-            batch = deliver(
-                next(stream), loader.dataset.schema, loader.device, loader.pipeline.pixels
-            )
-            assert stream.request is not None, "a batch answers a request"
-            batch = finish_on_device(batch, stream.request, loader.pipeline, loader.seed)
+            batch = next(stream)
             now = time.perf_counter()
         except BaseException:  # nothing else would end the workers
             loader._end(stream)

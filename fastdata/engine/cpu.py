@@ -1,0 +1,106 @@
+"""The backend that needs nothing else: workers on the CPU make batches, which then travel.
+
+BatchMaker -> Stream and its workers -> Delivery
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fastdata.engine.batches import BatchMaker
+from fastdata.engine.buffers import BufferPool
+from fastdata.engine.delivery import Delivery
+from fastdata.engine.job import BatchStream, Usage
+from fastdata.engine.stream import Stream
+from fastdata.engine.work import BatchWork
+from fastdata.engine.workers import WorkerOptions
+from fastdata.errors import FastdataError
+
+__all__ = ["CpuBackend"]
+
+READ_AHEAD_BYTES = 1 << 26
+"""Stored bytes asked for from the disk before workers want them.
+
+64 MB keep a solid-state disk busy, which wants many requests at a time, for
+0.3 s of decoding on two cores; more would only displace others' pages.
+"""
+
+SPARE_BUFFERS = 2
+"""Beyond those made ahead: the batch in the loop's hands, and the one taken next."""
+
+
+class CpuBackend:
+    """Makes batches by threads or processes.
+
+    Parameters
+    ----------
+    work : BatchWork
+        Data, transforms and decoder.
+    workers : WorkerOptions
+    device : torch.device, optional
+        Where batches arrive.
+    pin_memory : bool
+        Whether batches are made in pinned memory.
+    """
+
+    def __init__(
+        self,
+        work: BatchWork,
+        workers: WorkerOptions,
+        *,
+        device: torch.device | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        self.dataset = work.dataset
+        self.pipeline = work.pipeline
+        self.seed = work.seed
+        self.num_workers = workers.num_workers
+        self.persistent = workers.persistent
+        # Threads that are not in the middle of something are as quickly started anew.
+        self.slow_to_start = workers.method == "process"
+        self._work = work
+        self._workers = workers
+        self._device = device
+        shared = workers.method == "process" and workers.num_workers > 0
+        self._buffers = BufferPool(
+            workers.ahead + SPARE_BUFFERS,
+            kind="shared" if shared else "pinned" if pin_memory else "private",
+        )
+        self._maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=self._buffers)
+
+    def stream(self) -> BatchStream:
+        """Return a new stream, with its own workers."""
+        stream = Stream(
+            self._maker.prepare,
+            self._workers.start(self._work),
+            ahead=self._workers.ahead,
+            read_ahead=self._read_ahead() if self._workers.ahead else 0,
+        )
+        return Delivery(stream, self.dataset.schema, self.pipeline, self.seed, self._device)
+
+    def usage(self) -> Usage:
+        """Return what has been used and done."""
+        return Usage(self._buffers.in_use, self._maker.skipped, self._maker.bytes_read)
+
+    def close(self) -> None:
+        """Free unused buffers now, others as soon as they come back.  Idempotent."""
+        self._buffers.close()
+
+    def __str__(self) -> str:
+        kind = {"thread": "threads", "process": "processes"}[self._workers.method]
+        return f"{self.num_workers} worker {kind}"
+
+    def _read_ahead(self) -> int:
+        """Return how many samples ahead their bytes are asked for from the disk."""
+        some = np.arange(min(len(self.dataset), 256))
+        if not len(some):
+            return 0
+        try:
+            nbytes = sum(
+                float(self.dataset.images(name, some, self._work.decoder).lengths.mean())
+                for name in self.dataset.schema.images
+            )
+        except FastdataError:  # a shard is damaged: said in its place, when a batch needs it
+            return 0
+        return min(int(READ_AHEAD_BYTES / nbytes), len(self.dataset)) if nbytes else 0
