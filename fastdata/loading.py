@@ -196,7 +196,7 @@ def loader(
     _check_int("batch_size", batch_size, 1)
     _check_choice("pin_memory", pin_memory, ("auto", True, False))
     pinned = bool(pin_memory) and torch.cuda.is_available()
-    target = _device(device)
+    target = None if device is None else streams_of(device).device
     decides = sampler is not None or batch_sampler is not None
     if isinstance(data, torch.utils.data.IterableDataset) and rank is None and world_size is None:
         decides = True  # its __iter__ knows its rank, if it is to have one
@@ -314,18 +314,6 @@ def _is_location(data: Any) -> bool:
         and len(data) > 0
         and all(isinstance(path, (str, os.PathLike)) for path in data)
     )
-
-
-def _device(device: torch.device | str | None) -> torch.device | None:
-    """Return the device, with the index it has; raises where it is not there."""
-    if device is None:
-        return None
-    try:
-        return streams_of(torch.device(device)).device
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(
-            f'device is a torch.device or its name, as "cuda", not {device!r} ({error})'
-        ) from None
 
 
 def _workers(num_workers: Any) -> int:
