@@ -5,6 +5,7 @@
                 a slot of memory  <--- images ------'
 
       cores.py      how many cores this process may use
+      memory.py     how much memory may still be taken
       job.py        the contracts between what is done and who does it
       buffers.py    memory of batches, which comes back by itself
       pinning.py    page-locking it for CUDA
