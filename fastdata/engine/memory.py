@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from tqdm import tqdm
 
 __all__ = ["available_bytes", "available_on", "in_words"]
 
@@ -51,14 +52,8 @@ def available_on(device: torch.device) -> int:
 
 
 def in_words(nbytes: float) -> str:
-    """Return a number of bytes for people: ``12.3 GB``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            break
-        nbytes /= 1000
-    else:
-        unit = "TB"
-    return f"{nbytes:.0f} bytes" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+    """Return a number of bytes for people: ``12.3GB``."""
+    return str(tqdm.format_sizeof(nbytes, "B"))
 
 
 def _entry(statistics: Path, name: str) -> int:
