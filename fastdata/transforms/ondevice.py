@@ -35,7 +35,7 @@ from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows
 from fastdata.transforms.render import antialiases
 from fastdata.transforms.some import to_device
 
-__all__ = ["render_on_device"]
+__all__ = ["render_canvas", "render_on_device"]
 
 
 def render_on_device(
@@ -77,12 +77,24 @@ def render_on_device(
         )
     if geometry.identity or not count:
         return images
-    pixels = images.permute(0, 2, 3, 1)
+    return render_canvas(geometry, images.permute(0, 2, 3, 1), mask=mask).permute(0, 3, 1, 2)
+
+
+def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = False) -> torch.Tensor:
+    """Return what `geometry` makes of images that lie in the top left corners of `pixels`.
+
+    Parameters and errors as of `render_on_device`, but that images may be smaller than
+    [n, H, W, C], each of its own size; what is beside them is never read.
+
+    Returns
+    -------
+    torch.Tensor of the same dtype and device, shape [n, H', W', C], contiguous
+    """
     plan = list(_passes(geometry))
     for number, step in enumerate(plan):
-        flip = geometry.flip if number == len(plan) - 1 else np.zeros(count, np.bool_)
+        flip = geometry.flip if number == len(plan) - 1 else np.zeros(len(geometry), np.bool_)
         pixels = _render(step, pixels, flip, mask)
-    return pixels.contiguous().permute(0, 3, 1, 2)
+    return pixels.contiguous()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
