@@ -20,11 +20,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 
+from fastdata.cache.backend import DeviceCacheBackend
 from fastdata.codecs.decoders import DecoderName, jpeg_decoder
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.cores import default_workers
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import BatchOrder
+from fastdata.engine.job import Backend, BatchOrder
 from fastdata.engine.packed import Loader, LoaderStats
 from fastdata.engine.stock import stock_loader
 from fastdata.engine.tasks import PackedData, is_packed
@@ -65,6 +66,7 @@ def loader(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     backend: Literal["auto", "cpu"] = "auto",
+    cache: Literal["device"] | None = None,
     decoder: DecoderName = "auto",
     on_corrupt: OnCorrupt = "raise",
     sampler: Iterable[int] | None = None,
@@ -136,6 +138,13 @@ def loader(
         after all transforms: uint8 values become 0 to 1.
     backend : {"auto", "cpu"}
         What decodes.
+    cache : {None, "device"}
+        For packed data.  "device": images stay where batches arrive, decoded, as
+        uint8, from the epoch on in which they are first used.  Batches are then cut,
+        resized, flipped and normalised there, and no worker has anything to do.  How
+        much memory that takes is logged, and in ``stats().cache_bytes``; what does
+        not fit is refused.  Draws are those of any other loader; pixels that are
+        resized differ in the last bit (`fastdata.transforms.ondevice`).
     decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
         For packed data.  Which library decodes JPEGs; "auto" is the fastest
         that is installed.
@@ -190,6 +199,7 @@ def loader(
     """
     _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
     _check_choice("backend", backend, ("auto", "cpu"))
+    _check_choice("cache", cache, (None, "device"))
     _check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     workers = _workers(num_workers)
     _check_int("prefetch_factor", prefetch_factor, 1)
@@ -247,18 +257,16 @@ def loader(
                 releases_lock=work.releases_lock,
                 context=multiprocessing_context,
             )
-        made_by = CpuBackend(
-            work,
-            WorkerOptions(
-                workers,
-                worker_method,
-                prefetch_factor,
-                persistent_workers,
-                multiprocessing_context,
-            ),
-            device=target,
-            pin_memory=pinned,
+        by = WorkerOptions(
+            workers, worker_method, prefetch_factor, persistent_workers, multiprocessing_context
         )
+        made_by: Backend
+        if cache == "device":
+            made_by = DeviceCacheBackend(
+                work, by, device=target or torch.device("cpu"), pin_memory=pinned
+            )
+        else:
+            made_by = CpuBackend(work, by, device=target, pin_memory=pinned)
         return Loader(batches, made_by)
     if not (hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset)):
         raise OptionError(
@@ -269,6 +277,7 @@ def loader(
         "transform": transform is not None,
         "dtype": dtype is not None,
         "worker_method": worker_method == "thread",
+        "cache": cache is not None,
         "decoder": decoder != "auto",
         "on_corrupt": on_corrupt != "raise",
         "weights": weights is not None,
