@@ -38,10 +38,12 @@ from fastdata.sampling import (
     Batches,
     BlockShuffle,
     Order,
+    PartOrder,
     SampledBatches,
     SamplerOrder,
     Weighted,
     order_of,
+    part_of_rank,
 )
 from fastdata.transforms.pipeline import Pipeline, Transform
 from fastdata.transforms.pixel import ToDtype
@@ -67,6 +69,7 @@ def loader(
     dtype: torch.dtype | None = None,
     backend: Literal["auto", "cpu"] = "auto",
     cache: Literal["device"] | None = None,
+    cache_scope: Literal["all", "rank"] = "all",
     decoder: DecoderName = "auto",
     on_corrupt: OnCorrupt = "raise",
     sampler: Iterable[int] | None = None,
@@ -145,6 +148,11 @@ def loader(
         much memory that takes is logged, and in ``stats().cache_bytes``; what does
         not fit is refused.  Draws are those of any other loader; pixels that are
         resized differ in the last bit (`fastdata.transforms.ondevice`).
+    cache_scope : {"all", "rank"}
+        What each rank holds with `cache`.  "all": everything, and epochs are as they
+        are without.  "rank": a fixed part, the same in every epoch, drawn from `seed`
+        (the same on all ranks); each epoch is then shuffled within the parts, not over
+        all of them.
     decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
         For packed data.  Which library decodes JPEGs; "auto" is the fastest
         that is installed.
@@ -200,6 +208,14 @@ def loader(
     _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
     _check_choice("backend", backend, ("auto", "cpu"))
     _check_choice("cache", cache, (None, "device"))
+    _check_choice("cache_scope", cache_scope, ("all", "rank"))
+    if cache_scope == "rank" and cache is None:
+        raise OptionError('cache_scope="rank" says what cache= holds on each rank: give cache too')
+    if cache_scope == "rank" and any(v is not None for v in (sampler, batch_sampler, weights)):
+        raise OptionError(
+            'with cache_scope="rank" each rank has samples of its own, among which shuffle= '
+            'decides; leave out sampler, batch_sampler and weights, or give cache_scope="all"'
+        )
     _check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     workers = _workers(num_workers)
     _check_int("prefetch_factor", prefetch_factor, 1)
@@ -239,8 +255,14 @@ def loader(
             pixels=target is None or target.type == "cpu",
         )
         batches: BatchOrder
+        part = None
         if batch_sampler is not None:
             batches = SampledBatches(batch_sampler, len(data))
+        elif cache_scope == "rank":
+            part = part_of_rank(len(data), seed, rank, world_size, even=even)
+            inner = order_of(shuffle, len(part), seed)
+            order = PartOrder(part, inner, len(data), world_size)
+            batches = Batches(order, batch_size, drop_last=drop_last, even=even)
         else:
             batches = Batches(
                 _order(len(data), shuffle, seed, sampler, weights),
@@ -263,7 +285,11 @@ def loader(
         made_by: Backend
         if cache == "device":
             made_by = DeviceCacheBackend(
-                work, by, device=target or torch.device("cpu"), pin_memory=pinned
+                work,
+                by,
+                device=torch.device("cpu") if target is None else target,
+                pin_memory=pinned,
+                part=part,
             )
         else:
             made_by = CpuBackend(work, by, device=target, pin_memory=pinned)

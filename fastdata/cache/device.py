@@ -135,9 +135,9 @@ class DeviceCache:
 
     def put(self, filled: Filled) -> None:
         """Take in images."""
-        if len(filled.indices):
-            places = self.places(filled.indices)
-            new = ~self.held[places]  # a stand-in may have come in the meantime
+        places = self.places(filled.indices)
+        new = ~self.held[places]  # others may have come another way in the meantime
+        if new.any():
             try:
                 for name, store in self._stores.items():
                     memory = filled.memory[name]
@@ -146,7 +146,7 @@ class DeviceCache:
                     store.put(places[new], memory)
             except RuntimeError as error:  # torch's OutOfMemoryError is one
                 raise OptionError(f'cache="device": {self.summary}: {error}') from error
-            self.held[places] = True
+        self.held[places] = True
         self.bad |= filled.failed
         self.bytes_read += filled.nbytes
 
