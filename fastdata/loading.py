@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 
 from fastdata.cache.backend import DeviceCacheBackend
+from fastdata.cache.ram import RamCacheBackend
 from fastdata.codecs.decoders import DecoderName, jpeg_decoder
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.cores import default_workers
@@ -68,7 +69,7 @@ def loader(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     backend: Literal["auto", "cpu"] = "auto",
-    cache: Literal["device"] | None = None,
+    cache: Literal["ram", "device"] | None = None,
     cache_scope: Literal["all", "rank"] = "all",
     decoder: DecoderName = "auto",
     on_corrupt: OnCorrupt = "raise",
@@ -141,13 +142,16 @@ def loader(
         after all transforms: uint8 values become 0 to 1.
     backend : {"auto", "cpu"}
         What decodes.
-    cache : {None, "device"}
-        For packed data.  "device": images stay where batches arrive, decoded, as
-        uint8, from the epoch on in which they are first used.  Batches are then cut,
-        resized, flipped and normalised there, and no worker has anything to do.  How
-        much memory that takes is logged, and in ``stats().cache_bytes``; what does
-        not fit is refused.  Draws are those of any other loader; pixels that are
-        resized differ in the last bit (`fastdata.transforms.ondevice`).
+    cache : {None, "ram", "device"}
+        For packed data.  "ram": the packed bytes are copied, in the first epoch, to
+        memory of the host that stays, page-locked where there is CUDA; for disks that
+        are slow, or whose files others push out of the page cache.  Batches are the
+        same, bit for bit.  "device": images stay where batches arrive, decoded, as
+        uint8, from the epoch on in which they are first used; batches are then cut,
+        resized, flipped and normalised there, and no worker has anything to do.  Draws
+        are those of any other loader; pixels that are resized differ in the last bit
+        (`fastdata.transforms.ondevice`).  How much memory it takes is logged, and in
+        ``stats().cache_bytes``; what does not fit is refused.
     cache_scope : {"all", "rank"}
         What each rank holds with `cache`.  "all": everything, and epochs are as they
         are without.  "rank": a fixed part, the same in every epoch, drawn from `seed`
@@ -207,7 +211,7 @@ def loader(
     """
     _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
     _check_choice("backend", backend, ("auto", "cpu"))
-    _check_choice("cache", cache, (None, "device"))
+    _check_choice("cache", cache, (None, "ram", "device"))
     _check_choice("cache_scope", cache_scope, ("all", "rank"))
     if cache_scope == "rank" and cache is None:
         raise OptionError('cache_scope="rank" says what cache= holds on each rank: give cache too')
@@ -246,14 +250,6 @@ def loader(
             names = ", ".join(options)
             raise OptionError(f"{names}: not an option of a loader of packed data")
         pipeline = _pipeline(transform, dtype, data)
-        work = BatchWork(
-            data,
-            pipeline,
-            jpeg_decoder(decoder),
-            seed=seed,
-            on_corrupt=on_corrupt,
-            pixels=target is None or target.type == "cpu",
-        )
         batches: BatchOrder
         part = None
         if batch_sampler is not None:
@@ -272,6 +268,15 @@ def loader(
                 world_size=world_size,
                 even=even,
             )
+        work = BatchWork(
+            data,
+            pipeline,
+            jpeg_decoder(decoder),
+            seed=seed,
+            on_corrupt=on_corrupt,
+            pixels=target is None or target.type == "cpu",
+            part=part,
+        )
         if worker_method == "auto":
             worker_method = choose_method(
                 workers,
@@ -284,13 +289,10 @@ def loader(
         )
         made_by: Backend
         if cache == "device":
-            made_by = DeviceCacheBackend(
-                work,
-                by,
-                device=torch.device("cpu") if target is None else target,
-                pin_memory=pinned,
-                part=part,
-            )
+            here = torch.device("cpu") if target is None else target
+            made_by = DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
+        elif cache == "ram":
+            made_by = RamCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
         else:
             made_by = CpuBackend(work, by, device=target, pin_memory=pinned)
         return Loader(batches, made_by)

@@ -162,10 +162,9 @@ class DeviceCache:
         return indices, missing
 
     def _stand_in(self, epoch: int, index: int) -> int:
-        candidates = np.fromiter(self._work.stand_ins(epoch, index), np.int64)
-        for other in candidates[np.isin(candidates, self.indices)].tolist():
+        for other in self._work.stand_ins(epoch, index):
             if other not in self.bad:
-                return int(other)
+                return other
         raise ShardCorruptError(self.bad[index])
 
     def batch(self, request: Request, indices: Ints) -> Any:

@@ -63,6 +63,8 @@ class BatchWork:
     pixels : bool
         False leaves out a direct pipeline's pixel stage: the caller runs it,
         on another device.
+    part : ndarray of int64, optional
+        The samples that may stand in for corrupt ones; all by default.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class BatchWork:
         seed: int = 0,
         on_corrupt: OnCorrupt = "raise",
         pixels: bool = True,
+        part: Indices | None = None,
     ) -> None:
         self.dataset = dataset
         self.pipeline = pipeline
         self.decoder = decoder
         self.seed = seed
         self.on_corrupt = on_corrupt
+        self._part = part
         self._pause = self._longest_pause = 0
         self.tables: dict[str, PixelTable] = {}
         if pixels and pipeline.pixels is not None:
@@ -140,7 +144,10 @@ class BatchWork:
     def stand_ins(self, epoch: int, index: int) -> Iterator[int]:
         """Yield the samples to take in place of a corrupt one, the first that is sound."""
         draws = Draws(self.seed, epoch, REPLACE, np.array([index]))
-        yield from draws.integers(len(self.dataset), REPLACEMENTS)[0].tolist()
+        if self._part is None:
+            yield from draws.integers(len(self.dataset), REPLACEMENTS)[0].tolist()
+        else:
+            yield from self._part[draws.integers(len(self._part), REPLACEMENTS)[0]].tolist()
 
     def replace(
         self, epoch: int, index: int, error: ShardCorruptError, make: Callable[[int], Any]

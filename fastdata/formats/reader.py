@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,7 +25,19 @@ from fastdata.formats.layout import (
 )
 from fastdata.schema import ArrayField, BytesField, ImageField, StringField
 
-__all__ = ["ShardReader"]
+__all__ = ["HeldBytes", "ShardReader"]
+
+
+class HeldBytes(Protocol):
+    """A copy of a file in memory, which may still be in the making."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that will be read is there."""
+
+    @property
+    def memory(self) -> memoryview:
+        """The copy, of the file's length; what nobody will read may be missing."""
 
 
 class ShardReader:
@@ -90,8 +101,8 @@ class ShardReader:
             raise self._corrupt("the header's checksum does not match")
         self.header = Header.from_bytes(header, self.path)
         self._specs = column_specs(self.header.schema)
-        self._memory = memoryview(self._map)
-        self._data = self._memory[: self._data_end]
+        self._held: HeldBytes | None = None
+        self._look_at(memoryview(self._map))
         for name, column in self.header.columns.items():
             if column.offset + column.nbytes > self._data_end:
                 raise self._corrupt(f"column {name!r} ends beyond the end of the file")
@@ -115,15 +126,43 @@ class ShardReader:
             unread = self._unread.setdefault(field, unread)
         return unread
 
+    def hold(self, held: HeldBytes | None) -> None:
+        """Read from a copy of the file as soon as it is complete; None: from the file again.
+
+        Nobody may be reading when a copy is taken away.
+        """
+        self._held = held
+        if held is None:
+            self._look_at(memoryview(self._map))
+
+    def _look_at(self, memory: memoryview) -> None:
+        """Read from here from now on; views of where it was before stay valid."""
+        self._memory = memory
+        self._data = memory[: self._data_end]
+        self._address = int(np.frombuffer(self._data, np.uint8).ctypes.data)
+        self._columns = {}
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading is from a copy in memory."""
+        held = self._held
+        if held is not None and held.complete and self._memory is not held.memory:
+            self._look_at(held.memory)
+        return held is not None and self._memory is held.memory
+
     @property
     def data(self) -> memoryview:
         """The file without its footer."""
+        _ = self.in_memory
         return self._data
 
-    @cached_property
+    @property
     def address(self) -> int:
-        """Where `data` begins in memory, for who hands it to other libraries than Python's."""
-        return int(np.frombuffer(self._data, np.uint8).ctypes.data)
+        """Where `data` begins in memory, for who hands it to other libraries than Python's.
+
+        Asked for after `data`, that is where that began, or its copy does.
+        """
+        return self._address
 
     def will_need(self, starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
         """Ask the system to read these ranges of the file, int64 [n] each, soon.
@@ -131,7 +170,7 @@ class ShardReader:
         Returns before they are read.  Does nothing where the system has no such call.
         """
         advice = getattr(mmap, "MADV_WILLNEED", None)
-        if advice is None:
+        if advice is None or self.in_memory:
             return
         starts = np.clip(starts, 0, self._data_end) // mmap.PAGESIZE * mmap.PAGESIZE
         lengths = np.clip(ends, 0, self._data_end) - starts
