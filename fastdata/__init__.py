@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "BlockShuffle": "fastdata.sampling",
+    "CUDAPrefetcher": "fastdata.prefetch",
     "Dataset": "fastdata.dataset",
     "FastdataError": "fastdata.errors",
     "Loader": "fastdata.loading",
@@ -27,6 +28,7 @@ _PUBLIC = {
 
 __all__ = [
     "BlockShuffle",
+    "CUDAPrefetcher",
     "Dataset",
     "FastdataError",
     "Loader",
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from fastdata.dataset import Dataset, open
     from fastdata.errors import FastdataError
     from fastdata.loading import Loader, loader
+    from fastdata.prefetch import CUDAPrefetcher
     from fastdata.sampling import BlockShuffle
     from fastdata.schema import Schema
 

@@ -31,6 +31,8 @@ from fastdata.engine.tasks import PackedData, is_packed
 from fastdata.engine.work import BatchWork, OnCorrupt
 from fastdata.engine.workers import WorkerOptions, choose_method
 from fastdata.errors import OptionError
+from fastdata.prefetch import CUDAPrefetcher
+from fastdata.prefetch.streams import streams_of
 from fastdata.sampling import (
     Batches,
     BlockShuffle,
@@ -72,7 +74,7 @@ def loader(
     world_size: int | None = None,
     even: bool = True,
     **options: Any,
-) -> Loader | DataLoader[Any]:
+) -> Loader | DataLoader[Any] | CUDAPrefetcher:
     """Return an iterable of batches over `data`.
 
     Parameters
@@ -124,9 +126,11 @@ def loader(
         Whether images are put into pinned memory, for fast copies to a GPU.
         "auto": where there is CUDA; without it there is none to pin for.
     device : torch.device or str, optional
-        For packed data.  Where batches arrive.  uint8 images are copied;
-        transforms of whole batches and the last pixel transforms (`Normalize`,
-        `ToDtype`) run there.
+        Where batches arrive, one ahead of the one in use: a GPU copies it, and
+        does what is done there, while it computes with the one before
+        (`CUDAPrefetcher`).  Of packed data uint8 images are copied; transforms of
+        whole batches and the last pixel transforms (`Normalize`, `ToDtype`) run
+        there.
     dtype : torch.dtype, optional
         For packed data.  A floating dtype for images, as by ``ToDtype(dtype)``
         after all transforms: uint8 values become 0 to 1.
@@ -164,6 +168,7 @@ def loader(
     Returns
     -------
     Loader or torch.utils.data.DataLoader
+        A `DataLoader` in a `CUDAPrefetcher`, where `device` asks for it.
 
     Raises
     ------
@@ -191,6 +196,7 @@ def loader(
     _check_int("batch_size", batch_size, 1)
     _check_choice("pin_memory", pin_memory, ("auto", True, False))
     pinned = bool(pin_memory) and torch.cuda.is_available()
+    target = None if device is None else streams_of(device).device
     decides = sampler is not None or batch_sampler is not None
     if isinstance(data, torch.utils.data.IterableDataset) and rank is None and world_size is None:
         decides = True  # its __iter__ knows its rank, if it is to have one
@@ -214,7 +220,6 @@ def loader(
             names = ", ".join(options)
             raise OptionError(f"{names}: not an option of a loader of packed data")
         pipeline = _pipeline(transform, dtype, data)
-        target = None if device is None else torch.device(device)
         work = BatchWork(
             data,
             pipeline,
@@ -262,7 +267,6 @@ def loader(
         )
     given = {
         "transform": transform is not None,
-        "device": device is not None,
         "dtype": dtype is not None,
         "worker_method": worker_method == "thread",
         "decoder": decoder != "auto",
@@ -281,7 +285,7 @@ def loader(
         options["batch_sampler"] = batch_sampler
     if multiprocessing_context is not None:
         options["multiprocessing_context"] = multiprocessing_context
-    return stock_loader(
+    batches_of_samples = stock_loader(
         data,
         batch_size=batch_size,
         shuffle=bool(shuffle),
@@ -296,6 +300,9 @@ def loader(
         world_size=world_size,
         options=options,
     )
+    if target is None or target.type == "cpu":
+        return batches_of_samples
+    return CUDAPrefetcher(batches_of_samples, target)
 
 
 def _is_location(data: Any) -> bool:

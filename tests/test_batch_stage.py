@@ -251,7 +251,8 @@ def test_uint8_arrives_and_is_finished_on_the_device(monkeypatch: pytest.MonkeyP
         T.RandomErasing(value="random"),
     ]
     made = batches(*transforms, device="meta", dtype=torch.bfloat16)
-    assert seen == [torch.uint8] * 3
+    assert len(seen) >= 3
+    assert set(seen) == {torch.uint8}
     assert made[0].image.device.type == "meta"
     assert made[0].image.dtype == torch.bfloat16
     assert made[0].image.shape == (8, 3, 12, 12)

@@ -7,6 +7,7 @@
       cores.py      how many cores this process may use
       job.py        the contracts between what is done and who does it
       buffers.py    memory of batches, which comes back by itself
+      pinning.py    page-locking it for CUDA
       sharing.py    memory and messages that two processes share
       layout.py     where the arrays of a batch lie in one slot
       tasks.py      what workers are told, and answer

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.engine.pinning import register_pinned
 from fastdata.engine.sharing import map_file, new_file
 from fastdata.errors import WorkerError
 
@@ -96,6 +97,10 @@ class BufferPool:
         likes.  A block of shared memory is a file that has no name: it can be
         sent to another process, takes nothing of ``/dev/shm``, and is gone with
         the last process that has it, however that ends.
+    register : bool
+        Whether shared memory is page-locked too, for this process: CUDA is told of each
+        block once, and then copies from it as from pinned memory.  Where it refuses, the
+        block is used as it is.  Who copies from it without waiting has to hold a view.
 
     Notes
     -----
@@ -104,8 +109,9 @@ class BufferPool:
     memory taken before the fork is still the parent's, which will use it again.
     """
 
-    def __init__(self, keep: int, *, kind: Kind = "private") -> None:
+    def __init__(self, keep: int, *, kind: Kind = "private", register: bool = False) -> None:
         self.kind = kind
+        self._register = register
         self._state = _State(keep)
         self._largest = 0
         weakref.finalize(self, _State.close, self._state).atexit = False
@@ -140,7 +146,10 @@ class BufferPool:
         try:
             block = Block(nbytes, new_file(nbytes))
             assert block.descriptor is not None
-            return block, map_file(block.descriptor, nbytes)
+            memory = map_file(block.descriptor, nbytes)
+            if self._register:
+                self._register = register_pinned(memory)
+            return block, memory
         except (OSError, RuntimeError) as error:
             raise WorkerError(
                 f"no shared memory for another batch of {nbytes} bytes ({error}); {self.in_use} "

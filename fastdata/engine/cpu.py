@@ -10,7 +10,7 @@ import torch
 
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.delivery import Delivery
+from fastdata.engine.delivery import DEPTH, deliver
 from fastdata.engine.job import BatchStream, Usage
 from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork
@@ -27,7 +27,8 @@ READ_AHEAD_BYTES = 1 << 26
 """
 
 SPARE_BUFFERS = 2
-"""Beyond those made ahead: the batch in the loop's hands, and the one taken next."""
+"""Beyond those made ahead: the batch in the loop's hands, and the one taken next.  Those on
+their way to a device come on top."""
 
 
 class CpuBackend:
@@ -64,8 +65,9 @@ class CpuBackend:
         self._device = device
         shared = workers.method == "process" and workers.num_workers > 0
         self._buffers = BufferPool(
-            workers.ahead + SPARE_BUFFERS,
+            workers.ahead + SPARE_BUFFERS + DEPTH * (device is not None),
             kind="shared" if shared else "pinned" if pin_memory else "private",
+            register=shared and pin_memory,
         )
         self._maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=self._buffers)
 
@@ -77,7 +79,7 @@ class CpuBackend:
             ahead=self._workers.ahead,
             read_ahead=self._read_ahead() if self._workers.ahead else 0,
         )
-        return Delivery(stream, self.dataset.schema, self.pipeline, self.seed, self._device)
+        return deliver(stream, self.pipeline, self.seed, self._device)
 
     def usage(self) -> Usage:
         """Return what has been used and done."""

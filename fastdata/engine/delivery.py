@@ -1,98 +1,131 @@
-"""Where a batch arrives: on the CPU as it is made, or on another device."""
+"""Where batches arrive: on the CPU as they are made, or on another device, one ahead.
+
+    Stream --Ahead, Mover--> the device: pixel stage, transforms of whole batches
+
+On a device all of this is done on a side stream, while the batch before is computed with
+(`fastdata.prefetch`).  uint8 images are copied, a quarter of what float32 ones would be.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
 
 from fastdata.engine.finishing import finish_on_device
-from fastdata.engine.job import Request
+from fastdata.engine.job import BatchStream, Request
 from fastdata.engine.stream import Stream
-from fastdata.schema import ImageField, Schema
-from fastdata.transforms.pipeline import Pipeline, PixelStage
+from fastdata.prefetch.ahead import Ahead, Pulled
+from fastdata.prefetch.mover import Mover
+from fastdata.prefetch.streams import streams_of
+from fastdata.schema import ImageField
+from fastdata.transforms.pipeline import Pipeline
 
-__all__ = ["Delivery"]
+__all__ = ["DEPTH", "Delivery", "deliver"]
+
+DEPTH = 1
+"""Batches on their way to a device behind the one that is handed out."""
+
+
+def deliver(
+    stream: Stream, pipeline: Pipeline, seed: int, device: torch.device | None
+) -> BatchStream:
+    """Return a `BatchStream` of finished batches on a device; None is the CPU."""
+    if device is None or device.type == "cpu":
+        return _Finished(stream, pipeline, seed)
+    return Delivery(stream, pipeline, seed, device)
+
+
+class _Finished:
+    """Batches of a stream that stay where they are, finished when they are taken."""
+
+    def __init__(self, stream: Stream, pipeline: Pipeline, seed: int) -> None:
+        self._stream = stream
+        self._pipeline = pipeline
+        self._seed = seed
+        self.begin, self.stop, self.close = stream.begin, stream.stop, stream.close
+
+    @property
+    def request(self) -> Request | None:
+        return self._stream.request
+
+    @property
+    def ready(self) -> int:
+        return self._stream.ready
+
+    def __next__(self) -> Any:
+        batch = next(self._stream)
+        assert self.request is not None, "a batch answers a request"
+        return finish_on_device(batch, self.request, self._pipeline, self._seed)
 
 
 class Delivery:
-    """Batches of a stream, brought to a device and finished there; a `BatchStream`.
+    """Batches of a stream on their way to a device; a `BatchStream`.
+
+    The one behind the batch that is taken is sent on its way where it is made already: the
+    loop never waits for workers before it has to.
 
     Parameters
     ----------
     stream : Stream
         Closed with this.
-    schema : Schema
     pipeline : Pipeline
     seed : int
-    device : torch.device, optional
-        By default batches stay where they are.
+    device : torch.device
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        schema: Schema,
-        pipeline: Pipeline,
-        seed: int,
-        device: torch.device | None,
-    ) -> None:
+    def __init__(self, stream: Stream, pipeline: Pipeline, seed: int, device: torch.device) -> None:
         self._stream = stream
-        self._schema = schema
         self._pipeline = pipeline
         self._seed = seed
-        self._device = device
+        self._mover = Mover(streams_of(device), report=False)
+        self._ahead = Ahead(self._pull, self._mover, DEPTH, may_pull=lambda: stream.ready > 0)
 
     @property
     def request(self) -> Request | None:
         """What the batch that was taken last is the answer to."""
-        return self._stream.request
+        request: Request | None = self._ahead.tag
+        return request
 
     @property
     def ready(self) -> int:
         """Batches that are made and not yet taken."""
-        return self._stream.ready
+        return self._stream.ready + len(self._ahead)
 
     def begin(self, requests: Iterable[Request]) -> None:
         """Drop what is in the making and make the batches of `requests`."""
+        self._ahead.drop()
         self._stream.begin(requests)
 
     def stop(self) -> None:
         """Drop what is in the making; the workers stay."""
+        self._ahead.drop()
         self._stream.stop()
 
     def __next__(self) -> Any:
-        batch = deliver(next(self._stream), self._schema, self._device, self._pipeline.pixels)
-        assert self._stream.request is not None, "a batch answers a request"
-        return finish_on_device(batch, self._stream.request, self._pipeline, self._seed)
+        return next(self._ahead)
 
     def close(self) -> None:
         """End the workers.  Idempotent."""
+        self._ahead.close()
         self._stream.close()
 
-
-def deliver(
-    batch: Any, schema: Schema, device: torch.device | None, pixels: PixelStage | None
-) -> Any:
-    """Return a batch on `device`; where that is not the CPU, with its pixel stage done there.
-
-    uint8 images are moved, a quarter of what float32 ones would be.
-    """
-    if device is None:
-        return batch
-    moved = [_move(value, device) for value in batch]
-    if pixels is not None and device.type != "cpu":
-        for place, field in enumerate(schema.values()):
-            if isinstance(field, ImageField) and not field.mask:
-                moved[place] = pixels.lookup(moved[place])
-    return type(batch)(*moved)
+    def _pull(self) -> Pulled:
+        batch = next(self._stream)
+        request = self._stream.request
+        assert request is not None, "a batch answers a request"
+        return Pulled(batch, partial(arrive, self._pipeline, self._seed, request), request)
 
 
-def _move(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        # Copies out of pinned memory overlap with the training loop.
-        return value.to(device, non_blocking=value.is_pinned())
-    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-        return [tensor.to(device) for tensor in value]
-    return value
+def arrive(pipeline: Pipeline, seed: int, request: Request, batch: Any) -> Any:
+    """Return a batch that has arrived on a device, with its pixel and batch stages done there."""
+    if pipeline.pixels is not None:
+        changed = {
+            name: pipeline.pixels.lookup(getattr(batch, name))
+            for name, field in pipeline.pixels.schema.items()
+            if isinstance(field, ImageField) and not field.mask
+        }
+        batch = batch._replace(**changed)
+    return finish_on_device(batch, request, pipeline, seed)

@@ -6,8 +6,8 @@ memory, and every value is bit for bit what the chain would make of it: float16 
 bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
 
 - On the CPU by OpenCV.
-- On other devices by torch's own indexing, whose indices go through memory in between;
-  whether compiling that into one kernel pays for the seconds it takes is not measured yet.
+- On a GPU by one kernel (`fastdata.kernels`); without Triton, and on other devices, by torch's
+  own indexing, whose indices go through memory in between.
 - Images that are floating already take the chain itself.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from fastdata.kernels.pixels import has_kernels, look_up
 from fastdata.transforms.base import PixelTransform
 from fastdata.transforms.pixel import PixelTable, as_words
 
@@ -88,6 +89,8 @@ def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
 
 def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Return ``table[value, channel]`` of each value; `table` is [256, C]."""
-    channels = torch.arange(table.shape[1], device=table.device)
     values = images.permute(0, 2, 3, 1).contiguous()
+    if has_kernels(images.device):
+        return look_up(values, table).permute(0, 3, 1, 2)
+    channels = torch.arange(table.shape[1], device=table.device)
     return table[values.int(), channels].permute(0, 3, 1, 2)

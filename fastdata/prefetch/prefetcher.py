@@ -1,0 +1,233 @@
+"""`CUDAPrefetcher`: any iterable of batches, on a device before they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from fastdata.errors import OptionError
+from fastdata.prefetch.ahead import Ahead, Pulled
+from fastdata.prefetch.background import Background
+from fastdata.prefetch.fixed import FixedBatch
+from fastdata.prefetch.mover import Mover
+from fastdata.prefetch.streams import streams_of
+
+__all__ = ["CUDAPrefetcher"]
+
+_UNKNOWN = object()
+
+
+class CUDAPrefetcher:
+    """Brings the batches of an iterable to a GPU while the one before is computed with.
+
+    Each ``iter()`` is one pass over the iterable.  Batches are copied on a stream of their
+    own, `depth` of them behind the one that the loop has; what the loop submits to its
+    current stream waits for them on the GPU, the loop itself does not.
+
+    Parameters
+    ----------
+    iterable : iterable of batches
+        A stock `DataLoader`, a `fastdata.Loader` without ``device``, a list, a generator
+        (which gives one pass)...  A batch is a tensor or NumPy array, or any nesting of
+        them in dicts, lists, tuples, named tuples and dataclasses.  Arrays become tensors;
+        strings, numbers, None and whatever else is in a batch are handed on as they are.
+    device : torch.device or str
+        A CUDA device, by default the current one.  "cpu": batches are made in a thread,
+        `depth` ahead, and stay on the CPU.  Other devices: copied when they are asked for.
+    transform : callable, optional
+        From batch to batch, on the device: called in the thread that iterates, on the copying
+        stream, or in the thread that makes batches for the CPU.
+    depth : int
+        Batches on their way behind the one that is handed out.  One hides the copy of a
+        batch behind one step; more cost memory, and help where batches come unevenly.
+    static : bool
+        For CUDA graphs: every batch is put into the same tensors, the first one's.  **A
+        batch is then valid until the next** ``next()``, which overwrites it; it waits for
+        what the loop has submitted before to the stream that was current when it got the
+        batch.  All batches have to be of the shapes of the first.
+
+    Attributes
+    ----------
+    iterable : iterable
+    device : torch.device
+        With the index it has.
+
+    Raises
+    ------
+    OptionError
+        If there is no such device; where there is no GPU, ``device="cpu"`` does the same
+        without one.  While iterating with `static`: if a batch is not like the first.
+
+    Notes
+    -----
+    *Lifetime.*  A tensor that is kept stays as it is, however long, on the stream that was
+    current when it was handed out (and read anew each time).  Before it is used on yet
+    another stream, that one has to wait, and ``record_stream`` be called, as for any
+    tensor.  The iterable may fill its host memory again once it is asked for the batch
+    after the next only if nobody holds that batch: copies from it hold it until they are done.
+
+    *Memory.*  Copies run in the background from page-locked memory only
+    (``pin_memory=True``).  Other memory is copied to a page-locked block first, of which
+    there are as many as copies under way; that is logged once.  The host gets at most four
+    steps ahead of the GPU.
+
+    *Errors* of the iterable or of `transform` are raised in their place, after all batches
+    before; the pass is then over.  Leaving a pass early drops what is on its way.
+
+    *Threads and processes.*  An iterator is for one thread at a time; with ``device="cpu"``
+    the iterable is iterated over in another thread.  Not for forked processes.
+
+    Length and public attributes are the iterable's (``prefetcher.sampler``,
+    ``set_epoch``...).  ``state_dict()`` of an iterable that has one speaks of the batches
+    that were handed out, not of those that were taken from it ahead.
+
+    Sources: "CUDA semantics" and `torch.Tensor.record_stream` in torch's documentation.
+
+    Examples
+    --------
+    >>> loader = torch.utils.data.DataLoader(dataset, 64, pin_memory=True)  # doctest: +SKIP
+    >>> for images, labels in fastdata.CUDAPrefetcher(loader): ...          # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        iterable: Any,
+        device: torch.device | str = "cuda",
+        transform: Callable[[Any], Any] | None = None,
+        *,
+        depth: Any = 1,
+        static: bool = False,
+    ) -> None:
+        if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
+            raise OptionError(
+                f"a prefetcher takes an iterable of batches, not {type(iterable).__name__}"
+            )
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise OptionError(f"depth is an int from 1 up, not {depth!r}")
+        if transform is not None and not callable(transform):
+            raise OptionError(f"transform is called with a batch, but {transform!r} is no callable")
+        self.iterable = iterable
+        streams = streams_of(device)
+        self.device = streams.device
+        self._transform = transform
+        self._depth = depth
+        self._static = static
+        self._streams = streams
+        self._mover = Mover(streams)
+        self._latest: _Pass | None = None
+
+    def __len__(self) -> int:
+        """Batches of a pass, if the iterable knows."""
+        return len(self.iterable)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._latest = _Pass(
+            _Source(self.iterable, self._transform),
+            self._mover,
+            self._depth,
+            in_thread=self.device.type == "cpu",
+            fixed=FixedBatch(self._streams) if self._static else None,
+        )
+        return self._latest
+
+    def _state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        state = _UNKNOWN if self._latest is None else self._latest.state
+        return self._own("state_dict")(*args, **kwargs) if state is _UNKNOWN else state
+
+    def _own(self, name: str) -> Any:
+        """Return an attribute of the iterable."""
+        return getattr(self.iterable, name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "iterable":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = self._own(name)
+        if name == "state_dict":
+            return self._state_dict
+        if name in ("load_state_dict", "set_epoch"):  # from here on it stands elsewhere
+            return self._anew(value)
+        return value
+
+    def _anew(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            self._latest = None
+            return result
+
+        return call
+
+    def __repr__(self) -> str:
+        return f"CUDAPrefetcher({self.iterable!r}, {str(self.device)!r}, depth={self._depth})"
+
+
+class _Source:
+    """One pass over an iterable, and its state after each batch."""
+
+    def __init__(self, iterable: Any, transform: Callable[[Any], Any] | None) -> None:
+        self._state_dict = getattr(iterable, "state_dict", None)
+        self._iterator = iter(iterable)
+        self._transform = transform
+
+    def state(self) -> Any:
+        return _UNKNOWN if self._state_dict is None else self._state_dict()
+
+    def pull(self) -> Pulled:
+        batch = next(self._iterator)
+        return Pulled(batch, self._transform, self.state())
+
+
+class _Pass(Iterator[Any]):
+    """What ``iter(prefetcher)`` returns.
+
+    Attributes
+    ----------
+    state : Any
+        Of the iterable, when the batch that was handed out last had been taken from it.
+    """
+
+    def __init__(
+        self,
+        source: _Source,
+        mover: Mover,
+        depth: int,
+        *,
+        in_thread: bool,
+        fixed: FixedBatch | None,
+    ) -> None:
+        self.state = source.state()
+        self._source: _Source | None = source
+        self._fixed = fixed
+        self._batches: Ahead | Background
+        if in_thread:
+            self._batches = Background(partial(_pull_and_move, source, mover), depth)
+        else:
+            self._batches = Ahead(source.pull, mover, depth)
+
+    def __next__(self) -> Any:
+        try:
+            batch = self._batches.__next__()
+        except BaseException as error:
+            if isinstance(error, StopIteration) and self._source is not None:
+                self.state = self._source.state()  # the next epoch's beginning, perhaps
+            if isinstance(error, Exception):
+                self._source = None
+            raise
+        self.state = self._batches.tag
+        return batch if self._fixed is None else self._fixed.fill(batch)
+
+    def close(self) -> None:
+        """Drop what is on its way; a thread has ended when this returns.  Idempotent."""
+        self._source = None
+        self._batches.close()
+
+
+def _pull_and_move(source: _Source, mover: Mover) -> Pulled:
+    """Return a batch that has been through everything: for a thread, on the CPU."""
+    batch, transform, state = source.pull()
+    try:
+        return Pulled(mover.send(batch, transform).batch, None, state)
+    except StopIteration as error:  # of the transform; of the source it would be the end
+        raise RuntimeError("a transform raised StopIteration") from error
