@@ -19,12 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
 import copies
 import device_cache
 import gpu_tests
 import loaders
 import overlap
-import torch
 import training
 from bench_parts import REPOSITORY, say
 from budget import Budget
@@ -113,14 +114,15 @@ def device_of(name: str) -> torch.device:
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
         raise ValueError(
             f"torch {torch.__version__}, built with {built}, finds no GPU. Where there is one: "
-            "look at nvidia-smi, or take a Python whose torch has CUDA (--python PATH). Where there "
-            "is none: --device cpu --quick is a dry run"
+            "look at nvidia-smi, or take a Python whose torch has CUDA (--python PATH). Where "
+            "there is none: --device cpu --quick is a dry run"
         )
-    index = torch.cuda.current_device() if device.index is None else device.index
-    if index >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
+    count = torch.cuda.device_count()
+    if ":" not in name:
+        return torch.device("cuda", torch.cuda.current_device())
+    if device.index >= count:
         raise ValueError(f"--device {name}: there are {count} GPUs, numbered from 0")
-    return torch.device("cuda", index)
+    return device
 
 
 def chosen_parts(given: Sequence[str]) -> list[str]:

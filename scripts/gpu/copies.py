@@ -11,13 +11,13 @@ from itertools import cycle, islice
 from typing import Any
 
 import torch
+
+import fastdata
 from budget import Budget
 from meter import Meter
 from report import Bar, Report
 from rounds import Measurement, UnavailableError, excused, in_turns, put_ratio
 from settings import Settings
-
-import fastdata
 
 __all__ = ["PREFETCHER_BAR", "PinnedLoop", "host_batches", "measure_copies", "prefetched"]
 

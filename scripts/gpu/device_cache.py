@@ -18,15 +18,15 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
+
 from budget import Budget
+from fastdata import transforms as T  # noqa: N812 - as users write it
 from feeds import MEAN, STD, Feed, datasets_of
 from loaders import images_per_second
 from meter import Meter
 from report import Bar, Report
 from rounds import Measurement, UnavailableError, excused, in_turns, put_ratio
 from settings import Settings
-
-from fastdata import transforms as T  # noqa: N812 - as users write it
 
 __all__ = ["CACHE_BAR", "measure_cache", "united_seconds"]
 
@@ -119,7 +119,6 @@ def kernels(feed: Feed, meter: Meter) -> Measurement:
 
 def kernel_spans(feed: Feed, meter: Meter, batches: int) -> list[tuple[float, float]]:
     """Return start and end, in microseconds, of all that the GPU does for some batches."""
-    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     feed.skip(2)
@@ -130,7 +129,7 @@ def kernel_spans(feed: Feed, meter: Meter, batches: int) -> list[tuple[float, fl
     return [
         (event.time_range.start, event.time_range.end)
         for event in profiler.events() or []
-        if event.device_type == DeviceType.CUDA
+        if event.device_type.name == "CUDA"
     ]
 
 

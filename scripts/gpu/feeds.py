@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_parts import Datasets, find_or_make_images, say
-from settings import Settings
 
 import fastdata
+from bench_parts import Datasets, find_or_make_images, say
 from fastdata import transforms as T  # noqa: N812 - as users write it
+from settings import Settings
 
 __all__ = ["CPU_PATH", "PATHS", "Feed", "datasets_of"]
 

@@ -8,11 +8,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
-from bench_parts import hardware
-from utilisation import gpu_address, query
 
 import fastdata
+from bench_parts import hardware
 from fastdata.native.library import compiled
+from utilisation import gpu_address, query
 
 __all__ = ["about", "headline"]
 
@@ -58,7 +58,7 @@ def versions() -> dict[str, str]:
             continue
     if torch.version.cuda:
         known["cuda"] = torch.version.cuda
-        known["cudnn"] = str(torch.backends.cudnn.version())
+        known["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return known
 
 

@@ -14,9 +14,11 @@ copies and steps add up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 
 import torch
+
 from budget import Budget
 from copies import PinnedLoop, host_batches, prefetched
 from meter import Meter
@@ -63,7 +65,7 @@ class Products:
             ]
             self._result = torch.empty_like(self._factors[0])
             count = meter.repeats(self.run, 0.05 if meter.on_gpu else 0.005)
-            self.seconds = meter.seconds(lambda count=count: self.run(count)) / count
+            self.seconds = meter.seconds(partial(self.run, count)) / count
             if self.seconds <= copy_seconds / 20:
                 break
 

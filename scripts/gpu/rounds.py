@@ -13,13 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+
 from bench_parts import say
 from budget import Budget
+from fastdata.errors import OptionError
 from report import Bar, Report, Row, Status
 
-from fastdata.errors import OptionError
-
-__all__ = ["Measurement", "UnavailableError", "excused", "in_turns", "put_ratio", "reason_of"]
+__all__ = [
+    "Measurement",
+    "UnavailableError",
+    "excuse",
+    "excused",
+    "in_turns",
+    "put_ratio",
+    "reason_of",
+]
 
 
 class UnavailableError(Exception):
@@ -69,16 +77,21 @@ def reason_of(error: BaseException) -> tuple[Status, str]:
     return "failed", f"{type(error).__name__}: {said}"
 
 
+def excuse(report: Report, part: str, name: str, error: Exception, bar: Bar | None = None) -> None:
+    """Report why there is no figure."""
+    status, why = reason_of(error)
+    say(f"  {name}: {status}: {why}")
+    report.put(Row(part, name, status=status, why=why, bar=bar))
+    _free()
+
+
 @contextmanager
 def excused(report: Report, part: str, name: str, bar: Bar | None = None) -> Iterator[None]:
     """Have an error within become a row with its reason."""
     try:
         yield
     except Exception as error:
-        status, why = reason_of(error)
-        say(f"  {name}: {status}: {why}")
-        report.put(Row(part, name, status=status, why=why, bar=bar))
-        _free()
+        excuse(report, part, name, error, bar)
 
 
 def in_turns(
@@ -155,5 +168,5 @@ def put_ratio(
 
 def _free() -> None:
     """Give back what a failed contender had of the device's memory."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         torch.cuda.empty_cache()

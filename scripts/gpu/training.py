@@ -14,15 +14,16 @@ from itertools import cycle
 from typing import Any
 
 import torch
+from torch import nn
+
 from bench_parts import say
 from budget import Budget
 from feeds import CPU_PATH, PATHS, Feed, datasets_of
 from meter import Meter
 from report import Bar, Report, Row
 from resnet import MODELS
-from rounds import Measurement, excused, in_turns, put_ratio
+from rounds import Measurement, excuse, excused, in_turns, put_ratio
 from settings import Settings
-from torch import nn
 from utilisation import Utilisation, gpu_address
 
 __all__ = ["Trainer", "measure_training"]
@@ -218,12 +219,10 @@ def measure_training(settings: Settings, report: Report, budget: Budget) -> None
 
 def put_excuses(report: Report, path: str, plans: list[tuple[str, bool]], error: Exception) -> None:
     """Report why a path has no rows of its own."""
-    with excused(report, PART, path):
-        raise error
+    excuse(report, PART, path, error)
     for name, compiled in plans:
         if (bar := bar_of(name, path, compiled)) is not None:
-            with excused(report, PART, share_name(title_of(name, compiled), path), bar):
-                raise error
+            excuse(report, PART, share_name(title_of(name, compiled), path), error, bar)
 
 
 @contextmanager
