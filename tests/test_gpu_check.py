@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ import resnet  # noqa: E402
 import training  # noqa: E402
 import utilisation  # noqa: E402
 from budget import Budget  # noqa: E402
-from device_cache import KERNELS, bytes_moved, united_seconds  # noqa: E402
+from device_cache import KERNELS, bytes_moved, kernel_spans, kernels, united_seconds  # noqa: E402
 from fastdata.errors import MissingExtraError, OptionError  # noqa: E402
 from feeds import CPU_PATH, PATHS, Feed  # noqa: E402
 from meter import Meter  # noqa: E402
@@ -240,7 +241,7 @@ def test_nothing_is_compiled_without_the_time_for_it(
     monkeypatch.setattr(Settings, "dry", False)
     report = Report()
     training.run(little(work, images), report, Budget(60, clock=lambda: 0.0))
-    assert measured == [("resnet18", False), ("resnet50", False), ("resnet18", True)]
+    assert measured == [("resnet50", False), ("resnet18", False), ("resnet18", True)]
     (left_out,) = report.rows
     assert left_out.name.startswith("ResNet-50 compiled")
     assert "60 s of this part's time were left" in left_out.why
@@ -374,6 +375,53 @@ def test_repeats_fill_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert Meter(torch.device("cpu")).repeats(work, 0.5) == 500
     assert Meter(torch.device("cpu")).repeats(work, 0.001, least=7) == 7
+
+
+def test_a_window_on_a_gpu_is_between_two_events_and_begins_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: str) -> None:
+            log.append(f"record on {stream}")
+
+        def elapsed_time(self, end: Event) -> float:
+            return 1500.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "current")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("synchronize"))
+    meter = Meter(torch.device("cuda", 0))
+    seconds = meter.seconds(lambda: log.append("work"), lead=lambda: log.append("lead"))
+    assert seconds == 1.5
+    ends = ["record on current", "synchronize"]
+    assert log == ["synchronize", "lead", "record on current", "work", *ends]
+
+
+def test_kernels_are_what_the_profiler_saw_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def event(kind: str, start: float, end: float) -> SimpleNamespace:
+        span = SimpleNamespace(start=start, end=end)
+        return SimpleNamespace(device_type=SimpleNamespace(name=kind), time_range=span)
+
+    seen = [event("CPU", 0, 9), event("CUDA", 100, 140), event("CUDA", 120, 160)]
+    profiler = SimpleNamespace(events=lambda: seen)
+    monkeypatch.setattr("torch.profiler.profile", lambda activities: nullcontext(profiler))
+    feed: Any = SimpleNamespace(
+        size=256, skip=lambda count: None, settings=SimpleNamespace(side=224)
+    )
+    meter: Any = SimpleNamespace(on_gpu=True, synchronize=lambda: None)
+    assert kernel_spans(feed, meter, 1) == [(100, 140), (120, 160)]
+    measured = kernels(feed, meter)
+    # 30 batches within the 60 us in which something ran.
+    assert measured.measure() == pytest.approx(30 * bytes_moved(256, 224) / 60e-6 / 1e9)
+    assert measured.note() == "0.1 kernels and copies a batch"
+    seen.clear()
+    with pytest.raises(UnavailableError, match="saw no kernel"):
+        measured.measure()
 
 
 def test_what_leads_into_a_window_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -689,13 +737,16 @@ def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(
         plotting.plot(some_rows().document(), tmp_path / "x.png")
 
 
-def test_a_plot_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_shows_what_was_measured(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     document = tmp_path / "report.json"
     document.write_text(json.dumps(some_rows().document()))
     picture = tmp_path / "x.png"
-    monkeypatch.setattr(sys, "argv", ["plot.py", str(document), str(picture)])
-    assert plotting.main() == 0
+    # In a process of its own: matplotlib keeps the files of its fonts open.
+    script = SCRIPTS / "gpu" / "plot.py"
+    command = [sys.executable, str(script), str(document), str(picture)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert picture.read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ValueError, match="nothing to plot"):
         plotting.plot(Report().document(), picture)
@@ -726,7 +777,7 @@ def test_the_outcome_of_the_gpu_tests_is_read_from_pytests_own_report(tmp_path: 
     assert "test_bad" in outcome.failed[0]
     assert "test_left_out: no second GPU" in outcome.skipped[0]
     row = gpu_tests.row_of(outcome, done.returncode, done.stdout)
-    assert row.values == (0.25,)
+    assert row.values == (1 / 3,)
     assert row.note == "1 passed, 2 failed, 1 skipped"
     assert row.verdict(dry=False) == "missed"
     none = gpu_tests.row_of(gpu_tests.Outcome(), 4, "usage\nno such file\n")
@@ -806,7 +857,7 @@ def test_utilisation_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         wait_for(lambda: len(watch.samples) == 2)
     assert watch.percent == 50
     assert watch.source == "nvidia-smi"
-    assert "-lms=100 -i GPU-1" in (tmp_path / "asked").read_text()
+    assert "--loop-ms=100 -i GPU-1" in (tmp_path / "asked").read_text()
 
 
 @pytest.mark.usefixtures("without_nvml")

@@ -37,7 +37,7 @@ from settings import Settings
 __all__ = ["PARTS", "main"]
 
 PARTS: dict[str, tuple[Callable[[Settings, Report, Budget], None], float]] = {
-    "tests": (gpu_tests.run, 4.0),
+    "tests": (gpu_tests.run, 3.5),
     "copies": (copies.run, 0.5),
     "overlap": (overlap.run, 0.7),
     "loaders": (loaders.run, 0.8),

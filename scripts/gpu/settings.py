@@ -39,6 +39,7 @@ class Settings:
     pictures : int
         Made, where no photographs are given.
     models : tuple of str
+        The one that something is asked of first: what comes later may lack the time.
     compile_backend : str
         Of `torch.compile`.
     cache_batch, copy_bytes : int
@@ -58,7 +59,7 @@ class Settings:
     host_batches: int = 8
     lengths: tuple[float, ...] = (1.0, 1.5, 2.0, 5.0)
     pictures: int = 400
-    models: tuple[str, ...] = ("resnet18", "resnet50")
+    models: tuple[str, ...] = ("resnet50", "resnet18")
     compile_backend: str = "inductor"
     cache_batch: int = 2048
     copy_bytes: int = 1 << 30

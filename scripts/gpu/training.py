@@ -191,7 +191,7 @@ def share_name(title: str, path: str) -> str:
 def measure_training(settings: Settings, report: Report, budget: Budget) -> None:
     """Put the rows of this part."""
     packed = datasets_of(settings).packed(".lmdb")
-    plans = [(name, compiled) for compiled in (False, True) for name in settings.models]
+    plans = [(name, compiled) for name in settings.models for compiled in (False, True)]
     with ExitStack() as stack, fastest_convolutions():
         feeds = []
         for path, options in PATHS.items():

@@ -87,7 +87,7 @@ class Utilisation:
         elif (program := shutil.which("nvidia-smi")) is not None:
             self.source = "nvidia-smi"
             command = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-            every = f"-lms={round(1000 * self._every_seconds)}"
+            every = f"--loop-ms={round(1000 * self._every_seconds)}"
             self._process = subprocess.Popen(
                 [*command, every, "-i", self._address],
                 stdout=subprocess.PIPE,
