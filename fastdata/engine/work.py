@@ -6,6 +6,7 @@ in the batch's memory their images go.
 
     RenderTask    decode -> geometry -> [pixel table] -> the sample's place in the batch
     SampleTask    decode -> stages, one after another -> its place, where it fits
+    DecodeTask    decode -> its place in memory that is kept
 
 What becomes of a sample depends on the sample alone, so batches do not depend
 on how they are cut into tasks, nor on who does them.
@@ -21,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.codecs.decoders import JpegDecoder
+from fastdata.engine.decoding import decode_whole
 from fastdata.engine.rendering import render_task
 from fastdata.engine.samples import make_samples
-from fastdata.engine.tasks import Done, PackedData, ReadAheadTask, RenderTask
+from fastdata.engine.tasks import DecodeTask, Done, PackedData, ReadAheadTask, RenderTask
 from fastdata.errors import ShardCorruptError
 from fastdata.native.crops import JPEG, RAW
 from fastdata.native.library import compiled
@@ -102,6 +104,8 @@ class BatchWork:
         assert memory is not None, "tasks that make something get memory for it"
         if isinstance(task, RenderTask):
             return render_task(self, task, memory)
+        if isinstance(task, DecodeTask):
+            return decode_whole(self, task, memory)
         return make_samples(self, task, memory)
 
     @property
