@@ -55,8 +55,16 @@ def contender(feed: Feed, meter: Meter, settings: Settings) -> Measurement:
         feed.name,
         lambda: images_per_second(feed, meter, seconds),
         "images/s",
-        note=lambda: f"first epoch {feed.first_epoch_seconds:.3g} s",
+        note=lambda: note_of(feed),
     )
+
+
+def note_of(feed: Feed) -> str:
+    """Return how long the first epoch took, and what is held in memory since."""
+    stats = getattr(feed.loader, "stats", None)  # a stock DataLoader has none
+    held = stats().cache_bytes if stats else 0
+    holds = f", {held / 1e9:.3g} GB held" if held else ""
+    return f"first epoch {feed.first_epoch_seconds:.3g} s{holds}"
 
 
 def run(settings: Settings, report: Report, budget: Budget) -> None:
