@@ -73,7 +73,8 @@ class ShardSet:
         """Return one shard's reader."""
         reader = self._readers[number]
         if reader is None:
-            reader = ShardReader(self.paths[number], check=self.check)
+            held = None if self.held is None else self.held[number]
+            reader = ShardReader(self.paths[number], check=self.check, held=held)
             entry = self.entries[number]
             found = reader.header.digest, len(reader)
             if entry is not None and (entry.digest, entry.num_samples) != found:
@@ -89,8 +90,6 @@ class ShardSet:
                     f"of: {reader.header.schema!r}, not {self.schema!r}. "
                     "Restore the shard, or pack the dataset again."
                 )
-            if self.held is not None:
-                reader.hold(self.held[number])
             self._readers[number] = reader
         return reader
 
@@ -103,7 +102,7 @@ class ShardSet:
         self.held = None
         for reader in self._readers:
             if reader is not None:
-                reader.hold(None)
+                reader.let_go()
 
     def locate(self, index: int) -> tuple[ShardReader, int]:
         """Return the shard of a sample and the sample's index in it."""

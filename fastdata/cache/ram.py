@@ -162,10 +162,13 @@ def _fill(
 
 
 def _ranges(shard: ShardReader, rows: NDArray[np.int64]) -> list[Range]:
-    """Return what to read of a shard: all columns, and the images of some rows."""
+    """Return what to read of a shard: header and columns, and the images of some rows."""
     header = shard.header
-    starts = [np.array([column.offset for column in header.columns.values()], np.int64)]
-    lengths = [np.array([column.nbytes for column in header.columns.values()], np.int64)]
+    first, last = shard.header_range
+    always = [(c.offset, c.nbytes) for c in header.columns.values()]
+    always += [(first, last - first), (len(shard.data), shard.file_bytes - len(shard.data))]
+    starts = [np.array([start for start, _ in always], np.int64)]
+    lengths = [np.array([length for _, length in always], np.int64)]
     for name in header.schema.images:
         starts.append(shard.column(f"{name}.offset")[rows].astype(np.int64))
         lengths.append(shard.column(f"{name}.length")[rows].astype(np.int64))
@@ -175,6 +178,6 @@ def _ranges(shard: ShardReader, rows: NDArray[np.int64]) -> list[Range]:
     # What a damaged column says may lie anywhere; reading says what is wrong with it.
     begin, end = begin.clip(0, shard.file_bytes), end.clip(0, shard.file_bytes)
     reached = np.maximum.accumulate(end)
-    first = np.flatnonzero(np.concatenate(([True], begin[1:] > reached[:-1] + GAP_BYTES)))
-    last = np.maximum.reduceat(end, first)
-    return list(zip(begin[first].tolist(), last.tolist(), strict=True))
+    heads = np.flatnonzero(np.concatenate(([True], begin[1:] > reached[:-1] + GAP_BYTES)))
+    tails = np.maximum.reduceat(end, heads)
+    return list(zip(begin[heads].tolist(), tails.tolist(), strict=True))

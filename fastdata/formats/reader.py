@@ -51,6 +51,13 @@ class ShardReader:
         image each time `blob` reads it (3 µs for a JPEG of 30 kB), and when a
         loader first does.  Without, only bounds are checked; `verify` still
         finds all damage.
+    held : HeldBytes, optional
+        A copy of the file, read instead of it as soon as it is complete.
+
+    Attributes
+    ----------
+    header_range : (int, int)
+        First byte of the header in the file, and the one behind its last.
 
     Raises
     ------
@@ -68,11 +75,38 @@ class ShardReader:
     file must not be cut short while it is open.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, check: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        check: bool = True,
+        held: HeldBytes | None = None,
+    ) -> None:
         self.path = Path(path)
         self._check = check
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
         self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self._map: mmap.mmap | None = None
+        self._held = held
+        memory = held.memory if held is not None and held.complete else self._mapped()
+        size = len(memory)
+        self._data_end = size - FOOTER_BYTES
+        offset, length, expected = unpack_footer(bytes(memory[self._data_end :]), size, self.path)
+        header = bytes(memory[offset : offset + length])
+        if checksum(header) != expected:
+            raise self._corrupt("the header's checksum does not match")
+        self.header = Header.from_bytes(header, self.path)
+        self.header_range = offset, offset + length
+        self._specs = column_specs(self.header.schema)
+        self._look_at(memory)
+        for name, column in self.header.columns.items():
+            if column.offset + column.nbytes > self._data_end:
+                raise self._corrupt(f"column {name!r} ends beyond the end of the file")
+
+    def _mapped(self) -> memoryview:
+        """Return the file, mapped into memory."""
+        if self._map is not None:
+            return memoryview(self._map)
         try:
             # Non-blocking, lest a pipe of that name holds us for ever.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -94,18 +128,7 @@ class ShardReader:
                 raise FormatError(f"{self.path}: cannot be mapped: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        self._data_end = size - FOOTER_BYTES
-        offset, length, expected = unpack_footer(self._map[self._data_end :], size, self.path)
-        header = self._map[offset : offset + length]
-        if checksum(header) != expected:
-            raise self._corrupt("the header's checksum does not match")
-        self.header = Header.from_bytes(header, self.path)
-        self._specs = column_specs(self.header.schema)
-        self._held: HeldBytes | None = None
-        self._look_at(memoryview(self._map))
-        for name, column in self.header.columns.items():
-            if column.offset + column.nbytes > self._data_end:
-                raise self._corrupt(f"column {name!r} ends beyond the end of the file")
+        return memoryview(self._map)
 
     def _corrupt(self, what: str) -> ShardCorruptError:
         return ShardCorruptError(
@@ -126,14 +149,11 @@ class ShardReader:
             unread = self._unread.setdefault(field, unread)
         return unread
 
-    def hold(self, held: HeldBytes | None) -> None:
-        """Read from a copy of the file as soon as it is complete; None: from the file again.
-
-        Nobody may be reading when a copy is taken away.
-        """
-        self._held = held
-        if held is None:
-            self._look_at(memoryview(self._map))
+    def let_go(self) -> None:
+        """Read from the file again, not from a copy of it; nobody may be reading."""
+        if self._held is not None:
+            self._held = None
+            self._look_at(self._mapped())
 
     def _look_at(self, memory: memoryview) -> None:
         """Read from here from now on; views of where it was before stay valid."""
@@ -170,7 +190,7 @@ class ShardReader:
         Returns before they are read.  Does nothing where the system has no such call.
         """
         advice = getattr(mmap, "MADV_WILLNEED", None)
-        if advice is None or self.in_memory:
+        if advice is None or self.in_memory or self._map is None:
             return
         starts = np.clip(starts, 0, self._data_end) // mmap.PAGESIZE * mmap.PAGESIZE
         lengths = np.clip(ends, 0, self._data_end) - starts
