@@ -8,10 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.cache.held import HeldImages
+from fastdata.engine.rendering import render_raw
 from fastdata.kernels.pixels import gather_windows, has_kernels, window_plan
 from fastdata.transforms.geometry import Geometry, Ints, Windows
 from fastdata.transforms.lookup import BatchLookup
 from fastdata.transforms.ondevice import render_canvas
+from fastdata.transforms.pixel import as_words
 from fastdata.transforms.some import to_device
 
 __all__ = ["ImageStore"]
@@ -96,6 +99,41 @@ class ImageStore:
         torch.Tensor of shape [n, C, H, W], channels-last
         """
         assert self._pixels is not None, "what is rendered was put in"
+        if self._device.type == "cpu":
+            return self._render_here(self._pixels, places, geometry, lookup, mask)
+        return self._render_there(self._pixels, places, geometry, lookup, mask)
+
+    def _render_here(
+        self,
+        pixels: torch.Tensor,
+        places: Ints,
+        geometry: Geometry,
+        lookup: BatchLookup | None,
+        mask: bool,
+    ) -> torch.Tensor:
+        """On the CPU: as raw images are rendered that lie in a file."""
+        held = HeldImages(
+            pixels.numpy(),
+            self._begin[places],
+            self.heights[places],
+            self.widths[places],
+            self.channels,
+        )
+        table = None if lookup is None else lookup.table(self.channels)
+        shape = len(places), int(geometry.height[0]), int(geometry.width[0]), self.channels
+        out = torch.empty(shape, dtype=torch.uint8 if table is None else table.dtype)
+        render_raw(held, geometry, as_words(out).reshape(shape), table, mask=mask)
+        return out.permute(0, 3, 1, 2)
+
+    def _render_there(
+        self,
+        store: torch.Tensor,
+        places: Ints,
+        geometry: Geometry,
+        lookup: BatchLookup | None,
+        mask: bool,
+    ) -> torch.Tensor:
+        """On a device: windows gathered, then resized, then looked up; or all at once."""
         height, width = self.heights[places], self.widths[places]
         top = left = np.zeros_like(height)
         steps = geometry.steps
@@ -118,7 +156,7 @@ class ImageStore:
         where = to_device(plan, self._device)
         fused = plain and lookup is not None and has_kernels(self._device)
         table = lookup.on_device(self.channels, self._device) if fused and lookup else None
-        pixels = gather_windows(self._pixels, where, size, table)
+        pixels = gather_windows(store, where, size, table)
         if not plain:
             rest = replace(geometry, source_height=rows, source_width=columns, steps=steps)
             pixels = render_canvas(rest, pixels, mask=mask)

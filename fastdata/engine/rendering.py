@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.decoders import JpegDecoder
+from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.resize import resize_box
 from fastdata.engine.tasks import Done, Images, RenderTask
 from fastdata.errors import ShardCorruptError
@@ -35,7 +35,7 @@ from fastdata.transforms.stack import Stack, render_stack, stackable
 if TYPE_CHECKING:
     from fastdata.engine.work import BatchWork
 
-__all__ = ["render_task"]
+__all__ = ["render_raw", "render_task"]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -114,6 +114,33 @@ def _render_samples(
             crops = geometry.crops()
         failed |= _fill(stored, left, crops, output, table, mask, work.on_corrupt)
     return failed
+
+
+def render_raw(
+    stored: Images,
+    geometry: Geometry,
+    output: Pixels,
+    table: PixelTable | None = None,
+    *,
+    mask: bool = False,
+) -> None:
+    """Render raw images that are not damaged, of one field.
+
+    Parameters
+    ----------
+    stored : Images
+    geometry : Geometry
+        Planned for them; all leave it in the size of `output`.
+    output : ndarray, shape [n, H, W, C], contiguous
+        Of `word_dtype` of the table's dtype, or uint8.
+    table : PixelTable, optional
+    mask : bool
+    """
+    left = np.arange(len(output))
+    if compiled():
+        left = _fill_compiled(stored, geometry, jpeg_decoder(), output, table, mask)
+    if len(left):
+        _fill(stored, left, geometry.crops(), output, table, mask, "raise")
 
 
 def _is_small(stored: Images) -> bool:

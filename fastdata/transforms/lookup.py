@@ -51,10 +51,11 @@ class BatchLookup:
             return images
         channels = images.shape[1]
         if images.device.type == "cpu":
-            return _by_opencv(images, self._table(channels))
+            return _by_opencv(images, self.table(channels))
         return _look_up(images, self.on_device(channels, images.device))
 
-    def _table(self, channels: int) -> PixelTable:
+    def table(self, channels: int) -> PixelTable:
+        """Return the table for uint8 images of this many channels."""
         with self._lock:
             if channels not in self._tables:
                 self._tables[channels] = PixelTable(self.transforms, channels)
@@ -63,7 +64,7 @@ class BatchLookup:
 
     def on_device(self, channels: int, device: torch.device) -> torch.Tensor:
         """Return the table for uint8 images of this many channels, [256, C], on a device."""
-        values = self._table(channels).values
+        values = self.table(channels).values
         with self._lock:
             if (channels, device) not in self._tables:
                 self._tables[channels, device] = values.to(device)
