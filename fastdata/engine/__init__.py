@@ -14,6 +14,7 @@
       work.py       what workers do: BatchWork, the same in every thread and process
       rendering.py  from stored bytes to pixels in their places
       samples.py    samples one by one, for callables
+      columns.py    the fields of a batch that are no images
       batches.py    BatchMaker: plans a batch, puts it together
       threads.py    workers that are threads; the worker that is the caller
       worker.py     what runs in a worker process
