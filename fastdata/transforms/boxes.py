@@ -129,7 +129,7 @@ def move_boxes(geometry: Geometry, boxes: Any, name: str = "boxes") -> Any:
         flat = boxes.reshape(-1, 4)
         counts = np.full(len(boxes), len(flat) // len(boxes))
     else:
-        flat = torch.cat([some.reshape(-1, 4) for some in boxes])
+        flat = torch.cat([some if some.ndim == 2 else some.reshape(-1, 4) for some in boxes])
         counts = np.array([some.numel() // 4 for some in boxes])
     moved = _moved(geometry, flat.double(), np.repeat(np.arange(len(geometry)), counts))
     if not flat.is_floating_point():
@@ -139,7 +139,10 @@ def move_boxes(geometry: Geometry, boxes: Any, name: str = "boxes") -> Any:
     if isinstance(boxes, torch.Tensor):
         return moved.view(boxes.shape)
     parts = torch.split(moved, counts.tolist())
-    return [part.view(some.shape) for part, some in zip(parts, boxes, strict=True)]
+    return [
+        part if some.ndim == 2 else part.view(some.shape)  # a view takes 2 us
+        for part, some in zip(parts, boxes, strict=True)
+    ]
 
 
 def _check(boxes: Any, count: int, name: str) -> None:
