@@ -20,11 +20,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 
+from fastdata.cache.backend import DeviceCacheBackend
+from fastdata.cache.ram import RamCacheBackend
 from fastdata.codecs.decoders import DecoderName, jpeg_decoder
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.cores import default_workers
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import BatchOrder
+from fastdata.engine.job import Backend, BatchOrder
 from fastdata.engine.packed import Loader, LoaderStats
 from fastdata.engine.stock import stock_loader
 from fastdata.engine.tasks import PackedData, is_packed
@@ -37,10 +39,12 @@ from fastdata.sampling import (
     Batches,
     BlockShuffle,
     Order,
+    PartOrder,
     SampledBatches,
     SamplerOrder,
     Weighted,
     order_of,
+    part_of_rank,
 )
 from fastdata.transforms.pipeline import Pipeline, Transform
 from fastdata.transforms.pixel import ToDtype
@@ -65,6 +69,8 @@ def loader(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     backend: Literal["auto", "cpu"] = "auto",
+    cache: Literal["ram", "device"] | None = None,
+    cache_scope: Literal["all", "rank"] = "all",
     decoder: DecoderName = "auto",
     on_corrupt: OnCorrupt = "raise",
     sampler: Iterable[int] | None = None,
@@ -136,6 +142,21 @@ def loader(
         after all transforms: uint8 values become 0 to 1.
     backend : {"auto", "cpu"}
         What decodes.
+    cache : {None, "ram", "device"}
+        For packed data.  "ram": the packed bytes are copied, in the first epoch, to
+        memory of the host that stays, page-locked where there is CUDA; for disks that
+        are slow, or whose files others push out of the page cache.  Batches are the
+        same, bit for bit.  "device": images stay where batches arrive, decoded, as
+        uint8, from the epoch on in which they are first used; batches are then cut,
+        resized, flipped and normalised there, and no worker has anything to do.  Draws
+        are those of any other loader; pixels that are resized differ in the last bit
+        (`fastdata.transforms.ondevice`).  How much memory it takes is logged, and in
+        ``stats().cache_bytes``; what does not fit is refused.
+    cache_scope : {"all", "rank"}
+        What each rank holds with `cache`.  "all": everything, and epochs are as they
+        are without.  "rank": a fixed part, the same in every epoch, drawn from `seed`
+        (the same on all ranks); each epoch is then shuffled within the parts, not over
+        all of them.
     decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
         For packed data.  Which library decodes JPEGs; "auto" is the fastest
         that is installed.
@@ -190,6 +211,15 @@ def loader(
     """
     _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
     _check_choice("backend", backend, ("auto", "cpu"))
+    _check_choice("cache", cache, (None, "ram", "device"))
+    _check_choice("cache_scope", cache_scope, ("all", "rank"))
+    if cache_scope == "rank" and cache is None:
+        raise OptionError('cache_scope="rank" says what cache= holds on each rank: give cache too')
+    if cache_scope == "rank" and any(v is not None for v in (sampler, batch_sampler, weights)):
+        raise OptionError(
+            'with cache_scope="rank" each rank has samples of its own, among which shuffle= '
+            'decides; leave out sampler, batch_sampler and weights, or give cache_scope="all"'
+        )
     _check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     workers = _workers(num_workers)
     _check_int("prefetch_factor", prefetch_factor, 1)
@@ -220,17 +250,15 @@ def loader(
             names = ", ".join(options)
             raise OptionError(f"{names}: not an option of a loader of packed data")
         pipeline = _pipeline(transform, dtype, data)
-        work = BatchWork(
-            data,
-            pipeline,
-            jpeg_decoder(decoder),
-            seed=seed,
-            on_corrupt=on_corrupt,
-            pixels=target is None or target.type == "cpu",
-        )
         batches: BatchOrder
+        part = None
         if batch_sampler is not None:
             batches = SampledBatches(batch_sampler, len(data))
+        elif cache_scope == "rank":
+            part = part_of_rank(len(data), seed, rank, world_size, even=even)
+            inner = order_of(shuffle, len(part), seed)
+            order = PartOrder(part, inner, len(data), world_size)
+            batches = Batches(order, batch_size, drop_last=drop_last, even=even)
         else:
             batches = Batches(
                 _order(len(data), shuffle, seed, sampler, weights),
@@ -240,6 +268,15 @@ def loader(
                 world_size=world_size,
                 even=even,
             )
+        work = BatchWork(
+            data,
+            pipeline,
+            jpeg_decoder(decoder),
+            seed=seed,
+            on_corrupt=on_corrupt,
+            pixels=target is None or target.type == "cpu",
+            part=part,
+        )
         if worker_method == "auto":
             worker_method = choose_method(
                 workers,
@@ -247,18 +284,17 @@ def loader(
                 releases_lock=work.releases_lock,
                 context=multiprocessing_context,
             )
-        made_by = CpuBackend(
-            work,
-            WorkerOptions(
-                workers,
-                worker_method,
-                prefetch_factor,
-                persistent_workers,
-                multiprocessing_context,
-            ),
-            device=target,
-            pin_memory=pinned,
+        by = WorkerOptions(
+            workers, worker_method, prefetch_factor, persistent_workers, multiprocessing_context
         )
+        made_by: Backend
+        if cache == "device":
+            here = torch.device("cpu") if target is None else target
+            made_by = DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
+        elif cache == "ram":
+            made_by = RamCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
+        else:
+            made_by = CpuBackend(work, by, device=target, pin_memory=pinned)
         return Loader(batches, made_by)
     if not (hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset)):
         raise OptionError(
@@ -269,6 +305,7 @@ def loader(
         "transform": transform is not None,
         "dtype": dtype is not None,
         "worker_method": worker_method == "thread",
+        "cache": cache is not None,
         "decoder": decoder != "auto",
         "on_corrupt": on_corrupt != "raise",
         "weights": weights is not None,

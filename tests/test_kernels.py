@@ -9,18 +9,25 @@ import numpy as np
 import pytest
 import torch
 
+from fastdata.kernels import pixels as pixels_module
 from fastdata.kernels.pixels import gather_windows, has_kernels, look_up, window_plan
+from fastdata.transforms import lookup
 from fastdata.transforms.lookup import BatchLookup
 from fastdata.transforms.pixel import Normalize, ToDtype
 
 DTYPES = [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
-@pytest.fixture(params=["interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> torch.device:
+@pytest.fixture(params=["plain", "interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A GPU with its kernels; the CPU with them interpreted, and with torch's own indexing."""
     if request.param == "cuda":
         found: torch.device = request.getfixturevalue("cuda")
         return found
+    if request.param == "plain":
+        monkeypatch.setattr(pixels_module, "ADDRESSES", 3000)
+        return torch.device("cpu")
+    monkeypatch.setattr(pixels_module, "has_kernels", lambda device: True)
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("Triton compiles here")
     pytest.importorskip("triton")
@@ -84,17 +91,12 @@ def test_gather_windows(device: torch.device, channels: int, dtype: torch.dtype 
     assert torch.equal(found.cpu(), expected)
 
 
-def test_pixel_transforms_by_the_kernel(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixel_transforms_by_the_kernel(device: torch.device) -> None:
     """The way a batch goes on a GPU, against the way it goes on the CPU."""
-    from fastdata.transforms import lookup
-
-    monkeypatch.setattr(lookup, "has_kernels", lambda device: True)
     chain: list[Any] = [ToDtype(torch.bfloat16), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
     images = torch.randint(0, 256, (4, 3, 20, 30), dtype=torch.uint8)
     wanted = BatchLookup(chain)(images)
-    table = BatchLookup(chain)._table(3).values.to(device)
+    table = BatchLookup(chain).on_device(3, device)
     found = lookup._look_up(images.to(device), table)
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(found.cpu(), wanted)

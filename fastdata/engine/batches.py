@@ -27,7 +27,7 @@ from fastdata.engine.tasks import Done, RenderTask, SampleTask
 from fastdata.engine.work import BatchWork
 from fastdata.schema import ImageField
 
-__all__ = ["BatchMaker"]
+__all__ = ["BatchMaker", "report_skipped"]
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -38,6 +38,15 @@ PIXELS_PER_TASK = 1 << 20
 """Nor is less than this, in bytes of pixels: 256 images of 32 x 32 are made in 250 us."""
 
 log = logging.getLogger("fastdata")
+
+
+def report_skipped(reason: str) -> None:
+    """Say of the first corrupt sample that another was taken in its place."""
+    log.warning(
+        "skipped a corrupt sample and took another in its place: %s "
+        "(more of them are only counted, in stats().skipped_samples)",
+        reason,
+    )
 
 
 class BatchMaker:
@@ -113,11 +122,7 @@ class BatchMaker:
             self.bytes_read += done.nbytes
             for place, index, reason in done.replaced:
                 if not self.skipped:
-                    log.warning(
-                        "skipped a corrupt sample and took another in its place: %s "
-                        "(more of them are only counted, in stats().skipped_samples)",
-                        reason,
-                    )
+                    report_skipped(reason)
                 self.skipped += 1
                 replaced.append((place, index))
         return replaced

@@ -17,6 +17,9 @@ __all__ = ["gather_windows", "has_kernels", "look_up", "window_plan"]
 BLOCK = 4096
 """Values a program makes: 16 a thread, which is what it can load at once of bytes."""
 
+ADDRESSES = 1 << 22
+"""That torch's indexing takes at a time: 32 MB of them."""
+
 log = logging.getLogger("fastdata")
 
 
@@ -60,7 +63,7 @@ def _work_on(device: torch.device) -> bool:
 
 
 def look_up(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Return ``table[pixels, channel]``: one read and one write of memory.
+    """Return ``table[pixels, channel]``: by the kernel, one read and one write of memory.
 
     Parameters
     ----------
@@ -72,13 +75,14 @@ def look_up(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     -------
     torch.Tensor of the table's dtype, shape [n, H, W, C]
     """
+    channels = pixels.shape[-1]
+    if not has_kernels(pixels.device):
+        return table[pixels.int(), torch.arange(channels, device=table.device)]
     out = torch.empty(pixels.shape, dtype=table.dtype, device=pixels.device)
     if out.numel():
         kernels: Any = _kernels()
         grid = (math.ceil(out.numel() / BLOCK),)
-        kernels.look_up[grid](
-            pixels, table, out, out.numel(), CHANNELS=pixels.shape[-1], BLOCK=BLOCK
-        )
+        kernels.look_up[grid](pixels, table, out, out.numel(), CHANNELS=channels, BLOCK=BLOCK)
     return out
 
 
@@ -89,6 +93,8 @@ def gather_windows(
     table: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return windows of images that lie one after another, flipped, through a table.
+
+    By the kernel it is one read and one write of memory.
 
     Parameters
     ----------
@@ -107,6 +113,12 @@ def gather_windows(
         Zero, or what the table makes of it, beyond an image.
     """
     height, width, channels = size
+    if not has_kernels(store.device):
+        # Some images at a time: addresses take 8 bytes a pixel.
+        at_once = max(1, ADDRESSES // max(1, height * width))
+        parts = [_gather(store, part, size) for part in torch.split(plan, at_once)]
+        pixels = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return pixels if table is None else look_up(pixels, table)
     dtype = torch.uint8 if table is None else table.dtype
     out = torch.empty((len(plan), height, width, channels), dtype=dtype, device=store.device)
     if out.numel():
@@ -124,6 +136,23 @@ def gather_windows(
             BLOCK=BLOCK,
         )
     return out
+
+
+def _gather(store: torch.Tensor, plan: torch.Tensor, size: tuple[int, int, int]) -> torch.Tensor:
+    """Return what the kernel does, by torch's indexing."""
+    height, width, channels = size
+    begin, pitch, top, left, *bounds = plan[:, :, None].unbind(1)
+    across = torch.arange(width, device=plan.device)
+    y = torch.arange(height, device=plan.device) + top
+    x = torch.where(pitch < 0, width - 1 - across, across) + left
+    rows = (y >= bounds[0]) & (y < bounds[1])
+    columns = (x >= bounds[2]) & (x < bounds[3])
+    seen = rows[:, :, None] & columns[:, None]
+    # In pixels: an image begins at a whole one, as all images here have as many channels.
+    address = ((begin + y * pitch.abs()) // channels)[:, :, None] + x[:, None]
+    pixels = store.view(-1, channels)
+    found = pixels[torch.where(seen, address, 0)]
+    return torch.where(seen[..., None], found, 0)
 
 
 def window_plan(

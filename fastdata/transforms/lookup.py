@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fastdata.kernels.pixels import has_kernels, look_up
+from fastdata.kernels.pixels import look_up
 from fastdata.transforms.base import PixelTransform
 from fastdata.transforms.pixel import PixelTable, as_words
 
@@ -52,8 +52,7 @@ class BatchLookup:
         channels = images.shape[1]
         if images.device.type == "cpu":
             return _by_opencv(images, self._table(channels))
-        table = self._on_device(channels, images.device)
-        return _look_up(images, table)
+        return _look_up(images, self.on_device(channels, images.device))
 
     def _table(self, channels: int) -> PixelTable:
         with self._lock:
@@ -62,7 +61,8 @@ class BatchLookup:
             table: PixelTable = self._tables[channels]
             return table
 
-    def _on_device(self, channels: int, device: torch.device) -> torch.Tensor:
+    def on_device(self, channels: int, device: torch.device) -> torch.Tensor:
+        """Return the table for uint8 images of this many channels, [256, C], on a device."""
         values = self._table(channels).values
         with self._lock:
             if (channels, device) not in self._tables:
@@ -89,8 +89,4 @@ def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
 
 def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Return ``table[value, channel]`` of each value; `table` is [256, C]."""
-    values = images.permute(0, 2, 3, 1).contiguous()
-    if has_kernels(images.device):
-        return look_up(values, table).permute(0, 3, 1, 2)
-    channels = torch.arange(table.shape[1], device=table.device)
-    return table[values.int(), channels].permute(0, 3, 1, 2)
+    return look_up(images.permute(0, 2, 3, 1).contiguous(), table).permute(0, 3, 1, 2)
