@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from boxed import BOXED, FIELDS, boxed_shard, boxes_of, check_seen
+from simulated_device import SimulatedStreams
 from worker_helpers import damage_image
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
+from fastdata.engine import delivery
 from fastdata.errors import FormatError, OptionError
 from fastdata.random import Draws
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
@@ -163,6 +165,46 @@ def test_boxes_do_not_depend_on_who_makes_a_batch(many_sizes: Path) -> None:
     in_samples = batches(many_sizes, [*transform, T.PerSample(unchanged)])
     for one, other in zip(expected, in_samples, strict=True):
         assert torch.equal(torch.cat(one.boxes), torch.cat(other.boxes))
+
+
+@pytest.mark.parametrize("name", ["small crops", "random crop with padding", "odd 3"])
+@pytest.mark.parametrize("way", ["direct", "whole batches", "split"])
+def test_boxes_of_a_cache_on_a_device_are_where_its_images_show_them(
+    one_size: Path, name: str, way: str
+) -> None:
+    transform = WAYS[way](GEOMETRIES[name])
+    atol = 2.5 if name == "many" or name.startswith("odd") else 1.0
+    made = batches(one_size, transform, cache="device")
+    assert sum(check_batch(batch, atol, 2 if way == "split" else 1) for batch in made) >= 5
+    transform = [*transform, T.DropEmptyBoxes("boxes", "classes")]
+    expected = batches(one_size, transform)
+    for one, other in zip(expected, batches(one_size, transform, cache="device"), strict=True):
+        for field in (*BOXED.boxes, "classes"):
+            for a, b in zip(getattr(one, field), getattr(other, field), strict=True):
+                assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_boxes_travel_to_a_device(
+    one_size: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    transform = [crop(48), FLIP, T.DropEmptyBoxes("boxes", "classes")]
+    expected = batches(one_size, transform)
+    device = SimulatedStreams(seed)
+    monkeypatch.setattr(delivery, "streams_of", lambda name: device)
+    monkeypatch.setattr(fastdata.loading, "streams_of", lambda name: device)
+    seen: list[list[bytes]] = []
+
+    def look(memory: list[np.ndarray[Any, Any]]) -> None:
+        seen.append([part.tobytes() for part in memory])
+
+    options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 3, "num_workers": 2}
+    with fastdata.loader(one_size, **options, transform=transform, device="cuda") as loader:
+        for batch in loader:
+            device.launch(look, *(boxes for boxes in batch.boxes if len(boxes)))
+            del batch
+    device.finish()
+    assert seen == [[b.numpy().tobytes() for b in batch.boxes if len(b)] for batch in expected]
 
 
 def test_without_geometry_boxes_are_as_stored(one_size: Path) -> None:
