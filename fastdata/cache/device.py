@@ -25,6 +25,7 @@ from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
 from fastdata.schema import ArrayField, ImageField, ScalarField
+from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.geometry import Geometry, Ints
 from fastdata.transforms.pipeline import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.some import to_device
@@ -198,6 +199,11 @@ class DeviceCache:
                 values[name] = columns[name][where]
             else:
                 rest[name] = collate_column(field, work.dataset.gather(name, indices))
+        for name in schema.boxes:
+            part = rest if name in rest else values
+            part[name] = move_boxes(geometry[next(iter(geometry))], part[name], name)
+        if pipeline.drop is not None:
+            pipeline.drop.run_batch(rest, indices)  # those whose number varies, on the host still
         if rest:
             values |= self._mover.take(self._mover.send(rest))
         batch = schema.sample_type(*(values[name] for name in schema))

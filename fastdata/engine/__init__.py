@@ -16,6 +16,7 @@
       rendering.py  from stored bytes to pixels in their places
       decoding.py   whole images, for who keeps them
       samples.py    samples one by one, for callables
+      columns.py    the fields of a batch that are no images
       batches.py    BatchMaker: plans a batch, puts it together
       threads.py    workers that are threads; the worker that is the caller
       worker.py     what runs in a worker process

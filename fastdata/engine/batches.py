@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.collate import collate_column, collate_field
+from fastdata.collate import collate_field
 from fastdata.engine.buffers import BufferPool, Slot
+from fastdata.engine.columns import read_columns
 from fastdata.engine.job import Job, Request
 from fastdata.engine.layout import Place, lay_out
 from fastdata.engine.tasks import Done, RenderTask, SampleTask
@@ -153,20 +154,16 @@ class _RenderJob:
         ]
 
     def finish(self, results: Sequence[Done]) -> Any:
-        dataset, indices = self._maker.work.dataset, self._request.indices
+        work, indices = self._maker.work, self._request.indices
         replaced = self._maker.count(results)
         if replaced:
             indices = indices.copy()
             for at, index in replaced:
                 indices[at] = index
-        images = _tensors(self._places, self.slot)
-        values = []
-        for name, field in dataset.schema.items():
-            if isinstance(field, ImageField):
-                values.append(images[name])
-            else:
-                values.append(collate_column(field, dataset.gather(name, indices)))
-        return dataset.schema.sample_type(*values)
+        values: dict[str, Any] = _tensors(self._places, self.slot)
+        values |= read_columns(work, self._request.epoch, indices)
+        schema = work.dataset.schema
+        return schema.sample_type(*(values[name] for name in schema))
 
 
 class _SampleJob:

@@ -35,7 +35,7 @@ from fastdata.transforms.stack import Stack, render_stack, stackable
 if TYPE_CHECKING:
     from fastdata.engine.work import BatchWork
 
-__all__ = ["render_raw", "render_task"]
+__all__ = ["plan_geometry", "render_raw", "render_task"]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -85,9 +85,7 @@ def _render_samples(
         heights = np.stack([stored.heights for stored in images.values()])
         widths = np.stack([stored.widths for stored in images.values()])
         check_sizes_agree(list(images), heights, widths, indices)
-        # Sizes that no image has are planned for as others are; reading says what is wrong.
-        sizes = heights[0].clip(1, MAX_SIDE), widths[0].clip(1, MAX_SIDE)
-        geometry = work.pipeline.geometry.plan(Geometry.of(*sizes), work.seed, epoch, indices)
+        geometry = plan_geometry(work, epoch, indices, heights[0], widths[0])
         for name, output in outputs.items():
             check_sizes_equal(name, geometry.height, geometry.width, output.shape, indices)
         if not geometry.identity:
@@ -141,6 +139,16 @@ def render_raw(
         left = _fill_compiled(stored, geometry, jpeg_decoder(), output, table, mask)
     if len(left):
         _fill(stored, left, geometry.crops(), output, table, mask, "raise")
+
+
+def plan_geometry(
+    work: BatchWork, epoch: int, indices: Indices, heights: Indices, widths: Indices
+) -> Geometry:
+    """Return the geometry of samples of these sizes, of a pipeline that has some."""
+    assert work.pipeline.geometry is not None, "there is something to plan"
+    # Sizes that no image has are planned for as others are; reading says what is wrong.
+    geometry = Geometry.of(heights.clip(1, MAX_SIDE), widths.clip(1, MAX_SIDE))
+    return work.pipeline.geometry.plan(geometry, work.seed, epoch, indices)
 
 
 def _is_small(stored: Images) -> bool:
