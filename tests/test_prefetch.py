@@ -259,9 +259,8 @@ def test_an_error_of_the_transform_comes_in_its_place(device: str, error: Except
 
     it = iter(fastdata.CUDAPrefetcher(range(9), device, transform))
     assert [next(it) for _ in range(3)] == [0, 2, 4]
-    with pytest.raises((ValueError, StopIteration, RuntimeError)) as caught:
+    with pytest.raises((ValueError, RuntimeError), match=r"of mine|raised StopIteration"):
         next(it)
-    assert "of mine" in repr(caught.value) + repr(caught.value.__cause__)
     assert list(it) == []
 
 

@@ -17,6 +17,9 @@ __all__ = ["gather_windows", "has_kernels", "look_up", "window_plan"]
 BLOCK = 4096
 """Values a program makes: 16 a thread, which is what it can load at once of bytes."""
 
+ROWS, ROW_BLOCK = 4, 256
+"""Of a window, that a program makes; and values at a time.  A row of 224 pixels is 672."""
+
 ADDRESSES = 1 << 22
 """That torch's indexing takes at a time: 32 MB of them."""
 
@@ -123,7 +126,7 @@ def gather_windows(
     out = torch.empty((len(plan), height, width, channels), dtype=dtype, device=store.device)
     if out.numel():
         kernels: Any = _kernels()
-        grid = (math.ceil(height * width * channels / BLOCK), len(plan))
+        grid = (math.ceil(height / ROWS), len(plan))
         kernels.gather_windows[grid](
             store,
             plan,
@@ -133,7 +136,8 @@ def gather_windows(
             WIDTH=width,
             CHANNELS=channels,
             LOOK_UP=table is not None,
-            BLOCK=BLOCK,
+            ROWS=ROWS,
+            BLOCK=ROW_BLOCK,
         )
     return out
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fastdata.prefetch.mover import Mover, Sent
 
-__all__ = ["Ahead", "Pulled"]
+__all__ = ["Ahead", "Pulled", "send"]
 
 
 class Pulled(NamedTuple):
@@ -26,6 +26,18 @@ class Pulled(NamedTuple):
     batch: Any
     transform: Callable[[Any], Any] | None
     tag: Any
+
+
+def send(mover: Mover, pulled: Pulled) -> Sent:
+    """Send a batch on its way; raises what its transform raises.
+
+    But `StopIteration`, which would be taken for the end: as in a generator (PEP 479) that
+    is a `RuntimeError`.
+    """
+    try:
+        return mover.send(pulled.batch, pulled.transform)
+    except StopIteration as error:
+        raise RuntimeError("a transform raised StopIteration") from error
 
 
 class Ahead:
@@ -99,8 +111,8 @@ class Ahead:
         except Exception as error:
             self._ended, self._error = True, error
             return
-        try:  # a StopIteration of the transform is an error of its own
-            self._sent.append((self._mover.send(pulled.batch, pulled.transform), pulled.tag))
+        try:
+            self._sent.append((send(self._mover, pulled), pulled.tag))
         except Exception as error:
             self._ended, self._error = True, error
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fastdata.errors import OptionError
-from fastdata.prefetch.ahead import Ahead, Pulled
+from fastdata.prefetch.ahead import Ahead, Pulled, send
 from fastdata.prefetch.background import Background
 from fastdata.prefetch.fixed import FixedBatch
 from fastdata.prefetch.mover import Mover
@@ -124,11 +124,13 @@ class CUDAPrefetcher:
         return len(self.iterable)
 
     def __iter__(self) -> Iterator[Any]:
+        in_thread = self.device.type == "cpu"
         self._latest = _Pass(
             _Source(self.iterable, self._transform),
-            self._mover,
+            # A mover is for one thread, and passes may be several.
+            Mover(self._streams) if in_thread else self._mover,
             self._depth,
-            in_thread=self.device.type == "cpu",
+            in_thread=in_thread,
             fixed=FixedBatch(self._streams) if self._static else None,
         )
         return self._latest
@@ -226,8 +228,5 @@ class _Pass(Iterator[Any]):
 
 def _pull_and_move(source: _Source, mover: Mover) -> Pulled:
     """Return a batch that has been through everything: for a thread, on the CPU."""
-    batch, transform, state = source.pull()
-    try:
-        return Pulled(mover.send(batch, transform).batch, None, state)
-    except StopIteration as error:  # of the transform; of the source it would be the end
-        raise RuntimeError("a transform raised StopIteration") from error
+    pulled = source.pull()
+    return Pulled(send(mover, pulled).batch, None, pulled.tag)
