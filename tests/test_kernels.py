@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,6 +103,52 @@ def test_pixel_transforms_by_the_kernel(device: torch.device) -> None:
     found = lookup._look_up(images.to(device), table)
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(found.cpu(), wanted)
+
+
+COMPILE = """
+import sys
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from fastdata.kernels import triton_kernels
+
+signatures = {
+    "look_up": {"values": "*u8", "table": "*bf16", "out": "*bf16", "count": "i32"},
+    "gather_windows": {"store": "*u8", "plan": "*i64", "table": "*bf16", "out": "*bf16"},
+}
+constants = {
+    "look_up": {"CHANNELS": 3, "BLOCK": 4096},
+    "gather_windows": {
+        "HEIGHT": 224, "WIDTH": 224, "CHANNELS": 3, "LOOK_UP": True, "ROWS": 4, "BLOCK": 256
+    },
+}
+for name, signature in signatures.items():
+    source = ASTSource(
+        getattr(triton_kernels, name),
+        signature | dict.fromkeys(constants[name], "constexpr"),
+        constants[name],
+    )
+    for architecture in (80, 90):
+        made = compile(source, target=GPUTarget("cuda", architecture, 32))
+        print(name, architecture, len(made.asm["cubin"]) > 0)
+"""
+
+
+def test_kernels_compile_for_gpus(tmp_path: Path) -> None:
+    """Triton brings all it takes to compile for a GPU that is not there."""
+    pytest.importorskip("triton", minversion="3.2")
+    # In a process of its own: in this one they may be interpreted.
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    ran = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    wanted = [f"{n} {a} True" for n in ("look_up", "gather_windows") for a in (80, 90)]
+    assert ran.stdout.split("\n")[:-1] == wanted
 
 
 def test_there_are_none_for_the_cpu() -> None:
