@@ -12,7 +12,7 @@ package has the function.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, get_args
 
@@ -24,7 +24,7 @@ from fastdata.codecs.decoders import DecoderName, jpeg_decoder
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.cores import default_workers
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import BatchOrder
+from fastdata.engine.job import Backend, BatchOrder
 from fastdata.engine.packed import Loader, LoaderStats
 from fastdata.engine.stock import stock_loader
 from fastdata.engine.tasks import PackedData, is_packed
@@ -64,7 +64,7 @@ def loader(
     pin_memory: bool | Literal["auto"] = "auto",
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    backend: Literal["auto", "cpu"] = "auto",
+    backend: Literal["auto", "cpu", "dali"] = "auto",
     decoder: DecoderName = "auto",
     on_corrupt: OnCorrupt = "raise",
     sampler: Iterable[int] | None = None,
@@ -134,8 +134,13 @@ def loader(
     dtype : torch.dtype, optional
         For packed data.  A floating dtype for images, as by ``ToDtype(dtype)``
         after all transforms: uint8 values become 0 to 1.
-    backend : {"auto", "cpu"}
-        What decodes.
+    backend : {"auto", "cpu", "dali"}
+        What decodes.  "cpu": fastdata's workers.  "dali", for packed data: NVIDIA DALI
+        (the extra ``dali``), on a GPU if `device` is one, else on the CPU.  Order, ranks,
+        resuming, crops and batches are the same; pixels differ a little
+        (``docs/dali.md``).  `num_workers` is then the number of its threads, 1 or more.
+        Callables among the transforms, worker processes and `decoder` are for "cpu".
+        "auto" is "cpu", until something measures where DALI is faster.
     decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
         For packed data.  Which library decodes JPEGs; "auto" is the fastest
         that is installed.
@@ -175,7 +180,7 @@ def loader(
     OptionError
         If an option has a value that cannot be used.
     MissingExtraError
-        If `decoder` is not installed.
+        If `decoder` or `backend` is not installed.
     DatasetNotFoundError, FormatError, ShardCorruptError
         If `data` is a path and there is no sound dataset.
 
@@ -189,7 +194,7 @@ def loader(
     >>> for images, labels in train: ...                      # doctest: +SKIP
     """
     _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
-    _check_choice("backend", backend, ("auto", "cpu"))
+    _check_choice("backend", backend, ("auto", "cpu", "dali"))
     _check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     workers = _workers(num_workers)
     _check_int("prefetch_factor", prefetch_factor, 1)
@@ -241,13 +246,16 @@ def loader(
                 even=even,
             )
         if worker_method == "auto":
-            worker_method = choose_method(
-                workers,
-                calls_python=not pipeline.direct,
-                releases_lock=work.releases_lock,
-                context=multiprocessing_context,
-            )
-        made_by = CpuBackend(
+            worker_method = "thread"
+            if backend != "dali":
+                worker_method = choose_method(
+                    workers,
+                    calls_python=not pipeline.direct,
+                    releases_lock=work.releases_lock,
+                    context=multiprocessing_context,
+                )
+        make = _backend(backend, decoder)
+        made_by = make(
             work,
             WorkerOptions(
                 workers,
@@ -269,6 +277,7 @@ def loader(
         "transform": transform is not None,
         "dtype": dtype is not None,
         "worker_method": worker_method == "thread",
+        "backend": backend == "dali",
         "decoder": decoder != "auto",
         "on_corrupt": on_corrupt != "raise",
         "weights": weights is not None,
@@ -303,6 +312,19 @@ def loader(
     if target is None or target.type == "cpu":
         return batches_of_samples
     return CUDAPrefetcher(batches_of_samples, target)
+
+
+def _backend(name: str, decoder: str) -> Callable[..., Backend]:
+    """Return the class of a backend."""
+    if name != "dali":
+        return CpuBackend
+    if decoder != "auto":
+        raise OptionError(
+            f'decoder is {decoder!r}, but with backend="dali" DALI decodes; leave one of them out'
+        )
+    from fastdata.backends.dali import DaliBackend
+
+    return DaliBackend
 
 
 def _is_location(data: Any) -> bool:

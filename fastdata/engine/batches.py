@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -22,11 +22,11 @@ from fastdata.collate import collate_column, collate_field
 from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.job import Job, Request
 from fastdata.engine.layout import Place, lay_out
-from fastdata.engine.tasks import Done, RenderTask, SampleTask
+from fastdata.engine.tasks import Done, PackedData, RenderTask, SampleTask
 from fastdata.engine.work import BatchWork
 from fastdata.schema import ImageField
 
-__all__ = ["BatchMaker"]
+__all__ = ["BatchMaker", "RenderJob", "batch_of"]
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -74,7 +74,7 @@ class BatchMaker:
         OptionError
             If the transforms do not fit the images of its first sample.
         """
-        return (_RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
+        return (RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
         """Return (start, stop) of the tasks of a batch of `count` samples, of so many pixels."""
@@ -105,12 +105,11 @@ class BatchMaker:
             found[name] = int(height[0]), int(width[0])
         return found
 
-    def count(self, results: Sequence[Done]) -> list[tuple[int, int]]:
-        """Add up what tasks did; return corrupt samples as (place, index taken instead)."""
-        replaced = []
+    def count(self, results: Sequence[Done]) -> None:
+        """Add up what tasks did."""
         for done in results:
             self.bytes_read += done.nbytes
-            for place, index, reason in done.replaced:
+            for *_, reason in done.replaced:
                 if not self.skipped:
                     log.warning(
                         "skipped a corrupt sample and took another in its place: %s "
@@ -118,12 +117,23 @@ class BatchMaker:
                         reason,
                     )
                 self.skipped += 1
-                replaced.append((place, index))
-        return replaced
 
 
-class _RenderJob:
-    """A batch whose images are rendered straight into their places."""
+class RenderJob:
+    """A batch whose images are rendered straight into their places.
+
+    Parameters
+    ----------
+    maker : BatchMaker
+    request : Request
+
+    Attributes
+    ----------
+    slot : Slot or None
+        Memory of the images; None where there are none.
+    places : tuple of Place
+        Where they go, one place an image field.
+    """
 
     def __init__(self, maker: BatchMaker, request: Request) -> None:
         self._maker = maker
@@ -134,7 +144,7 @@ class _RenderJob:
             table = work.tables.get(name)
             shape = (len(request.indices), height, width, schema.images[name].channels)
             fields.append((name, shape, table.dtype if table else torch.uint8))
-        self._places, nbytes = lay_out(fields)
+        self.places, nbytes = lay_out(fields)
         self._pixels = sum(math.prod(shape) for _, shape, _ in fields)
         self.slot = maker.buffers.take(nbytes) if fields else None
 
@@ -143,25 +153,32 @@ class _RenderJob:
             return ()
         epoch, indices = self._request.epoch, self._request.indices
         return [
-            RenderTask(epoch, indices[start:stop], start, self._places)
+            RenderTask(epoch, indices[start:stop], start, self.places)
             for start, stop in self._maker.cut(len(indices), self._pixels)
         ]
 
     def finish(self, results: Sequence[Done]) -> Any:
-        dataset, indices = self._maker.work.dataset, self._request.indices
-        replaced = self._maker.count(results)
-        if replaced:
-            indices = indices.copy()
-            for at, index in replaced:
+        self._maker.count(results)
+        return self.assemble(results)
+
+    def assemble(self, results: Sequence[Done]) -> Any:
+        """Return the batch, its images being in their places; counts nothing."""
+        indices = self._request.indices.copy()
+        for done in results:
+            for at, index, _ in done.replaced:
                 indices[at] = index
-        images = _tensors(self._places, self.slot)
-        values = []
-        for name, field in dataset.schema.items():
-            if isinstance(field, ImageField):
-                values.append(images[name])
-            else:
-                values.append(collate_column(field, dataset.gather(name, indices)))
-        return dataset.schema.sample_type(*values)
+        return batch_of(self._maker.work.dataset, _tensors(self.places, self.slot), indices)
+
+
+def batch_of(dataset: PackedData, images: Mapping[str, torch.Tensor], indices: Indices) -> Any:
+    """Return the batch of some samples, of their images and the columns that are none."""
+    values = []
+    for name, field in dataset.schema.items():
+        if isinstance(field, ImageField):
+            values.append(images[name])
+        else:
+            values.append(collate_column(field, dataset.gather(name, indices)))
+    return dataset.schema.sample_type(*values)
 
 
 class _SampleJob:
