@@ -141,8 +141,10 @@ class Graphs:
 
     def of(self, fields: tuple[FieldGraph, ...], count: int) -> Graph:
         """Return a graph for batches of so many samples."""
+        # A broken one lives as long as batches that were launched on it.
+        self._graphs = [graph for graph in self._graphs if not graph.broken]
         for graph in self._graphs:
-            if graph.fields == fields and graph.batch_size >= count and not graph.broken:
+            if graph.fields == fields and graph.batch_size >= count:
                 self._graphs.remove(graph)
                 break
         else:

@@ -8,8 +8,11 @@ in its stead.
 
 from __future__ import annotations
 
+import atexit
+import os
+import weakref
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from fastdata.backends.dali.feeding import FeedJob, LoadWork
@@ -26,6 +29,27 @@ __all__ = ["FEEDS_AHEAD", "DaliStream"]
 
 FEEDS_AHEAD = 2
 """Feeds in the making, so that DALI need not wait for one."""
+
+
+_open: weakref.WeakSet[DaliStream] = weakref.WeakSet()
+_forsaken: list[DaliStream] = []
+"""Streams of a parent process: to let one die would wait for threads that are not here."""
+
+
+@cache
+def _close_at_exit() -> None:
+    """Have streams that are still open at the end of the program closed.
+
+    Registered after DALI has registered its own end, which is thereby later, and fails
+    where a pipeline is being made.
+    """
+    atexit.register(_close_all, os.getpid())
+
+
+def _close_all(owner: int) -> None:
+    if os.getpid() == owner:
+        for stream in list(_open):
+            stream.close()
 
 
 class DaliStream:
@@ -51,7 +75,7 @@ class DaliStream:
     Notes
     -----
     For one thread at a time.  An error of a batch is raised in its place, as itself; it is
-    then the end.
+    then the end.  In a forked process a stream of the parent is of no use, and harmless.
     """
 
     def __init__(
@@ -78,6 +102,9 @@ class DaliStream:
         )
         self._flights: Flights | None = None
         self._made: Background | None = None
+        self._owner = os.getpid()
+        _open.add(self)
+        _close_at_exit()
 
     @property
     def ready(self) -> int:
@@ -93,6 +120,9 @@ class DaliStream:
 
     def stop(self) -> None:
         """Drop what is in the making; DALI's pipelines stay."""
+        if os.getpid() != self._owner:
+            _forsaken.append(self)
+            return
         made, self._made = self._made, None
         if made is not None:
             made.close()
@@ -113,5 +143,7 @@ class DaliStream:
     def close(self) -> None:
         """End all threads, fastdata's and DALI's.  Idempotent."""
         self.stop()
-        self._feeds.close()
-        self._graphs.close()
+        if os.getpid() == self._owner:
+            self._feeds.close()
+            self._graphs.close()
+            _open.discard(self)
