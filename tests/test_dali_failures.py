@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from dali_helpers import by_cpu, by_dali, need_dali
 from memory_data import digest
@@ -17,7 +20,9 @@ from worker_helpers import PICTURES, damage_image, pictures, run_script
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.backends.dali import flights
+from fastdata.backends.dali.geometry import FieldGraph
 from fastdata.backends.dali.graph import MAX_GRAPHS, Graph, Graphs
+from fastdata.backends.dali.loading import as_file
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import ShardCorruptError, WorkerError
 
@@ -70,10 +75,21 @@ def test_a_bad_image_is_raised_in_its_place(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", list(BROKEN))
 def test_skipping_takes_the_samples_that_the_cpu_takes(
-    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = shard(tmp_path)
     BROKEN[how](path, 3, 9, 10, 23)
+    without_dali = []
+    real = flights.Flights._made_here
+
+    def made_here(self: Any, request: Any, error: Exception) -> Any:
+        without_dali.append(request)
+        return real(self, request, error)
+
+    monkeypatch.setattr(flights.Flights, "_made_here", made_here)
     options: dict[str, Any] = {
         "batch_size": 4,
         "transform": TRANSFORM,
@@ -85,6 +101,7 @@ def test_skipping_takes_the_samples_that_the_cpu_takes(
             assert digest(dali) == digest(cpu)
         assert dali.stats().skipped_samples == cpu.stats().skipped_samples == 8
         assert dali.stats().bytes_read == cpu.stats().bytes_read
+    assert bool(without_dali) == (how == "no tables"), "else it is found before DALI is fed"
     skipped = [r for r in caplog.records if "skipped a corrupt sample" in r.getMessage()]
     assert len(skipped) == 2, "once a loader"
     assert not [r for r in caplog.records if "DALI failed" in r.getMessage()]
@@ -180,6 +197,24 @@ def test_a_dali_that_does_not_work_is_an_error(
             pytest.raises(WorkerError, match=message),
         ):
             list(epoch)
+
+
+def test_bytes_are_held_until_dali_has_read_them() -> None:
+    """It is given views."""
+    graph = Graph((FieldGraph(3, True),), batch_size=1, num_threads=1, device_id=None)
+    pixels = photo(*SIZE)
+    data = as_file(pixels)
+    alive = weakref.ref(data)
+    graph.launch({"f0.data": [data]})
+    del data
+    assert alive() is not None
+    with graph.outputs() as [images]:
+        np.testing.assert_array_equal(np.asarray(images)[0], pixels)
+        assert alive() is not None
+    gc.collect()
+    assert alive() is None
+    graph.close()
+    graph.close()
 
 
 def test_no_more_pipelines_are_kept_than_some(tmp_path: Path) -> None:

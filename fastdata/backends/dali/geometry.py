@@ -124,13 +124,7 @@ def arguments_of(
         if isinstance(step, Windows):
             start = step.top, step.left
             if number == 0:
-                # Of an image that the window misses there is one pixel, and it misses that too.
-                _, _, rows, columns = geometry.region
-                missed = (rows == 0) | (columns == 0)
-                start = (
-                    np.where(missed, 1, step.top - top),
-                    np.where(missed, 1, step.left - left),
-                )
+                start = step.top - top, step.left - left
             found[name + "start"] = _pairs(*start, np.int32)
             found[name + "shape"] = _pairs(step.height, step.width, np.int32)
         else:

@@ -161,7 +161,7 @@ def _pixels(stored: Images, at: int, region: _Window | None) -> _Found:
 
 
 def _nothing(channels: int) -> _Found:
-    """Return what stands for an image of which nothing is wanted: one black pixel."""
+    """Return what stands for an image that its window misses: a pixel, which it misses too."""
     return np.zeros((1, 1, channels), np.uint8), 0, 0
 
 
