@@ -27,13 +27,14 @@ from fastdata.codecs.image import (
     to_pixels,
 )
 from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
-from fastdata.codecs.resize import centre_crop, resize_pixels, target_size
+from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.schema import ImageField, Schema
 
 from .base import Reject, Sample
+from .boxes import Placement, picture_of, place_boxes
 from .fields import convert, to_numpy
 from .options import EncodeOptions
 
@@ -94,6 +95,7 @@ def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tu
         sample = deferred.load()
     total = 0
     values: list[Any] = []
+    placements: dict[str, Placement] = {}
     for value, (name, field) in zip(sample.values, schema.items(), strict=True):
         if not isinstance(field, ImageField):
             values.append(convert(value, field, name))
@@ -101,8 +103,14 @@ def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tu
         if isinstance(value, Path):
             value = value.read_bytes()
         total += len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
-        values.append(encode_image(value, field, options))
+        image, placements[name] = place_image(value, field, options)
+        values.append(image)
     _check_masks(values, schema)
+    if schema.boxes:
+        placement = placements[picture_of(schema)]
+        for at, name in enumerate(schema):
+            if name in schema.boxes:
+                values[at] = place_boxes(values[at], placement)
     sample.key.encode()  # UnicodeEncodeError, a ValueError, where it is no text
     return Record(sample.key, tuple(values)), total
 
@@ -128,6 +136,13 @@ def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> Encod
     value : bytes, numpy.ndarray, torch.Tensor or PIL.Image.Image
         An image file, or pixels: uint8, H x W, H x W x C or C x H x W.
     """
+    return place_image(value, field, options)[0]
+
+
+def place_image(
+    value: Any, field: ImageField, options: EncodeOptions
+) -> tuple[EncodedImage, Placement]:
+    """Bring one image into the form in which it is stored, and tell where its pixels went."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)
         header = read_jpeg_header(data) if is_jpeg(data) else None
@@ -150,14 +165,17 @@ def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> Encod
         pixels = _as_pixels(value, field)
         check_pixels(pixels.shape[0], pixels.shape[1], options.max_pixels)
         decoded = Decoded(pixels, pixels.shape[:2])
-    return _encode(_resized(decoded, field, options), field, options)
+    pixels, placement = _resized(decoded, field, options)
+    return _encode(pixels, field, options), placement
 
 
 def _target(height: int, width: int, options: EncodeOptions) -> tuple[int, int]:
     return target_size(height, width, options.size, options.resize, options.enlarge)
 
 
-def _resized(decoded: Decoded, field: ImageField, options: EncodeOptions) -> Pixels:
+def _resized(
+    decoded: Decoded, field: ImageField, options: EncodeOptions
+) -> tuple[Pixels, Placement]:
     """Resize, then turn upright: the other way round would turn more pixels."""
     turned = decoded.orientation >= 5
     size = decoded.size[::-1] if turned else decoded.size
@@ -167,7 +185,12 @@ def _resized(decoded: Decoded, field: ImageField, options: EncodeOptions) -> Pix
     pixels = resize_pixels(decoded.pixels, wanted, filter, decoded.extent)
     if decoded.orientation != 1:
         pixels = orient(pixels, decoded.orientation)
-    return centre_crop(pixels, options.size) if options.resize == "crop" else pixels
+    # At most one of the two is not 1.
+    placement = Placement(size, max(decoded.orientation, decoded.turned), target)
+    if options.resize != "crop":
+        return pixels, placement
+    window = (*centre_of(pixels.shape, options.size), *options.size)
+    return centre_crop(pixels, options.size), placement._replace(window=window)
 
 
 def _as_pixels(value: Any, field: ImageField) -> Pixels:
@@ -193,7 +216,7 @@ def _as_pixels(value: Any, field: ImageField) -> Pixels:
 
 def _keep(
     data: bytes, header: JpegHeader | None, field: ImageField, options: EncodeOptions
-) -> EncodedImage | None:
+) -> tuple[EncodedImage, Placement] | None:
     """Return a file as it is, if that is wanted, or if it is already what is wanted.
 
     It is decoded all the same, so that a broken file is rejected.
@@ -206,12 +229,16 @@ def _keep(
         jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
         if plain and (keep or (jpeg and _final(size, options) == size)):
             decode_jpeg(data, header, field.channels)
-            return EncodedImage(data, CODECS.index("jpeg"), *size, checksum(data))
+            kept = EncodedImage(data, CODECS.index("jpeg"), *size, checksum(data))
+            window = (0, 0, *size) if options.resize == "crop" else None
+            return kept, Placement(size, 1, size, window)
     if not keep:
         return None
     decoded = decode_image(data, field.channels, mask=field.mask, max_pixels=options.max_pixels)
     height, width = orient(decoded.pixels, decoded.orientation).shape[:2]
-    return EncodedImage(data, CODECS.index("file"), height, width, checksum(data))
+    kept = EncodedImage(data, CODECS.index("file"), height, width, checksum(data))
+    size, orientation = (height, width), max(decoded.orientation, decoded.turned)
+    return kept, Placement(size, orientation, size)
 
 
 def _final(size: tuple[int, int], options: EncodeOptions) -> tuple[int, int]:

@@ -24,12 +24,14 @@ import numpy as np
 from tqdm import tqdm
 
 from fastdata.codecs.encode import encode_png
+from fastdata.codecs.image import orientation_of
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
+from .boxes import picture_of, turn_boxes
 from .cells import cell_of, schema_path, write_schema
 from .names import FileNames, folder_names, image_suffix, split_key
 from .workplace import own_workplace, publish
@@ -183,6 +185,7 @@ class _FilesWriter:
         self.schema = schema
         self.num_files = 0
         self.file_bytes = 0
+        self._picture = picture_of(schema) if schema.boxes else ""
         self._names = FileNames()
         self._made: set[str] = set()
         self._label = _label_field(schema)
@@ -220,7 +223,10 @@ class _FilesWriter:
         row: list[str | int | float | bool] = []
         for name, field in self.schema.items():
             if not isinstance(field, ImageField):
-                row.append(cell_of(shard.value(name, index), field))
+                value = shard.value(name, index)
+                if name in self.schema.boxes:
+                    value = _boxes_of_file(shard, index, value, self._picture)
+                row.append(cell_of(value, field))
                 continue
             data = _file_of(shard, index, name, field)
             folders, stem = split_key(key, class_name)
@@ -272,3 +278,16 @@ def _file_of(shard: ShardReader, index: int, name: str, field: ImageField) -> by
     height = int(shard.column(f"{name}.height")[index])
     width = int(shard.column(f"{name}.width")[index])
     return encode_png(np.frombuffer(data, np.uint8).reshape(height, width, field.channels))
+
+
+def _boxes_of_file(
+    shard: ShardReader, index: int, boxes: np.ndarray[Any, Any], image: str
+) -> np.ndarray[Any, Any]:
+    """Return boxes as a source has them: of the file of the image, which may be to be turned."""
+    if shard.codec(image, index) != "file":
+        return boxes
+    orientation = orientation_of(shard.blob(image, index))
+    size = int(shard.column(f"{image}.height")[index]), int(shard.column(f"{image}.width")[index])
+    if orientation >= 5:
+        size = size[::-1]
+    return turn_boxes(boxes, orientation, size, back=True)

@@ -28,7 +28,7 @@ from fastdata.schema import (
 
 __all__ = ["KINDS", "field_of", "named_field", "to_numpy"]
 
-KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array")
+KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array", "boxes")
 """What ``fields=`` and ``--field`` take for a field's kind."""
 
 _IMAGE_STARTS = (b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
@@ -48,6 +48,7 @@ def named_field(kind: Field | str, channels: int) -> Field:
         "string": StringField(),
         "bytes": BytesField(),
         "array": ArrayField("float32", (None,)),
+        "boxes": ArrayField("float32", (None, 4), boxes=True),
     }
     if kind not in fields:
         raise OptionError(f"field kind {kind!r} is not one of {', '.join(KINDS)}")

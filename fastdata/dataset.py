@@ -28,7 +28,7 @@ from fastdata.errors import (
 )
 from fastdata.formats.digest import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
-from fastdata.formats.reader import ShardReader
+from fastdata.formats.reader import HeldBytes, ShardReader
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.stored import StoredImages
 
@@ -51,8 +51,10 @@ class ShardSet:
         entries: Sequence[ShardEntry | None],
         check: bool,
         schema: Schema | None = None,
+        held: Sequence[HeldBytes] | None = None,
     ) -> None:
         self.paths = paths
+        self.held = held
         self.check = check
         self.schema = schema
         self.entries = list(entries)
@@ -71,7 +73,8 @@ class ShardSet:
         """Return one shard's reader."""
         reader = self._readers[number]
         if reader is None:
-            reader = ShardReader(self.paths[number], check=self.check)
+            held = None if self.held is None else self.held[number]
+            reader = ShardReader(self.paths[number], check=self.check, held=held)
             entry = self.entries[number]
             found = reader.header.digest, len(reader)
             if entry is not None and (entry.digest, entry.num_samples) != found:
@@ -93,6 +96,13 @@ class ShardSet:
     def readers(self) -> Iterator[ShardReader]:
         """Open every shard in turn."""
         return (self.reader(number) for number in range(len(self.paths)))
+
+    def let_go(self) -> None:
+        """Read from the files, not from copies of them."""
+        self.held = None
+        for reader in self._readers:
+            if reader is not None:
+                reader.let_go()
 
     def locate(self, index: int) -> tuple[ShardReader, int]:
         """Return the shard of a sample and the sample's index in it."""
@@ -366,6 +376,32 @@ class Dataset:
         reader, local = self._shards.locate(self._position(index))
         return f"sample {index} ({reader.path}, key {reader.key(local)!r})"
 
+    def rows_by_shard(
+        self, indices: Sequence[int] | np.ndarray[Any, Any] | None = None
+    ) -> Iterator[tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]]]]:
+        """Yield every shard in order, and which rows of it these samples are (by default all)."""
+        wanted = np.arange(len(self)) if indices is None else indices
+        split = self._shards.split(self._positions(wanted))
+        rows = {id(reader): found for reader, _, found in split}
+        for reader in self.shards:
+            yield reader, rows.get(id(reader), np.empty(0, np.int64))
+
+    def held_in(self, held: Sequence[HeldBytes] | None) -> Dataset:
+        """Return the same dataset, read from copies of its files; None: from the files.
+
+        Parameters
+        ----------
+        held : sequence of HeldBytes or None
+            One for each of `paths`, picklable.
+        """
+        shards = self._shards
+        copy = ShardSet(shards.paths, shards.entries, shards.check, shards.schema, held)
+        return Dataset(copy, self._schema, self._digest, self._indices)
+
+    def let_go(self) -> None:
+        """Read from the files again, from now on; nobody may be reading."""
+        self._shards.let_go()
+
     def __reduce__(self) -> tuple[Any, ...]:
         shards = self._shards
         return (
@@ -377,6 +413,7 @@ class Dataset:
                 self._schema,
                 self._digest,
                 self._indices,
+                shards.held,
             ),
         )
 
@@ -408,8 +445,9 @@ def _reopen(
     schema: Schema,
     digest: str,
     indices: Indices,
+    held: Sequence[HeldBytes] | None,
 ) -> Dataset:
-    shards = ShardSet([Path(path) for path in paths], entries, check, schema)
+    shards = ShardSet([Path(path) for path in paths], entries, check, schema, held)
     if len(paths) == 1:
         shards.reader(0)
     return Dataset(shards, schema, digest, indices)

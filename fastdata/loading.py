@@ -12,7 +12,7 @@ package has the function.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, get_args
 
@@ -20,6 +20,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 
+from fastdata.cache.backend import DeviceCacheBackend
+from fastdata.cache.ram import RamCacheBackend
 from fastdata.codecs.decoders import DecoderName, jpeg_decoder
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.cores import default_workers
@@ -37,10 +39,12 @@ from fastdata.sampling import (
     Batches,
     BlockShuffle,
     Order,
+    PartOrder,
     SampledBatches,
     SamplerOrder,
     Weighted,
     order_of,
+    part_of_rank,
 )
 from fastdata.transforms.pipeline import Pipeline, Transform
 from fastdata.transforms.pixel import ToDtype
@@ -65,6 +69,8 @@ def loader(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     backend: Literal["auto", "cpu", "dali"] = "auto",
+    cache: Literal["ram", "device"] | None = None,
+    cache_scope: Literal["all", "rank"] = "all",
     decoder: DecoderName = "auto",
     on_corrupt: OnCorrupt = "raise",
     sampler: Iterable[int] | None = None,
@@ -139,8 +145,24 @@ def loader(
         (the extra ``dali``), on a GPU if `device` is one, else on the CPU.  Order, ranks,
         resuming, crops and batches are the same; pixels differ a little
         (``docs/dali.md``).  `num_workers` is then the number of its threads, 1 or more.
-        Callables among the transforms, worker processes and `decoder` are for "cpu".
+        Callables among the transforms, worker processes, `cache` and `decoder` are for
+        "cpu".
         "auto" is "cpu", until something measures where DALI is faster.
+    cache : {None, "ram", "device"}
+        For packed data.  "ram": the packed bytes are copied, in the first epoch, to
+        memory of the host that stays, page-locked where there is CUDA; for disks that
+        are slow, or whose files others push out of the page cache.  Batches are the
+        same, bit for bit.  "device": images stay where batches arrive, decoded, as
+        uint8, from the epoch on in which they are first used; batches are then cut,
+        resized, flipped and normalised there, and no worker has anything to do.  Draws
+        are those of any other loader; pixels that are resized differ in the last bit
+        (`fastdata.transforms.ondevice`).  How much memory it takes is logged, and in
+        ``stats().cache_bytes``; what does not fit is refused.
+    cache_scope : {"all", "rank"}
+        What each rank holds with `cache`.  "all": everything, and epochs are as they
+        are without.  "rank": a fixed part, the same in every epoch, drawn from `seed`
+        (the same on all ranks); each epoch is then shuffled within the parts, not over
+        all of them.
     decoder : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
         For packed data.  Which library decodes JPEGs; "auto" is the fastest
         that is installed.
@@ -195,13 +217,22 @@ def loader(
     """
     _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
     _check_choice("backend", backend, ("auto", "cpu", "dali"))
+    _check_choice("cache", cache, (None, "ram", "device"))
+    _check_choice("cache_scope", cache_scope, ("all", "rank"))
+    if cache_scope == "rank" and cache is None:
+        raise OptionError('cache_scope="rank" says what cache= holds on each rank: give cache too')
+    if cache_scope == "rank" and any(v is not None for v in (sampler, batch_sampler, weights)):
+        raise OptionError(
+            'with cache_scope="rank" each rank has samples of its own, among which shuffle= '
+            'decides; leave out sampler, batch_sampler and weights, or give cache_scope="all"'
+        )
     _check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     workers = _workers(num_workers)
     _check_int("prefetch_factor", prefetch_factor, 1)
     _check_int("batch_size", batch_size, 1)
     _check_choice("pin_memory", pin_memory, ("auto", True, False))
     pinned = bool(pin_memory) and torch.cuda.is_available()
-    target = _device(device)
+    target = None if device is None else streams_of(device).device
     decides = sampler is not None or batch_sampler is not None
     if isinstance(data, torch.utils.data.IterableDataset) and rank is None and world_size is None:
         decides = True  # its __iter__ knows its rank, if it is to have one
@@ -225,17 +256,15 @@ def loader(
             names = ", ".join(options)
             raise OptionError(f"{names}: not an option of a loader of packed data")
         pipeline = _pipeline(transform, dtype, data)
-        work = BatchWork(
-            data,
-            pipeline,
-            jpeg_decoder(decoder),
-            seed=seed,
-            on_corrupt=on_corrupt,
-            pixels=target is None or target.type == "cpu",
-        )
         batches: BatchOrder
+        part = None
         if batch_sampler is not None:
             batches = SampledBatches(batch_sampler, len(data))
+        elif cache_scope == "rank":
+            part = part_of_rank(len(data), seed, rank, world_size, even=even)
+            inner = order_of(shuffle, len(part), seed)
+            order = PartOrder(part, inner, len(data), world_size)
+            batches = Batches(order, batch_size, drop_last=drop_last, even=even)
         else:
             batches = Batches(
                 _order(len(data), shuffle, seed, sampler, weights),
@@ -245,6 +274,15 @@ def loader(
                 world_size=world_size,
                 even=even,
             )
+        work = BatchWork(
+            data,
+            pipeline,
+            jpeg_decoder(decoder),
+            seed=seed,
+            on_corrupt=on_corrupt,
+            pixels=target is None or target.type == "cpu",
+            part=part,
+        )
         if worker_method == "auto":
             worker_method = "thread"
             if backend != "dali":
@@ -254,19 +292,22 @@ def loader(
                     releases_lock=work.releases_lock,
                     context=multiprocessing_context,
                 )
-        make = _backend(backend, decoder)
-        made_by = make(
-            work,
-            WorkerOptions(
-                workers,
-                worker_method,
-                prefetch_factor,
-                persistent_workers,
-                multiprocessing_context,
-            ),
-            device=target,
-            pin_memory=pinned,
+        by = WorkerOptions(
+            workers, worker_method, prefetch_factor, persistent_workers, multiprocessing_context
         )
+        made_by: Backend
+        if backend == "dali":
+            _check_dali(cache, decoder)
+            from fastdata.backends.dali import DaliBackend
+
+            made_by = DaliBackend(work, by, device=target, pin_memory=pinned)
+        elif cache == "device":
+            here = torch.device("cpu") if target is None else target
+            made_by = DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
+        elif cache == "ram":
+            made_by = RamCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
+        else:
+            made_by = CpuBackend(work, by, device=target, pin_memory=pinned)
         return Loader(batches, made_by)
     if not (hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset)):
         raise OptionError(
@@ -278,6 +319,7 @@ def loader(
         "dtype": dtype is not None,
         "worker_method": worker_method == "thread",
         "backend": backend == "dali",
+        "cache": cache is not None,
         "decoder": decoder != "auto",
         "on_corrupt": on_corrupt != "raise",
         "weights": weights is not None,
@@ -314,17 +356,17 @@ def loader(
     return CUDAPrefetcher(batches_of_samples, target)
 
 
-def _backend(name: str, decoder: str) -> Callable[..., Backend]:
-    """Return the class of a backend."""
-    if name != "dali":
-        return CpuBackend
+def _check_dali(cache: str | None, decoder: str) -> None:
+    """Raise `OptionError` for options of a loader that are not for DALI."""
     if decoder != "auto":
         raise OptionError(
             f'decoder is {decoder!r}, but with backend="dali" DALI decodes; leave one of them out'
         )
-    from fastdata.backends.dali import DaliBackend
-
-    return DaliBackend
+    if cache is not None:
+        raise OptionError(
+            f'cache is {cache!r}, which is for backend="cpu": DALI reads the packed files; leave '
+            "one of them out"
+        )
 
 
 def _is_location(data: Any) -> bool:
@@ -336,18 +378,6 @@ def _is_location(data: Any) -> bool:
         and len(data) > 0
         and all(isinstance(path, (str, os.PathLike)) for path in data)
     )
-
-
-def _device(device: torch.device | str | None) -> torch.device | None:
-    """Return the device, with the index it has; raises where it is not there."""
-    if device is None:
-        return None
-    try:
-        return streams_of(torch.device(device)).device
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(
-            f'device is a torch.device or its name, as "cuda", not {device!r} ({error})'
-        ) from None
 
 
 def _workers(num_workers: Any) -> int:

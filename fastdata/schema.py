@@ -134,11 +134,21 @@ class ArrayField:
         A NumPy dtype name out of `SCALAR_DTYPES`.
     shape : tuple of int or None
         One entry a dimension; None where the length varies between samples.
+    boxes : bool
+        Whether these are boxes of the sample's images: left, top, right and bottom along
+        the last dimension, in pixels of the images as they are stored, from the top left
+        corner.  They follow the images through packing and geometric transforms.
+
+    Examples
+    --------
+    >>> ArrayField("float32", (None, 4), boxes=True)
+    ArrayField(dtype='float32', shape=(None, 4), boxes=True)
     """
 
     kind: ClassVar[str] = "array"
     dtype: str = "float32"
     shape: tuple[int | None, ...] = (None,)
+    boxes: bool = False
 
     def __post_init__(self) -> None:
         _check_dtype(self.dtype)
@@ -151,6 +161,13 @@ class ArrayField:
         # NumPy cannot make such an array even where another dimension is 0.
         if math.prod(length or 1 for length in self.shape) >= 2**31:
             raise OptionError(f"an array of shape {self.shape} has more than 2**31 entries")
+        if not _is_bool(self.boxes):
+            raise OptionError(f"boxes is true or false, not {self.boxes!r}")
+        if self.boxes and (self.shape[-1] != 4 or self.dtype == "bool"):
+            raise OptionError(
+                "boxes are numbers (left, top, right, bottom) along the last dimension, so their "
+                f"shape ends with 4, e.g. (None, 4); this is {self.dtype} of shape {self.shape}"
+            )
 
     @property
     def fixed(self) -> bool:
@@ -214,6 +231,11 @@ class Schema(Mapping[str, Field]):
             if type(value) not in _KINDS.values():
                 raise OptionError(f"field {name!r} is a {type(value).__name__}, not a field")
         self._fields = dict(fields)
+        if self.boxes and not self.images:
+            raise OptionError(
+                f"field {next(iter(self.boxes))!r} holds boxes of images, but there is no image "
+                "field; add one, or say boxes=False"
+            )
 
     def __getitem__(self, name: str) -> Field:
         return self._fields[name]
@@ -244,6 +266,11 @@ class Schema(Mapping[str, Field]):
         return {k: v for k, v in self._fields.items() if isinstance(v, ImageField)}
 
     @property
+    def boxes(self) -> dict[str, ArrayField]:
+        """The fields that hold boxes of the images, in order."""
+        return {k: v for k, v in self._fields.items() if isinstance(v, ArrayField) and v.boxes}
+
+    @property
     def classes(self) -> tuple[str, ...] | None:
         """Class names of the first scalar field that has them."""
         for value in self._fields.values():
@@ -263,6 +290,8 @@ class Schema(Mapping[str, Field]):
             entry: dict[str, Any] = {"name": name, "kind": value.kind}
             for attribute in value.__dataclass_fields__:
                 content = getattr(value, attribute)
+                if attribute == "boxes" and not content:
+                    continue  # so that shards without boxes have the digest they always had
                 entry[attribute] = list(content) if isinstance(content, tuple) else content
             out.append(entry)
         return out

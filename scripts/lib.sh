@@ -3,6 +3,8 @@
 #   repo                          the repository's folder
 #   ensure_environment dev,jpeg   a Python environment with fastdata and those extras; sets $python,
 #                                 and $compiler to a C compiler that works, empty if there is none
+#   use_python_as_it_is PYTHON    that Python, in which nothing is installed; sets $python and
+#                                 $compiler, and PYTHONPATH so that it finds this fastdata
 #   require_compiled_library         has the tests demand the compiled library, where $compiler is one
 #   ensure_dali                   NVIDIA DALI in that environment, if it can be had; then the tests
 #                                 demand it
@@ -221,4 +223,55 @@ ensure_dali() {
         fi
     fi
     if [[ $(<"$stamp") == has* ]]; then export FASTDATA_REQUIRE_DALI=1; fi
+}
+
+# use_python_as_it_is PYTHON: for machines without a network.  Sets $python and $compiler.  Where this
+# fastdata is not installed in it, PYTHONPATH gets a folder that looks as if it were: links to the
+# sources, the compiled library, and the metadata that names the source formats.
+use_python_as_it_is() {
+    local tree=$repo/.cache/as-it-is entry version suffix built
+    python=$(command -v "$1") || fail "$1 is not a program"
+    [[ $("$python" -c "$(python_age_code)") != older ]] ||
+        fail "$1 is $("$python" -V); fastdata needs Python $oldest_python or later"
+    compiler=$(find_compiler)
+    if (cd / && "$python" - "$repo") <<<"$(is_installed_code)" 2>/dev/null; then return; fi
+
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$repo/pyproject.toml")
+    mkdir -p "$tree/fastdata/native" "$tree/fastdata-$version.dist-info"
+    for entry in "$repo"/fastdata/*; do
+        [[ ${entry##*/} == native ]] || ln -sfn "$entry" "$tree/fastdata/"
+    done
+    ln -sfn "$repo/converters" "$tree/fastdata/converters"
+    ln -sfn "$repo"/fastdata/native/*.py "$tree/fastdata/native/"
+    printf 'Metadata-Version: 2.1\nName: fastdata\nVersion: %s\n' "$version" \
+        >"$tree/fastdata-$version.dist-info/METADATA"
+    # The tables of entry points, which have the same form there.
+    awk '/^\[/ { name = ""; if (match($0, /entry-points\."[^"]*"/)) name = substr($0, RSTART + 14, RLENGTH - 15) }
+        /^\[/ && name != "" { print "[" name "]" }
+        /^[a-z].*=/ && name != "" { gsub(/"/, ""); print }' "$repo/pyproject.toml" \
+        >"$tree/fastdata-$version.dist-info/entry_points.txt"
+
+    suffix=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
+    built=$tree/fastdata/native/_native$suffix
+    if [[ -n $compiler ]] && { [[ ! -f $built ]] ||
+        [[ -n $(find "$repo/fastdata/native" -name '*.[ch]' -newer "$built") ]]; }; then
+        # The arguments of pyproject.toml.  Not quoted: CC may have arguments.
+        # shellcheck disable=SC2086
+        $compiler -std=c11 -O3 -fwrapv -fvisibility=hidden -fPIC -shared \
+            -o "$built.$$" "$repo"/fastdata/native/*.c 2>"$repo/.cache/build.log" && mv "$built.$$" "$built" ||
+            say "fastdata's compiled library could not be built (.cache/build.log). Lost without it: speed."
+    fi
+    export PYTHONPATH=$tree${PYTHONPATH:+:$PYTHONPATH}
+    (cd / && "$python" -c 'import fastdata, fastdata.loading, fastdata.converters') ||
+        fail "$1 cannot import fastdata (above): it needs the dependencies of pyproject.toml, installed"
+}
+
+# Ends well where the Python has the fastdata of the folder given, converters included.
+is_installed_code() {
+    cat <<'END'
+import os, sys
+import fastdata, fastdata.converters
+here = os.path.dirname(os.path.realpath(fastdata.__file__))
+sys.exit(here != os.path.realpath(os.path.join(sys.argv[1], "fastdata")))
+END
 }

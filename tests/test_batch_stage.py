@@ -290,7 +290,7 @@ def test_one_pass_is_the_composition_bit_for_bit(name: str, memory_format: Any) 
     look = BatchLookup(chain)
     for made in (
         look(images),
-        lookup._look_up(images, look._on_device(3, torch.device("cpu"))),
+        lookup._look_up(images, look.on_device(3, torch.device("cpu"))),
         pickle.loads(pickle.dumps(look))(images),
     ):
         assert made.dtype == expected.dtype

@@ -215,8 +215,9 @@ def test_boxes_are_those_of_a_loop() -> None:
 
     for min_side in (0, 3):
         left = T.transform_boxes(geometry, boxes, counts, drop_empty=True, min_side=min_side)
-        seen = (expected[:, 2] - expected[:, 0] > min_side) & (
-            expected[:, 3] - expected[:, 1] > min_side
+        least = max(min_side, 1e-9)
+        seen = (expected[:, 2] - expected[:, 0] >= least) & (
+            expected[:, 3] - expected[:, 1] >= least
         )
         assert 0 < seen.sum() < len(boxes)
         np.testing.assert_allclose(left.boxes, expected[seen], atol=1e-9)

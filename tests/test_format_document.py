@@ -46,6 +46,7 @@ FIELDS: dict[str, Any] = {
     "points": ArrayField("int16", (None, 2)),
     "half": ArrayField("float16", (2, 0, 3)),
     "empty": ArrayField("float64", (None,)),
+    "boxes": ArrayField("int16", (None, 4), boxes=True),
     **{f"is_{name}": ScalarField(name) for name in SCALAR_DTYPES},
 }
 
@@ -78,6 +79,7 @@ class Samples:
             "fixed": np.full((2, 3), i / 7, np.float32),
             "half": np.zeros((2, 0, 3), np.float16),
             "empty": np.zeros(0),
+            "boxes": np.arange(4 * (i % 3), dtype=np.int16).reshape(-1, 4),
             **{f"is_{name}": np.array(i % 2, name) for name in SCALAR_DTYPES},
         }
 

@@ -708,9 +708,9 @@ def test_ranks_share_a_torch_dataset() -> None:
     assert shares == [[0, 4, 16, 36, 64], [1, 9, 25, 49, 81]]
 
 
-@pytest.mark.parametrize("option", ["transform", "device", "dtype"])
+@pytest.mark.parametrize("option", ["transform", "dtype"])
 def test_options_of_packed_data_are_refused_for_torch_datasets(option: str) -> None:
-    value = {"transform": RRC, "device": "cpu", "dtype": torch.float32}[option]
+    value = {"transform": RRC, "dtype": torch.float32}[option]
     with pytest.raises(OptionError, match=f"{option} is for packed data, but Squares"):
         loader(Squares(), **{option: value})
 

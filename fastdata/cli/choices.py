@@ -37,6 +37,7 @@ FIELD_KINDS: Final = (
     "string",
     "bytes",
     "array",
+    "boxes",
 )
 MAX_PIXELS: Final = 178_956_970
 

@@ -75,7 +75,7 @@ def _field_line(field: dict[str, Any]) -> str:
         return f"{field['dtype']}{classes}"
     if field["kind"] == "array":
         shape = "x".join("?" if length is None else str(length) for length in field["shape"])
-        return f"array, {field['dtype']}, {shape}"
+        return f"{'boxes' if field.get('boxes') else 'array'}, {field['dtype']}, {shape}"
     return str(field["kind"])
 
 

@@ -33,7 +33,16 @@ from fastdata.codecs import Pixels
 from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
 from fastdata.errors import ImageError
 
-__all__ = ["MAX_PIXELS", "Decoded", "decode_image", "decode_jpeg", "is_jpeg", "orient", "to_pixels"]
+__all__ = [
+    "MAX_PIXELS",
+    "Decoded",
+    "decode_image",
+    "decode_jpeg",
+    "is_jpeg",
+    "orient",
+    "orientation_of",
+    "to_pixels",
+]
 
 
 MAX_PIXELS = 178_956_970
@@ -43,6 +52,9 @@ _HARMLESS = ("extraneous bytes before marker", "Invalid SOS parameters")
 """libjpeg warnings after which the picture is whole.  Other software writes
 such files; several of ImageNet's are among them."""
 
+
+_ORIENTATION_TAG = 0x0112
+"""Exif 2.3, 4.6.4 A."""
 
 _warnings_lock = threading.Lock()
 
@@ -65,12 +77,15 @@ class Decoded:
         By how much it was reduced while it was decoded.
     orientation : int
         Exif orientation still to be applied by `orient`.
+    turned : int
+        Exif orientation that has been applied already; then `size` is that after it.
     """
 
     pixels: Pixels
     size: tuple[int, int]
     factor: int = 1
     orientation: int = 1
+    turned: int = 1
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -133,8 +148,8 @@ def decode_image(
             factor = scale(*(size if header.orientation < 5 else size[::-1])) if scale else 1
             pixels = decode_jpeg(data, header, channels, factor)
             return Decoded(pixels, size, factor, header.orientation)
-    pixels = _decode_with_pil(data, channels, mask, max_pixels)
-    return Decoded(pixels, pixels.shape[:2])
+    pixels, turned = _decode_with_pil(data, channels, mask, max_pixels)
+    return Decoded(pixels, pixels.shape[:2], turned=turned)
 
 
 def _turbo_decodes(header: JpegHeader) -> bool:
@@ -166,18 +181,46 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
         raise ImageError(f"broken JPEG: {error}") from error
 
 
-def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) -> Pixels:
+def orientation_of(data: bytes | memoryview) -> int:
+    """Return the Exif orientation, 1 to 8, that decoding a file applies.
+
+    Raises
+    ------
+    ImageError
+        If the bytes are no image of a known format.
+    """
+    if is_jpeg(data):
+        return read_jpeg_header(bytes(data)).orientation
+    try:
+        with _quiet(), Image.open(io.BytesIO(data)) as image:
+            return _orientation(image)
+    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
+        raise ImageError(
+            f"its orientation cannot be read: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return what `ImageOps.exif_transpose` goes by; before PIL loads, and turns, a TIFF."""
+    found = image.getexif().get(_ORIENTATION_TAG, 1)
+    return found if found in range(2, 9) else 1
+
+
+def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) -> tuple[Pixels, int]:
+    """Return upright pixels, and the orientation by which they were turned."""
     try:
         with _quiet():
             opened = Image.open(io.BytesIO(data))
         with opened as image:
             check_pixels(image.height, image.width, max_pixels)
+            with _quiet():
+                turned = _orientation(image)
             image.load()
             with _quiet():
                 upright = ImageOps.exif_transpose(image)
             upright.format = image.format  # a copy has none; old releases of PIL open I;16 as I
             pixels = to_pixels(upright, channels, mask=mask)
-            return pixels // _png_grey_step(data) if mask else pixels
+            return (pixels // _png_grey_step(data) if mask else pixels), turned
     except ImageError:
         raise
     except UnidentifiedImageError:

@@ -16,7 +16,15 @@ from PIL import Image
 
 from fastdata.codecs import Pixels
 
-__all__ = ["Filter", "Resize", "centre_crop", "resize_box", "resize_pixels", "target_size"]
+__all__ = [
+    "Filter",
+    "Resize",
+    "centre_crop",
+    "centre_of",
+    "resize_box",
+    "resize_pixels",
+    "target_size",
+]
 
 Resize: TypeAlias = Literal["short", "long", "exact", "crop", "none"]
 Filter: TypeAlias = Literal["bilinear", "bicubic", "lanczos"]
@@ -153,10 +161,14 @@ def _resize_with_torch(
         kernel(source, [height, width], False, height / extent[0], width / extent[1], out=target)
 
 
+def centre_of(shape: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int]:
+    """Return top and left of the middle, where ``torchvision.transforms.CenterCrop`` has it."""
+    return round((shape[0] - size[0]) / 2.0), round((shape[1] - size[1]) / 2.0)
+
+
 def centre_crop(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """Cut the middle out, placed as ``torchvision.transforms.CenterCrop`` places it."""
-    top = round((pixels.shape[0] - size[0]) / 2.0)
-    left = round((pixels.shape[1] - size[1]) / 2.0)
+    top, left = centre_of(pixels.shape, size)
     return np.ascontiguousarray(pixels[top : top + size[0], left : left + size[1]])
 
 

@@ -5,6 +5,7 @@
                 a slot of memory  <--- images ------'
 
       cores.py      how many cores this process may use
+      memory.py     how much memory may still be taken
       job.py        the contracts between what is done and who does it
       buffers.py    memory of batches, which comes back by itself
       pinning.py    page-locking it for CUDA
@@ -13,7 +14,9 @@
       tasks.py      what workers are told, and answer
       work.py       what workers do: BatchWork, the same in every thread and process
       rendering.py  from stored bytes to pixels in their places
+      decoding.py   whole images, for who keeps them
       samples.py    samples one by one, for callables
+      columns.py    the fields of a batch that are no images
       batches.py    BatchMaker: plans a batch, puts it together
       threads.py    workers that are threads; the worker that is the caller
       worker.py     what runs in a worker process

@@ -18,15 +18,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.collate import collate_column, collate_field
+from fastdata.collate import collate_field
 from fastdata.engine.buffers import BufferPool, Slot
+from fastdata.engine.columns import read_columns
 from fastdata.engine.job import Job, Request
 from fastdata.engine.layout import Place, lay_out
-from fastdata.engine.tasks import Done, PackedData, RenderTask, SampleTask
+from fastdata.engine.tasks import Done, RenderTask, SampleTask
 from fastdata.engine.work import BatchWork
 from fastdata.schema import ImageField
 
-__all__ = ["BatchMaker", "RenderJob", "batch_of"]
+__all__ = ["BatchMaker", "RenderJob", "batch_of", "report_skipped"]
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -37,6 +38,15 @@ PIXELS_PER_TASK = 1 << 20
 """Nor is less than this, in bytes of pixels: 256 images of 32 x 32 are made in 250 us."""
 
 log = logging.getLogger("fastdata")
+
+
+def report_skipped(reason: str) -> None:
+    """Say of the first corrupt sample that another was taken in its place."""
+    log.warning(
+        "skipped a corrupt sample and took another in its place: %s "
+        "(more of them are only counted, in stats().skipped_samples)",
+        reason,
+    )
 
 
 class BatchMaker:
@@ -111,11 +121,7 @@ class BatchMaker:
             self.bytes_read += done.nbytes
             for *_, reason in done.replaced:
                 if not self.skipped:
-                    log.warning(
-                        "skipped a corrupt sample and took another in its place: %s "
-                        "(more of them are only counted, in stats().skipped_samples)",
-                        reason,
-                    )
+                    report_skipped(reason)
                 self.skipped += 1
 
 
@@ -167,18 +173,17 @@ class RenderJob:
         for done in results:
             for at, index, _ in done.replaced:
                 indices[at] = index
-        return batch_of(self._maker.work.dataset, _tensors(self.places, self.slot), indices)
+        images = _tensors(self.places, self.slot)
+        return batch_of(self._maker.work, images, self._request.epoch, indices)
 
 
-def batch_of(dataset: PackedData, images: Mapping[str, torch.Tensor], indices: Indices) -> Any:
+def batch_of(
+    work: BatchWork, images: Mapping[str, torch.Tensor], epoch: int, indices: Indices
+) -> Any:
     """Return the batch of some samples, of their images and the columns that are none."""
-    values = []
-    for name, field in dataset.schema.items():
-        if isinstance(field, ImageField):
-            values.append(images[name])
-        else:
-            values.append(collate_column(field, dataset.gather(name, indices)))
-    return dataset.schema.sample_type(*values)
+    values = {**images, **read_columns(work, epoch, indices)}
+    schema = work.dataset.schema
+    return schema.sample_type(*(values[name] for name in schema))
 
 
 class _SampleJob:

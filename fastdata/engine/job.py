@@ -115,6 +115,7 @@ class Usage:
     buffers_in_use: int = 0
     skipped_samples: int = 0
     bytes_read: int = 0
+    cache_bytes: int = 0
 
 
 class Backend(Protocol):

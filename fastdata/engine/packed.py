@@ -144,6 +144,7 @@ class Loader:
             buffers_in_use=usage.buffers_in_use,
             skipped_samples=usage.skipped_samples,
             bytes_read=usage.bytes_read,
+            cache_bytes=usage.cache_bytes,
         )
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def register_pinned(memory: NDArray[np.uint8]) -> bool:
             int(status),
         )
         # CUDA also keeps the error for whoever asks next, which would be an innocent kernel.
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, AssertionError):
             torch.zeros(1, device="cuda")
         return False
     # The callback comes before the memory is unmapped: the array is what keeps it.

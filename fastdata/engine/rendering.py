@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.decoders import JpegDecoder
+from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.resize import resize_box
 from fastdata.engine.tasks import Done, Images, RenderTask
 from fastdata.errors import ShardCorruptError
@@ -36,7 +36,7 @@ from fastdata.transforms.stack import Stack, render_stack, stackable
 if TYPE_CHECKING:
     from fastdata.engine.work import BatchWork
 
-__all__ = ["plan_geometry", "render_task"]
+__all__ = ["plan_geometry", "plan_images", "render_raw", "render_task"]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -79,7 +79,7 @@ def _render_samples(
     schema = work.dataset.schema
     images = {name: work.dataset.images(name, indices, work.decoder) for name in outputs}
     shapes = {name: output.shape for name, output in outputs.items()}
-    geometry = plan_geometry(work, epoch, indices, images, shapes)
+    geometry = plan_images(work, epoch, indices, images, shapes)
     crops: list[Crop] | None = None
     stack: Stack | None = None
     whole = True  # nothing to be done one by one
@@ -106,7 +106,7 @@ def _render_samples(
     return failed
 
 
-def plan_geometry(
+def plan_images(
     work: BatchWork,
     epoch: int,
     indices: Indices,
@@ -137,12 +137,47 @@ def plan_geometry(
     heights = np.stack([stored.heights for stored in images.values()])
     widths = np.stack([stored.widths for stored in images.values()])
     check_sizes_agree(list(images), heights, widths, indices)
-    # Sizes that no image has are planned for as others are; reading says what is wrong.
-    sizes = heights[0].clip(1, MAX_SIDE), widths[0].clip(1, MAX_SIDE)
-    geometry = work.pipeline.geometry.plan(Geometry.of(*sizes), work.seed, epoch, indices)
+    geometry = plan_geometry(work, epoch, indices, heights[0], widths[0])
     for name, shape in shapes.items():
         check_sizes_equal(name, geometry.height, geometry.width, shape, indices)
     return geometry
+
+
+def render_raw(
+    stored: Images,
+    geometry: Geometry,
+    output: Pixels,
+    table: PixelTable | None = None,
+    *,
+    mask: bool = False,
+) -> None:
+    """Render raw images that are not damaged, of one field.
+
+    Parameters
+    ----------
+    stored : Images
+    geometry : Geometry
+        Planned for them; all leave it in the size of `output`.
+    output : ndarray, shape [n, H, W, C], contiguous
+        Of `word_dtype` of the table's dtype, or uint8.
+    table : PixelTable, optional
+    mask : bool
+    """
+    left = np.arange(len(output))
+    if compiled():
+        left = _fill_compiled(stored, geometry, jpeg_decoder(), output, table, mask)
+    if len(left):
+        _fill(stored, left, geometry.crops(), output, table, mask, "raise")
+
+
+def plan_geometry(
+    work: BatchWork, epoch: int, indices: Indices, heights: Indices, widths: Indices
+) -> Geometry:
+    """Return the geometry of samples of these sizes, of a pipeline that has some."""
+    assert work.pipeline.geometry is not None, "there is something to plan"
+    # Sizes that no image has are planned for as others are; reading says what is wrong.
+    geometry = Geometry.of(heights.clip(1, MAX_SIDE), widths.clip(1, MAX_SIDE))
+    return work.pipeline.geometry.plan(geometry, work.seed, epoch, indices)
 
 
 def _is_small(stored: Images) -> bool:

@@ -31,6 +31,8 @@ class LoaderStats:
         Corrupt samples that others took the place of (``on_corrupt="skip"``).
     bytes_read : int
         Stored bytes of the images that were decoded for batches handed out.
+    cache_bytes : int
+        Memory that ``cache=`` takes when it is full.
     """
 
     batches: int = 0
@@ -41,6 +43,7 @@ class LoaderStats:
     buffers_in_use: int = 0
     skipped_samples: int = 0
     bytes_read: int = 0
+    cache_bytes: int = 0
 
     @property
     def images_per_second(self) -> float:

@@ -17,6 +17,7 @@ from fastdata.engine.layout import Place
 from fastdata.schema import Schema
 
 __all__ = [
+    "DecodeTask",
     "Done",
     "Images",
     "PackedData",
@@ -126,6 +127,24 @@ class SampleTask:
     places: tuple[Place, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeTask:
+    """Decode whole images, each to where it is told.
+
+    Attributes
+    ----------
+    indices : ndarray of int64, shape [m]
+    first : int
+        Place of the first of them among all of the job.
+    begins : dict of str to ndarray of int64, shape [m]
+        For each image field, where each sample's begins in memory.
+    """
+
+    indices: Indices
+    first: int
+    begins: dict[str, Indices]
+
+
 @dataclass(slots=True)
 class Done:
     """What a task gives back.
@@ -136,10 +155,13 @@ class Done:
         Stored bytes of images that were read.
     replaced : list of (int, int, str)
         Corrupt samples: place in the batch, index taken instead, what was wrong.
+    failed : list of (int, str)
+        Of a `DecodeTask`: corrupt samples, by their place, and what was wrong.
     columns : dict of str to list, or None
         Of a `SampleTask`: the values that are not in memory.
     """
 
     nbytes: int = 0
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
+    failed: list[tuple[int, str]] = field(default_factory=list)
     columns: dict[str, list[Any]] | None = None

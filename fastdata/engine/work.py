@@ -6,6 +6,7 @@ in the batch's memory their images go.
 
     RenderTask    decode -> geometry -> [pixel table] -> the sample's place in the batch
     SampleTask    decode -> stages, one after another -> its place, where it fits
+    DecodeTask    decode -> its place in memory that is kept
 
 What becomes of a sample depends on the sample alone, so batches do not depend
 on how they are cut into tasks, nor on who does them.
@@ -21,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.codecs.decoders import JpegDecoder
+from fastdata.engine.decoding import decode_whole
 from fastdata.engine.rendering import render_task
 from fastdata.engine.samples import make_samples
-from fastdata.engine.tasks import Done, PackedData, ReadAheadTask, RenderTask
+from fastdata.engine.tasks import DecodeTask, Done, PackedData, ReadAheadTask, RenderTask
 from fastdata.errors import ShardCorruptError
 from fastdata.native.crops import JPEG, RAW
 from fastdata.native.library import compiled
@@ -61,6 +63,8 @@ class BatchWork:
     pixels : bool
         False leaves out a direct pipeline's pixel stage: the caller runs it,
         on another device.
+    part : ndarray of int64, optional
+        The samples that may stand in for corrupt ones; all by default.
     """
 
     def __init__(
@@ -72,12 +76,14 @@ class BatchWork:
         seed: int = 0,
         on_corrupt: OnCorrupt = "raise",
         pixels: bool = True,
+        part: Indices | None = None,
     ) -> None:
         self.dataset = dataset
         self.pipeline = pipeline
         self.decoder = decoder
         self.seed = seed
         self.on_corrupt = on_corrupt
+        self._part = part
         self._pause = self._longest_pause = 0
         self.tables: dict[str, PixelTable] = {}
         if pixels and pipeline.pixels is not None:
@@ -102,6 +108,8 @@ class BatchWork:
         assert memory is not None, "tasks that make something get memory for it"
         if isinstance(task, RenderTask):
             return render_task(self, task, memory)
+        if isinstance(task, DecodeTask):
+            return decode_whole(self, task, memory)
         return make_samples(self, task, memory)
 
     @property
@@ -136,7 +144,10 @@ class BatchWork:
     def stand_ins(self, epoch: int, index: int) -> Iterator[int]:
         """Yield the samples to take in place of a corrupt one, the first that is sound."""
         draws = Draws(self.seed, epoch, REPLACE, np.array([index]))
-        yield from draws.integers(len(self.dataset), REPLACEMENTS)[0].tolist()
+        if self._part is None:
+            yield from draws.integers(len(self.dataset), REPLACEMENTS)[0].tolist()
+        else:
+            yield from self._part[draws.integers(len(self._part), REPLACEMENTS)[0]].tolist()
 
     def replace(
         self, epoch: int, index: int, error: ShardCorruptError, make: Callable[[int], Any]

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,7 +25,19 @@ from fastdata.formats.layout import (
 )
 from fastdata.schema import ArrayField, BytesField, ImageField, StringField
 
-__all__ = ["ShardReader"]
+__all__ = ["HeldBytes", "ShardReader"]
+
+
+class HeldBytes(Protocol):
+    """A copy of a file in memory, which may still be in the making."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that will be read is there."""
+
+    @property
+    def memory(self) -> memoryview:
+        """The copy, of the file's length; what nobody will read may be missing."""
 
 
 class ShardReader:
@@ -40,6 +51,13 @@ class ShardReader:
         image each time `blob` reads it (3 µs for a JPEG of 30 kB), and when a
         loader first does.  Without, only bounds are checked; `verify` still
         finds all damage.
+    held : HeldBytes, optional
+        A copy of the file, read instead of it as soon as it is complete.
+
+    Attributes
+    ----------
+    header_range : (int, int)
+        First byte of the header in the file, and the one behind its last.
 
     Raises
     ------
@@ -57,11 +75,38 @@ class ShardReader:
     file must not be cut short while it is open.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, check: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        check: bool = True,
+        held: HeldBytes | None = None,
+    ) -> None:
         self.path = Path(path)
         self._check = check
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
         self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self._map: mmap.mmap | None = None
+        self._held = held
+        memory = held.memory if held is not None and held.complete else self._mapped()
+        size = len(memory)
+        self._data_end = size - FOOTER_BYTES
+        offset, length, expected = unpack_footer(bytes(memory[self._data_end :]), size, self.path)
+        header = bytes(memory[offset : offset + length])
+        if checksum(header) != expected:
+            raise self._corrupt("the header's checksum does not match")
+        self.header = Header.from_bytes(header, self.path)
+        self.header_range = offset, offset + length
+        self._specs = column_specs(self.header.schema)
+        self._look_at(memory)
+        for name, column in self.header.columns.items():
+            if column.offset + column.nbytes > self._data_end:
+                raise self._corrupt(f"column {name!r} ends beyond the end of the file")
+
+    def _mapped(self) -> memoryview:
+        """Return the file, mapped into memory."""
+        if self._map is not None:
+            return memoryview(self._map)
         try:
             # Non-blocking, lest a pipe of that name holds us for ever.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -83,18 +128,7 @@ class ShardReader:
                 raise FormatError(f"{self.path}: cannot be mapped: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        self._data_end = size - FOOTER_BYTES
-        offset, length, expected = unpack_footer(self._map[self._data_end :], size, self.path)
-        header = self._map[offset : offset + length]
-        if checksum(header) != expected:
-            raise self._corrupt("the header's checksum does not match")
-        self.header = Header.from_bytes(header, self.path)
-        self._specs = column_specs(self.header.schema)
-        self._memory = memoryview(self._map)
-        self._data = self._memory[: self._data_end]
-        for name, column in self.header.columns.items():
-            if column.offset + column.nbytes > self._data_end:
-                raise self._corrupt(f"column {name!r} ends beyond the end of the file")
+        return memoryview(self._map)
 
     def _corrupt(self, what: str) -> ShardCorruptError:
         return ShardCorruptError(
@@ -115,15 +149,40 @@ class ShardReader:
             unread = self._unread.setdefault(field, unread)
         return unread
 
+    def let_go(self) -> None:
+        """Read from the file again, not from a copy of it; nobody may be reading."""
+        if self._held is not None:
+            self._held = None
+            self._look_at(self._mapped())
+
+    def _look_at(self, memory: memoryview) -> None:
+        """Read from here from now on; views of where it was before stay valid."""
+        self._memory = memory
+        self._data = memory[: self._data_end]
+        self._address = int(np.frombuffer(self._data, np.uint8).ctypes.data)
+        self._columns = {}
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether reading is from a copy in memory."""
+        held = self._held
+        if held is not None and held.complete and self._memory is not held.memory:
+            self._look_at(held.memory)
+        return held is not None and self._memory is held.memory
+
     @property
     def data(self) -> memoryview:
         """The file without its footer."""
+        _ = self.in_memory
         return self._data
 
-    @cached_property
+    @property
     def address(self) -> int:
-        """Where `data` begins in memory, for who hands it to other libraries than Python's."""
-        return int(np.frombuffer(self._data, np.uint8).ctypes.data)
+        """Where `data` begins in memory, for who hands it to other libraries than Python's.
+
+        Asked for after `data`, that is where that began, or its copy does.
+        """
+        return self._address
 
     def will_need(self, starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
         """Ask the system to read these ranges of the file, int64 [n] each, soon.
@@ -131,7 +190,7 @@ class ShardReader:
         Returns before they are read.  Does nothing where the system has no such call.
         """
         advice = getattr(mmap, "MADV_WILLNEED", None)
-        if advice is None:
+        if advice is None or self.in_memory or self._map is None:
             return
         starts = np.clip(starts, 0, self._data_end) // mmap.PAGESIZE * mmap.PAGESIZE
         lengths = np.clip(ends, 0, self._data_end) - starts

@@ -152,7 +152,9 @@ class Mover:
             plain = type(leaf) in (torch.Tensor, torch.nn.Parameter)
             if leaf.device.type != "cpu" or not plain or leaf.layout != torch.strided:
                 return leaf.to(streams.device)
-            if not streams.stages or not leaf.numel():
+            if not leaf.numel():
+                return streams.twin(leaf)
+            if not streams.stages:
                 return streams.copy(leaf)
             if leaf.is_conj() or leaf.is_neg():
                 leaf = leaf.resolve_conj().resolve_neg()
@@ -162,8 +164,9 @@ class Mover:
         parcel = Parcel.of(leaf)
         if parcel is None:  # torch has nothing for it
             return leaf
-        if not streams.stages or not parcel.nbytes:
-            return streams.copy(_as_tensor(parcel.source))
+        if not (streams.stages and parcel.nbytes):
+            tensor = _as_tensor(parcel.source)
+            return streams.copy(tensor) if parcel.nbytes else streams.twin(tensor)
         return parcel
 
     def _report(self, parcels: list[Parcel]) -> None:

@@ -110,7 +110,7 @@ class CUDAPrefetcher:
         if transform is not None and not callable(transform):
             raise OptionError(f"transform is called with a batch, but {transform!r} is no callable")
         self.iterable = iterable
-        streams = streams_of(torch.device(device))
+        streams = streams_of(device)
         self.device = streams.device
         self._transform = transform
         self._depth = depth

@@ -62,7 +62,7 @@ class DeviceStreams(Protocol):
         """Submit a copy from the host to new memory of the device, to the current stream."""
 
     def twin(self, tensor: torch.Tensor, /) -> torch.Tensor:
-        """Return new memory of the device for a tensor like this one."""
+        """Return new memory of the device for a tensor like this one, which may be on the host."""
 
     def copy_within(self, target: torch.Tensor, source: torch.Tensor, /) -> None:
         """Submit a copy from device to device, to the current stream."""
@@ -119,7 +119,7 @@ class CudaStreams:
         return source.to(self.device, non_blocking=True)
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor)
+        return torch.empty_like(tensor, device=self.device)
 
     def copy_within(self, target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source)
@@ -172,20 +172,26 @@ class NoStreams:
         return source.to(self.device)
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor)
+        return torch.empty_like(tensor, device=self.device)
 
     def copy_within(self, target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source)
 
 
-def streams_of(device: torch.device) -> DeviceStreams:
+def streams_of(device: torch.device | str) -> DeviceStreams:
     """Return the streams of a device.
 
     Raises
     ------
     OptionError
-        If it is a GPU that is not there.
+        If it is no device, or a GPU that is not there.
     """
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(
+            f'device is a torch.device or its name, as "cuda", not {device!r} ({error})'
+        ) from None
     if device.type != "cuda":
         return NoStreams(device)
     if not torch.cuda.is_available():

@@ -12,6 +12,7 @@ a matter of two numbers, and every rank and worker agrees without talking.
       permutation.py   a random permutation in constant memory
       shuffle.py       Shuffled, BlockShuffled, and what `shuffle=` may be
       weighted.py      Weighted, with replacement and without
+      parts.py         a fixed part for each rank
       samplers.py      samplers and batch samplers of the user's
       batches.py       an order cut into batches for one rank
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from fastdata.sampling.batches import Batches, EpochBatches
 from fastdata.sampling.order import Identity, Order, Sequential
+from fastdata.sampling.parts import PartOrder, part_of_rank
 from fastdata.sampling.samplers import SampledBatches, SamplerOrder
 from fastdata.sampling.shuffle import BlockShuffle, BlockShuffled, Shuffled, order_of
 from fastdata.sampling.weighted import Weighted
@@ -34,10 +36,12 @@ __all__ = [
     "EpochBatches",
     "Identity",
     "Order",
+    "PartOrder",
     "SampledBatches",
     "SamplerOrder",
     "Sequential",
     "Shuffled",
     "Weighted",
     "order_of",
+    "part_of_rank",
 ]

@@ -110,6 +110,11 @@ class Batches:
     @property
     def padding(self) -> int:
         """Positions repeated over all ranks so that each has as many samples."""
+        return self._repeated + (0 if self.drop_last else self.order.repeated)
+
+    @property
+    def _repeated(self) -> int:
+        """Those of them that cutting takes; what an order has on two ranks is its own."""
         if not self.even:
             return 0
         return max(0, self.samples * self.world_size - len(self.order))
@@ -179,7 +184,7 @@ class _CutEpoch(EpochBatches):
         cut = self._batches
         mine = np.arange(start, min(stop, self._samples), dtype=np.int64)
         positions = mine * cut.world_size + cut.rank
-        if cut.padding:
+        if cut._repeated:
             # Positions past the end begin again at the first one of the last batch.
             last = (self._length - 1) * cut.batch_size * cut.world_size
             past = positions >= len(cut.order)

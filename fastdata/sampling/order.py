@@ -43,6 +43,11 @@ class Order(ABC):
         """
 
     @property
+    def repeated(self) -> int:
+        """Samples that this order has on two ranks, over all of them."""
+        return 0
+
+    @property
     def identity(self) -> Identity:
         """What must be the same for a position of an epoch to mean the same sample."""
         return {"order": type(self).__name__, "samples": len(self), **self._options()}

@@ -15,6 +15,7 @@
       mixing.py  beta.py              those that mix images and labels
       ondevice.py   carries the geometry of a whole batch out, where it is
       boxes.py      boxes follow geometry
+      drop.py       boxes of which nothing is left go
       batch_stage.py  what a batch goes through as a whole
       callables.py  any other callable, one sample at a time
       pipeline.py   a list of transforms, checked and cut into stages
@@ -33,10 +34,11 @@ from fastdata.transforms.base import (
     PixelTransform,
 )
 from fastdata.transforms.blur import GaussianBlur
-from fastdata.transforms.boxes import Boxes, transform_boxes
+from fastdata.transforms.boxes import Boxes, move_boxes, transform_boxes
 from fastdata.transforms.callables import PerSample
 from fastdata.transforms.color import ColorJitter, RandomGrayscale
 from fastdata.transforms.crop import CenterCrop, RandomCrop, RandomResizedCrop
+from fastdata.transforms.drop import DropEmptyBoxes
 from fastdata.transforms.erasing import RandomErasing
 from fastdata.transforms.flip import RandomHorizontalFlip
 from fastdata.transforms.mixing import CutMix, MixUp
@@ -51,6 +53,7 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "CutMix",
+    "DropEmptyBoxes",
     "GaussianBlur",
     "GeometricTransform",
     "MixUp",
@@ -68,6 +71,7 @@ __all__ = [
     "ToDtype",
     "Transform",
     "TrivialAugmentWide",
+    "move_boxes",
     "render_on_device",
     "transform_boxes",
 ]

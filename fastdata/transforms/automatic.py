@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -50,6 +50,7 @@ SIGNED = np.array([name in (*MOVES, *BLENDED) for name in OPERATIONS])
 class AutomaticAugment(BatchTransform):
     """What the automatic augmentations share: carrying out what was drawn."""
 
+    moves_pixels: ClassVar[bool] = True
     interpolation: Literal["nearest", "bilinear"]
     fill: Fill
 
@@ -124,8 +125,8 @@ class RandAugment(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow.  Draws 2k and 2k + 1 are the operation of step k and
-    its direction.
+    For uint8 images; masks do not follow, and boxes are refused.  Draws 2k and 2k + 1 are the
+    operation of step k and its direction.
 
     Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced
     search space", NeurIPS 2020.
@@ -177,7 +178,8 @@ class TrivialAugmentWide(AutomaticAugment):
 
     Notes
     -----
-    For uint8 images; masks do not follow.  Draws 0 to 2 are operation, magnitude and direction.
+    For uint8 images; masks do not follow, and boxes are refused.  Draws 0 to 2 are operation,
+    magnitude and direction.
 
     Müller and Hutter, "TrivialAugment: Tuning-free yet state-of-the-art data augmentation",
     ICCV 2021.

@@ -90,6 +90,9 @@ class BatchTransform(ABC):
     A subclass is immutable and picklable, and safe in any number of threads.
     """
 
+    moves_pixels: ClassVar[bool] = False
+    """Whether what is in an image may be elsewhere afterwards: refused where there are boxes."""
+
     @abstractmethod
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         """Return the parameters of n images of this shape.

@@ -19,6 +19,8 @@ from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.schema import ScalarField, Schema
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform, Shape
+from fastdata.transforms.boxes import move_boxes
+from fastdata.transforms.drop import BoundDrop
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.lookup import BatchLookup
 from fastdata.transforms.mixing import MixTransform
@@ -27,7 +29,7 @@ from fastdata.transforms.ondevice import render_on_device
 __all__ = ["BatchStage", "Numbered"]
 
 Indices: TypeAlias = NDArray[np.int64]
-Numbered: TypeAlias = tuple[int, BatchTransform | GeometricTransform | PixelTransform]
+Numbered: TypeAlias = tuple[int, BatchTransform | GeometricTransform | PixelTransform | BoundDrop]
 """A transform, with the number it draws under."""
 
 
@@ -66,14 +68,17 @@ class BatchStage:
 
     def __init__(self, transforms: Sequence[Numbered], schema: Schema, *, floating: bool) -> None:
         self.schema = schema
-        self._steps: list[_Apply | _Move | _Mix | _Look] = []
+        self._steps: list[_Apply | _Move | _Mix | _Look | _Drop] = []
         channels = {name: f.channels for name, f in schema.images.items() if not f.mask}
         for operation, transform in transforms:
             if isinstance(transform, BatchTransform):
                 for name, number in channels.items():
                     _check(transform, name, number, floating)
+                _check_boxes(transform, schema)
                 apply = _Mix if isinstance(transform, MixTransform) else _Apply
                 self._steps.append(apply(operation, transform, schema))  # type: ignore[arg-type]
+            elif isinstance(transform, BoundDrop):
+                self._steps.append(_Drop(transform))
             elif isinstance(transform, PixelTransform):
                 floating = True
                 last = self._steps[-1] if self._steps else None
@@ -174,7 +179,7 @@ class _Mix:
 
 @dataclass(frozen=True)
 class _Move:
-    """Geometric transforms in a row, on images and masks alike."""
+    """Geometric transforms in a row, on images, masks and boxes alike."""
 
     schema: Schema
     transforms: tuple[tuple[int, GeometricTransform], ...]
@@ -194,6 +199,18 @@ class _Move:
                 geometry = transform.plan(geometry, where.draws(operation))
             for name, field in self.schema.images.items():
                 values[name] = render_on_device(geometry, values[name], mask=field.mask)
+            for name in self.schema.boxes:
+                values[name] = move_boxes(geometry, values[name], name)
+
+
+@dataclass(frozen=True)
+class _Drop:
+    """Boxes that go, moved on the device just before."""
+
+    drop: BoundDrop
+
+    def __call__(self, values: dict[str, Any], where: _Where) -> None:
+        self.drop(values, where.indices)
 
 
 class _Look:
@@ -207,6 +224,15 @@ class _Look:
     def __call__(self, values: dict[str, Any], where: _Where) -> None:
         for name in self._names:
             values[name] = self._lookup(values[name])
+
+
+def _check_boxes(transform: BatchTransform, schema: Schema) -> None:
+    if transform.moves_pixels and schema.boxes:
+        kind = type(transform).__name__
+        raise OptionError(
+            f"{kind} moves what is in the images, and boxes cannot follow, but the dataset has "
+            f"the boxes {next(iter(schema.boxes))!r}; leave {kind} out"
+        )
 
 
 def _pictures(schema: Schema) -> list[str]:

@@ -6,8 +6,8 @@ memory, and every value is bit for bit what the chain would make of it: float16 
 bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
 
 - On the CPU by OpenCV.
-- On other devices by torch's own indexing, whose indices go through memory in between;
-  whether compiling that into one kernel pays for the seconds it takes is not measured yet.
+- On a GPU by one kernel (`fastdata.kernels`); without Triton, and on other devices, by torch's
+  own indexing, whose indices go through memory in between.
 - Images that are floating already take the chain itself.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from fastdata.kernels.pixels import look_up
 from fastdata.transforms.base import PixelTransform
 from fastdata.transforms.pixel import PixelTable, as_words
 
@@ -50,19 +51,20 @@ class BatchLookup:
             return images
         channels = images.shape[1]
         if images.device.type == "cpu":
-            return _by_opencv(images, self._table(channels))
-        table = self._on_device(channels, images.device)
-        return _look_up(images, table)
+            return _by_opencv(images, self.table(channels))
+        return _look_up(images, self.on_device(channels, images.device))
 
-    def _table(self, channels: int) -> PixelTable:
+    def table(self, channels: int) -> PixelTable:
+        """Return the table for uint8 images of this many channels."""
         with self._lock:
             if channels not in self._tables:
                 self._tables[channels] = PixelTable(self.transforms, channels)
             table: PixelTable = self._tables[channels]
             return table
 
-    def _on_device(self, channels: int, device: torch.device) -> torch.Tensor:
-        values = self._table(channels).values
+    def on_device(self, channels: int, device: torch.device) -> torch.Tensor:
+        """Return the table for uint8 images of this many channels, [256, C], on a device."""
+        values = self.table(channels).values
         with self._lock:
             if (channels, device) not in self._tables:
                 self._tables[channels, device] = values.to(device)
@@ -88,6 +90,4 @@ def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
 
 def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Return ``table[value, channel]`` of each value; `table` is [256, C]."""
-    channels = torch.arange(table.shape[1], device=table.device)
-    values = images.permute(0, 2, 3, 1).contiguous()
-    return table[values.int(), channels].permute(0, 3, 1, 2)
+    return look_up(images.permute(0, 2, 3, 1).contiguous(), table).permute(0, 3, 1, 2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ FIRST = 2
 
 @dataclass(frozen=True)
 class MixTransform(BatchTransform):
-    """What MixUp and CutMix share: partners, shares and labels.
+    """What MixUp and CutMix share: partners, shares and labels.  Boxes are refused.
 
     Parameters
     ----------
@@ -48,6 +49,8 @@ class MixTransform(BatchTransform):
     -----
     Labels become float32 [N, num_classes], as in torchvision: a share for each class.
     """
+
+    moves_pixels: ClassVar[bool] = True
 
     alpha: float = 1.0
     num_classes: int | None = None

@@ -35,7 +35,7 @@ from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows
 from fastdata.transforms.render import antialiases
 from fastdata.transforms.some import to_device
 
-__all__ = ["render_on_device"]
+__all__ = ["render_canvas", "render_on_device"]
 
 
 def render_on_device(
@@ -46,8 +46,7 @@ def render_on_device(
     Parameters
     ----------
     geometry : Geometry
-        Planned for n images, all of the size of these; each resize, and the end, leaves
-        all images in one size.
+        Planned for n images, all of the size of these; in the end they are of one size.
     images : torch.Tensor of uint8 or floating, shape [n, C, H, W]
         On any device; never written to.
     mask : bool
@@ -77,12 +76,31 @@ def render_on_device(
         )
     if geometry.identity or not count:
         return images
-    pixels = images.permute(0, 2, 3, 1)
+    return render_canvas(geometry, images.permute(0, 2, 3, 1), mask=mask).permute(0, 3, 1, 2)
+
+
+def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = False) -> torch.Tensor:
+    """Return what `geometry` makes of images that lie in the top left corners of `pixels`.
+
+    Parameters and errors as of `render_on_device`, but that images may be smaller than
+    [n, H, W, C], each of its own size; what is beside them is never read.
+
+    Returns
+    -------
+    torch.Tensor of the same dtype and device, shape [n, H', W', C], contiguous
+    """
+    for sizes, name in ((geometry.height, "heights"), (geometry.width, "widths")):
+        if (sizes != sizes[0]).any():
+            raise OptionError(
+                f"images of a batch on a device are of one size, but a geometric transform makes "
+                f"{name} of {sizes.min()} to {sizes.max()} pixels; use a transform whose "
+                "output size is the same for all, as T.RandomResizedCrop(size)"
+            )
     plan = list(_passes(geometry))
     for number, step in enumerate(plan):
-        flip = geometry.flip if number == len(plan) - 1 else np.zeros(count, np.bool_)
+        flip = geometry.flip if number == len(plan) - 1 else np.zeros(len(geometry), np.bool_)
         pixels = _render(step, pixels, flip, mask)
-    return pixels.contiguous().permute(0, 3, 1, 2)
+    return pixels.contiguous()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,20 +161,13 @@ def _passes(geometry: Geometry) -> Sequence[_Pass]:
 def _render(step: _Pass, pixels: torch.Tensor, flip: NDArray[np.bool_], mask: bool) -> torch.Tensor:
     """Return images [n, H, W, C] after one pass."""
     rows, columns = step.axes
-    for axis, name in ((rows, "heights"), (columns, "widths")):
-        if (axis.size != axis.size[0]).any():
-            raise OptionError(
-                f"images of a batch on a device are of one size, but a geometric transform makes "
-                f"{name} of {axis.size.min()} to {axis.size.max()} pixels; use a transform whose "
-                "output size is the same for all, as T.RandomResizedCrop(size)"
-            )
     interpolation = "nearest" if mask else step.interpolation
     if step.antialias is None:
         smooth = antialiases(rows.length, columns.length, rows.size, columns.size)
     else:
         smooth = np.full(len(flip), step.antialias)
     batch = torch.arange(len(pixels), device=pixels.device)[:, None]
-    across = torch.arange(int(rows.size[0]), device=pixels.device)[:, None]
+    across = torch.arange(int(rows.size.max()), device=pixels.device)[:, None]
 
     total: torch.Tensor | None = None
     at, weights = _taps(rows, np.zeros_like(flip), smooth, interpolation, pixels.device)
@@ -201,9 +212,11 @@ def _taps(
     def tensor(values: NDArray[Any]) -> torch.Tensor:
         return to_device(values, device)[:, None, None]
 
-    size = int(axis.size[0])
-    start, length, low, high = map(tensor, (axis.start, axis.length, axis.low, axis.high))
-    place = torch.arange(size, device=device)
+    parts = axis.start, axis.length, axis.low, axis.high, axis.size
+    start, length, low, high, size = map(tensor, parts)
+    # What is beside a smaller image is its edge, and never read.
+    place = torch.arange(int(axis.size.max()), device=device)
+    place = torch.minimum(place, (size - 1).clamp(0))
     place = torch.where(tensor(flip), size - 1 - place, place)
     if interpolation == "nearest":
         offset = (2 * place + 1) * length // (2 * size)  # in whole numbers: the same anywhere
@@ -211,7 +224,7 @@ def _taps(
         inside = (position >= low) & (position < high)
         return _bounded(position, low, high), inside.float()
 
-    shrink = axis.length / max(size, 1)
+    shrink = axis.length / np.maximum(axis.size, 1)
     centre = (place + 0.5) * tensor(shrink)
     radius = 1 if interpolation == "bilinear" else 2
     wide = np.where(smooth, np.maximum(shrink, 1), 1.0)

@@ -4,11 +4,12 @@ Neighbours of one kind run as one stage:
 
 - `GeometryStage`: geometric transforms, planned for many samples at once.
 - `PixelStage`: pixel transforms, one pass over the values.
+- `DropStage`: boxes of which nothing is left go.
 - `CallStage`: one callable, sample by sample.
 - `BatchStage`: from the first `BatchTransform` on, all that is left.  It runs on whole
   batches, where they have arrived; the others run while a batch is made.
 
-A list of fastdata's transforms alone is at most one geometry stage and one
+A list of fastdata's transforms alone is at most one geometry stage, one drop stage and one
 pixel stage before that, and is *direct*: images are decoded and rendered straight into the
 batch.  With a callable in it, samples are made one by one and collated.
 """
@@ -29,15 +30,19 @@ from fastdata.random import Draws, operation_id
 from fastdata.schema import Schema
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
 from fastdata.transforms.batch_stage import BatchStage, Numbered
+from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.callables import Sample, SampleFunction, adapt
+from fastdata.transforms.drop import BoundDrop, DropEmptyBoxes
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.lookup import BatchLookup
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import render
 
-__all__ = ["CallStage", "GeometryStage", "Pipeline", "PixelStage", "Transform"]
+__all__ = ["CallStage", "DropStage", "GeometryStage", "Pipeline", "PixelStage", "Transform"]
 
-Transform: TypeAlias = GeometricTransform | PixelTransform | BatchTransform | Callable[..., Any]
+Transform: TypeAlias = (
+    GeometricTransform | PixelTransform | BatchTransform | DropEmptyBoxes | Callable[..., Any]
+)
 
 Indices: TypeAlias = NDArray[np.int64]
 Describe: TypeAlias = Callable[[int], str]
@@ -83,9 +88,14 @@ class GeometryStage:
         height, width = shapes[:, 0].T
         geometry = self.plan(Geometry.of(height, width), seed, epoch, indices)
         sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
+        columns = {
+            name: move_boxes(geometry, [getattr(sample, name) for sample in samples], name)
+            for name in self.schema.boxes
+        }
         out = []
-        for sample, program, size in zip(samples, geometry.programs(), sizes, strict=True):
-            changed = {}
+        rows = zip(samples, geometry.programs(), sizes, strict=True)
+        for at, (sample, program, size) in enumerate(rows):
+            changed = {name: boxes[at] for name, boxes in columns.items()}
             for name, field in self.schema.images.items():
                 image = getattr(sample, name)
                 pixels = np.empty((*size, image.shape[0]), np.uint8)
@@ -141,6 +151,31 @@ class PixelStage:
 
 
 @dataclass(frozen=True)
+class DropStage:
+    """Boxes that go, and what belongs to them."""
+
+    drops: tuple[BoundDrop, ...]
+
+    def run_batch(self, values: dict[str, Any], indices: Indices) -> None:
+        """Drop from the fields of a batch, in place."""
+        for drop in self.drops:
+            drop(values, indices)
+
+    def run(
+        self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
+    ) -> list[Sample]:
+        """Return samples without these boxes."""
+        names = {name for drop in self.drops for name in (drop.boxes, *drop.also)}
+        values: dict[str, Any] = {name: [getattr(s, name) for s in samples] for name in names}
+        self.run_batch(values, indices)
+        rows = zip(*values.values(), strict=True)
+        return [
+            sample._replace(**dict(zip(values, row, strict=True)))
+            for sample, row in zip(samples, rows, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
 class CallStage:
     """One callable on samples."""
 
@@ -160,7 +195,7 @@ class CallStage:
         return made
 
 
-Stage: TypeAlias = GeometryStage | PixelStage | CallStage
+Stage: TypeAlias = GeometryStage | DropStage | PixelStage | CallStage
 
 
 class Pipeline:
@@ -176,7 +211,7 @@ class Pipeline:
     stages : tuple of stages
     direct : bool
         Whether no callable is among them.
-    geometry, pixels : stage or None
+    geometry, drop, pixels : stage or None
         The only stages of a direct pipeline; None in another.
     batch : BatchStage or None
         What is done to whole batches after all of these.
@@ -188,11 +223,14 @@ class Pipeline:
         self.stages = tuple(stages)
         self.direct = not any(isinstance(stage, CallStage) for stage in self.stages)
         self.geometry: GeometryStage | None = None
+        self.drop: DropStage | None = None
         self.pixels: PixelStage | None = None
         if self.direct:
             for stage in self.stages:
                 if isinstance(stage, GeometryStage):
                     self.geometry = stage
+                elif isinstance(stage, DropStage):
+                    self.drop = stage
                 elif isinstance(stage, PixelStage):
                     self.pixels = stage
 
@@ -275,6 +313,7 @@ def _cut(transforms: Sequence[Transform], schema: Schema) -> tuple[list[Stage], 
     """Return the stages of a list of transforms: of samples, and of batches."""
     stages: list[Stage] = []
     geometric: list[tuple[int, GeometricTransform]] = []
+    dropping: list[BoundDrop] = []
     pixelwise: list[PixelTransform] = []
     whole: list[Numbered] = []  # all from the first batch transform on
 
@@ -282,6 +321,9 @@ def _cut(transforms: Sequence[Transform], schema: Schema) -> tuple[list[Stage], 
         if geometric:
             stages.append(GeometryStage(schema, tuple(geometric)))
             geometric.clear()
+        if dropping:
+            stages.append(DropStage(tuple(dropping)))
+            dropping.clear()
         if pixelwise:
             stages.append(PixelStage(schema, tuple(pixelwise)))
             pixelwise.clear()
@@ -296,6 +338,11 @@ def _cut(transforms: Sequence[Transform], schema: Schema) -> tuple[list[Stage], 
                     f"{type(transform).__name__} comes after {type(floating).__name__}, but moves "
                     "uint8 pixels: put geometric transforms before those of pixel values"
                 )
+            if dropping and not whole:
+                raise OptionError(
+                    f"{type(transform).__name__} comes after DropEmptyBoxes, but moves boxes: put "
+                    "DropEmptyBoxes behind the geometric transforms"
+                )
             if not whole:
                 geometric.append((number, transform))
         elif isinstance(transform, PixelTransform):
@@ -307,6 +354,13 @@ def _cut(transforms: Sequence[Transform], schema: Schema) -> tuple[list[Stage], 
                 pixelwise.append(transform)
         elif isinstance(transform, BatchTransform):
             floating_samples = floating_samples if whole else floating is not None
+        elif isinstance(transform, DropEmptyBoxes):
+            drop = transform.bind(schema)
+            if any(isinstance(step, GeometricTransform) for _, step in whole):
+                whole.append((number, drop))
+            else:  # what else is done to batches leaves boxes alone
+                dropping.append(drop)
+            continue
         elif whole:
             raise OptionError(
                 f"{getattr(transform, '__qualname__', type(transform).__qualname__)} is called "

@@ -24,7 +24,7 @@ from fastdata.backends.dali.geometry import (
 from fastdata.backends.dali.loading import Column, Loaded, LoadTask, as_file, load
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.job import Request
-from fastdata.engine.rendering import plan_geometry
+from fastdata.engine.rendering import plan_images
 from fastdata.engine.tasks import Done, ReadAheadTask
 from fastdata.engine.work import BatchWork
 from fastdata.errors import ShardCorruptError
@@ -103,7 +103,7 @@ class FeedJob:
     def _plan(self, indices: Indices) -> Geometry | None:
         work = self._maker.work
         images = {name: work.dataset.images(name, indices, work.decoder) for name in self._shapes}
-        return plan_geometry(work, self._request.epoch, indices, images, self._shapes)
+        return plan_images(work, self._request.epoch, indices, images, self._shapes)
 
     def tasks(self) -> Sequence[LoadTask]:
         """Return the parts of the loading."""

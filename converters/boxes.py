@@ -1,0 +1,112 @@
+"""Boxes follow their images into a shard, and out of it again.
+
+In a source, boxes are in pixels of the image *file* as its rows and columns lie there; in a
+shard they are in pixels of the stored image.  In between packing may turn an image upright,
+as its Exif orientation says, then resize it, then cut its middle out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.schema import Schema
+
+__all__ = ["Placement", "picture_of", "place_boxes", "turn_boxes"]
+
+_BACK = {6: 8, 8: 6}
+"""Orientations that another one undoes; the rest undo themselves."""
+
+
+class Placement(NamedTuple):
+    """What became of a picture on its way into a shard.
+
+    Attributes
+    ----------
+    size : (int, int)
+        Height and width of the picture, upright.
+    orientation : int
+        By which Exif orientation, 1 to 8, it was turned upright.
+    resized : (int, int)
+        Height and width after resizing.
+    window : (int, int, int, int), optional
+        What was then cut out: top, left, height, width.
+    """
+
+    size: tuple[int, int]
+    orientation: int
+    resized: tuple[int, int]
+    window: tuple[int, int, int, int] | None = None
+
+
+def picture_of(schema: Schema) -> str:
+    """Return the image field that boxes belong to: the first that is no mask, if there is one."""
+    fields = schema.images
+    return next((name for name, field in fields.items() if not field.mask), next(iter(fields)))
+
+
+def place_boxes(boxes: NDArray[Any], placement: Placement) -> NDArray[Any]:
+    """Return boxes where their picture has gone.
+
+    Parameters
+    ----------
+    boxes : ndarray, shape [..., 4]
+        Left, top, right and bottom in pixels of the picture before it was turned.
+    placement : Placement
+
+    Returns
+    -------
+    ndarray
+        Of the same shape and dtype; whole numbers rounded, and kept within their dtype.
+        Those outside of what was cut out have a height or width of 0.  Without a cut, what
+        was outside of the picture is so still.
+    """
+    size, orientation, resized, window = placement
+    upright = turn_boxes(boxes, orientation, size)
+    if resized == size and window is None:
+        return upright
+    factor = np.array([resized[1] / size[1], resized[0] / size[0]] * 2)
+    moved = upright.astype(np.float64) * factor
+    if window is not None:
+        top, left, height, width = window
+        moved = np.clip(moved - [left, top, left, top], 0, [width, height, width, height])
+    return _cast(moved, boxes.dtype)
+
+
+def turn_boxes(
+    boxes: NDArray[Any], orientation: int, size: tuple[int, int], *, back: bool = False
+) -> NDArray[Any]:
+    """Return boxes of a picture after an Exif orientation has been applied to it.
+
+    Parameters
+    ----------
+    boxes : ndarray, shape [..., 4]
+    orientation : int
+        1 to 8.
+    size : (int, int)
+        Height and width of the picture that the boxes returned are of.
+    back : bool
+        Whether the orientation is undone instead.
+    """
+    if orientation == 1:
+        return boxes
+    if back:
+        orientation = _BACK.get(orientation, orientation)
+    height, width = size
+    left, top, right, bottom = np.moveaxis(boxes.astype(np.float64), -1, 0)
+    if orientation in (5, 6, 7, 8):
+        left, top, right, bottom = top, left, bottom, right
+    if orientation in (3, 4, 7, 8):
+        top, bottom = height - bottom, height - top
+    if orientation in (2, 3, 6, 7):
+        left, right = width - right, width - left
+    return _cast(np.stack([left, top, right, bottom], -1), boxes.dtype)
+
+
+def _cast(boxes: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if dtype.kind == "f":
+        return boxes.astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(boxes), limits.min, limits.max).astype(dtype)

@@ -1,0 +1,164 @@
+"""The decoded images of one field, one after another in the memory of a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.cache.held import HeldImages
+from fastdata.engine.rendering import render_raw
+from fastdata.kernels.pixels import gather_windows, has_kernels, window_plan
+from fastdata.transforms.geometry import Geometry, Ints, Windows
+from fastdata.transforms.lookup import BatchLookup
+from fastdata.transforms.ondevice import render_canvas
+from fastdata.transforms.pixel import as_words
+from fastdata.transforms.some import to_device
+
+__all__ = ["ImageStore"]
+
+
+class ImageStore:
+    """Images of one field, each where there was room when it came.
+
+    Parameters
+    ----------
+    heights, widths : ndarray of int64, shape [n]
+        Of the images that will be put in.
+    channels : int
+    device : torch.device
+
+    Attributes
+    ----------
+    nbytes : int
+        Of device memory, taken when the first images are put in.
+
+    Notes
+    -----
+    For one thread at a time.
+    """
+
+    def __init__(self, heights: Ints, widths: Ints, channels: int, device: torch.device) -> None:
+        self.heights = heights
+        self.widths = widths
+        self.channels = channels
+        self.nbytes = int((heights * widths).sum()) * channels
+        self._device = device
+        self._begin = np.zeros(len(heights), np.int64)
+        self._end = 0
+        self._pixels: torch.Tensor | None = None
+
+    def put(self, places: Ints, memory: torch.Tensor) -> None:
+        """Put in images that lie one after another.
+
+        Parameters
+        ----------
+        places : ndarray of int64, shape [k]
+            Which of the n they are; none that was put in before.
+        memory : torch.Tensor of uint8, shape [m]
+            On the host.  One copy, which is done when this returns.
+        """
+        assert self._end + len(memory) <= self.nbytes, "no image is put in twice"
+        if self._pixels is None:
+            self._pixels = torch.empty(self.nbytes, dtype=torch.uint8, device=self._device)
+        sizes = self.heights[places] * self.widths[places] * self.channels
+        ends = self._end + np.cumsum(sizes)
+        self._pixels[self._end : self._end + len(memory)].copy_(memory)
+        self._begin[places] = ends - sizes
+        self._end += len(memory)
+
+    def part(self, places: Ints, memory: torch.Tensor, wanted: NDArray[np.bool_]) -> torch.Tensor:
+        """Return the memory of some of the images that lie in `memory`."""
+        sizes = self.heights[places] * self.widths[places] * self.channels
+        pieces = torch.split(memory, sizes.tolist())
+        return torch.cat([piece for piece, want in zip(pieces, wanted, strict=True) if want])
+
+    def free(self) -> None:
+        """Let go of the memory."""
+        self._pixels, self._end = None, 0
+
+    def render(
+        self, places: Ints, geometry: Geometry, lookup: BatchLookup | None, *, mask: bool
+    ) -> torch.Tensor:
+        """Return a batch of images that have been put in.
+
+        Parameters
+        ----------
+        places : ndarray of int64, shape [n]
+        geometry : Geometry
+            Planned for these; all images leave it in one size.
+        lookup : BatchLookup, optional
+            Pixel transforms.
+        mask : bool
+            Resize by nearest neighbour.
+
+        Returns
+        -------
+        torch.Tensor of shape [n, C, H, W], channels-last
+        """
+        assert self._pixels is not None, "what is rendered was put in"
+        if self._device.type == "cpu":
+            return self._render_here(self._pixels, places, geometry, lookup, mask)
+        return self._render_there(self._pixels, places, geometry, lookup, mask)
+
+    def _render_here(
+        self,
+        pixels: torch.Tensor,
+        places: Ints,
+        geometry: Geometry,
+        lookup: BatchLookup | None,
+        mask: bool,
+    ) -> torch.Tensor:
+        """On the CPU: as raw images are rendered that lie in a file."""
+        held = HeldImages(
+            pixels.numpy(),
+            self._begin[places],
+            self.heights[places],
+            self.widths[places],
+            self.channels,
+        )
+        table = None if lookup is None else lookup.table(self.channels)
+        shape = len(places), int(geometry.height[0]), int(geometry.width[0]), self.channels
+        out = torch.empty(shape, dtype=torch.uint8 if table is None else table.dtype)
+        render_raw(held, geometry, as_words(out).reshape(shape), table, mask=mask)
+        return out.permute(0, 3, 1, 2)
+
+    def _render_there(
+        self,
+        store: torch.Tensor,
+        places: Ints,
+        geometry: Geometry,
+        lookup: BatchLookup | None,
+        mask: bool,
+    ) -> torch.Tensor:
+        """On a device: windows gathered, then resized, then looked up; or all at once."""
+        height, width = self.heights[places], self.widths[places]
+        top = left = np.zeros_like(height)
+        steps = geometry.steps
+        rows, columns = height, width
+        if steps and isinstance(steps[0], Windows):
+            top, left, rows, columns = steps[0].top, steps[0].left, steps[0].height, steps[0].width
+            steps = steps[1:]
+        plain = not steps  # nothing but a window and a flip
+        # Windows of several sizes are gathered with what is beside the smaller ones.
+        size = int(rows.max()), int(columns.max()), self.channels
+        plan = window_plan(
+            self._begin[places],
+            width * self.channels,
+            top,
+            left,
+            (np.zeros_like(height), height),
+            (np.zeros_like(width), width),
+            geometry.flip if plain else np.zeros_like(geometry.flip),
+        )
+        where = to_device(plan, self._device)
+        fused = plain and lookup is not None and has_kernels(self._device)
+        table = lookup.on_device(self.channels, self._device) if fused and lookup else None
+        pixels = gather_windows(store, where, size, table)
+        if not plain:
+            rest = replace(geometry, source_height=rows, source_width=columns, steps=steps)
+            pixels = render_canvas(rest, pixels, mask=mask)
+        images = pixels.permute(0, 3, 1, 2)
+        return images if fused or lookup is None else lookup(images)

@@ -1,0 +1,37 @@
+"""Decode whole images, each into its place, for who keeps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.engine.tasks import DecodeTask, Done
+from fastdata.errors import ShardCorruptError
+
+if TYPE_CHECKING:
+    from fastdata.engine.work import BatchWork
+
+__all__ = ["decode_whole"]
+
+
+def decode_whole(work: BatchWork, task: DecodeTask, memory: NDArray[np.uint8]) -> Done:
+    """Decode the images of a task into `memory`; a corrupt one is left out, or an error."""
+    done = Done()
+    failed: dict[int, str] = {}
+    for name, begins in task.begins.items():
+        stored = work.dataset.images(name, task.indices, work.decoder)
+        channels = work.dataset.schema.images[name].channels
+        sizes = zip(begins.tolist(), stored.heights.tolist(), stored.widths.tolist(), strict=True)
+        for at, (begin, height, width) in enumerate(sizes):
+            pixels = memory[begin : begin + height * width * channels]
+            try:
+                stored.read(at, pixels.reshape(height, width, channels))
+            except ShardCorruptError as error:
+                if work.on_corrupt == "raise":
+                    raise
+                failed[task.first + at] = str(error)
+        done.nbytes += int(stored.lengths.sum())
+    done.failed = list(failed.items())
+    return done

@@ -1,0 +1,180 @@
+"""Functions on the pixels of a batch, one kernel each."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["gather_windows", "has_kernels", "look_up", "window_plan"]
+
+BLOCK = 4096
+"""Values a program makes: 16 a thread, which is what it can load at once of bytes."""
+
+ADDRESSES = 1 << 22
+"""That torch's indexing takes at a time: 32 MB of them."""
+
+log = logging.getLogger("fastdata")
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    """Return the module of kernels; None where Triton is missing or too old."""
+    try:
+        from fastdata.kernels import triton_kernels
+    except Exception as error:  # whatever is wrong with it, there is another way
+        log.info("no Triton (%s): kernels of torch's own are used", error)
+        return None
+    return triton_kernels
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Return whether there are kernels for a device.
+
+    Said of CUDA devices, once and for all by trying one there: Triton may be installed, and
+    lack the compiler that it needs.
+    """
+    return device.type == "cuda" and _work_on(device)
+
+
+@functools.cache
+def _work_on(device: torch.device) -> bool:
+    if _kernels() is None:
+        return False
+    try:
+        with torch.cuda.device(device):
+            images = torch.zeros((1, 1, 1, 1), dtype=torch.uint8, device=device)
+            look_up(images, torch.zeros((256, 1), device=device))
+    except Exception as error:
+        log.warning(
+            "Triton cannot compile for %s (%s): torch's own kernels are used, which take more "
+            "passes over memory. A C compiler is what it mostly lacks",
+            device,
+            error,
+        )
+        return False
+    return True
+
+
+def look_up(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Return ``table[pixels, channel]``: by the kernel, one read and one write of memory.
+
+    Parameters
+    ----------
+    pixels : torch.Tensor of uint8, shape [n, H, W, C], contiguous
+    table : torch.Tensor, shape [256, C], contiguous
+        On the same device.
+
+    Returns
+    -------
+    torch.Tensor of the table's dtype, shape [n, H, W, C]
+    """
+    channels = pixels.shape[-1]
+    if not has_kernels(pixels.device):
+        return table[pixels.int(), torch.arange(channels, device=table.device)]
+    out = torch.empty(pixels.shape, dtype=table.dtype, device=pixels.device)
+    if out.numel():
+        kernels: Any = _kernels()
+        grid = (math.ceil(out.numel() / BLOCK),)
+        kernels.look_up[grid](pixels, table, out, out.numel(), CHANNELS=channels, BLOCK=BLOCK)
+    return out
+
+
+def gather_windows(
+    store: torch.Tensor,
+    plan: torch.Tensor,
+    size: tuple[int, int, int],
+    table: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return windows of images that lie one after another, flipped, through a table.
+
+    By the kernel it is one read and one write of memory.
+
+    Parameters
+    ----------
+    store : torch.Tensor of uint8, shape [m]
+        Images of any sizes, C values a pixel, row by row.
+    plan : torch.Tensor of int64, shape [n, 8], contiguous
+        As of `window_plan`, on the same device.
+    size : (int, int, int)
+        Height, width and channels of all windows.
+    table : torch.Tensor, shape [256, C], optional
+        What becomes of each value; by default values stay as they are.
+
+    Returns
+    -------
+    torch.Tensor of uint8 or the table's dtype, shape [n, H, W, C]
+        Zero, or what the table makes of it, beyond an image.
+    """
+    height, width, channels = size
+    if not has_kernels(store.device):
+        # Some images at a time: addresses take 8 bytes a pixel.
+        at_once = max(1, ADDRESSES // max(1, height * width))
+        parts = [_gather(store, part, size) for part in torch.split(plan, at_once)]
+        pixels = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return pixels if table is None else look_up(pixels, table)
+    dtype = torch.uint8 if table is None else table.dtype
+    out = torch.empty((len(plan), height, width, channels), dtype=dtype, device=store.device)
+    if out.numel():
+        kernels: Any = _kernels()
+        grid = (math.ceil(height * width * channels / BLOCK), len(plan))
+        kernels.gather_windows[grid](
+            store,
+            plan,
+            store if table is None else table,
+            out,
+            HEIGHT=height,
+            WIDTH=width,
+            CHANNELS=channels,
+            LOOK_UP=table is not None,
+            BLOCK=BLOCK,
+        )
+    return out
+
+
+def _gather(store: torch.Tensor, plan: torch.Tensor, size: tuple[int, int, int]) -> torch.Tensor:
+    """Return what the kernel does, by torch's indexing."""
+    height, width, channels = size
+    begin, pitch, top, left, *bounds = plan[:, :, None].unbind(1)
+    across = torch.arange(width, device=plan.device)
+    y = torch.arange(height, device=plan.device) + top
+    x = torch.where(pitch < 0, width - 1 - across, across) + left
+    rows = (y >= bounds[0]) & (y < bounds[1])
+    columns = (x >= bounds[2]) & (x < bounds[3])
+    seen = rows[:, :, None] & columns[:, None]
+    # In pixels: an image begins at a whole one, as all images here have as many channels.
+    address = ((begin + y * pitch.abs()) // channels)[:, :, None] + x[:, None]
+    pixels = store.view(-1, channels)
+    found = pixels[torch.where(seen, address, 0)]
+    return torch.where(seen[..., None], found, 0)
+
+
+def window_plan(
+    begin: NDArray[np.int64],
+    pitch: NDArray[np.int64],
+    top: NDArray[np.int64],
+    left: NDArray[np.int64],
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]],
+    columns: tuple[NDArray[np.int64], NDArray[np.int64]],
+    flip: NDArray[np.bool_],
+) -> NDArray[np.int64]:
+    """Return the plan of `gather_windows`, int64 [n, 8].
+
+    Parameters
+    ----------
+    begin, pitch : ndarray of int64, shape [n]
+        Where each image begins in the store, and bytes of its rows.
+    top, left : ndarray of int64, shape [n]
+        Of the window, in pixels of the image.
+    rows, columns : pairs of ndarray of int64, shape [n]
+        First, and behind the last, of those that are not zero.
+    flip : ndarray of bool, shape [n]
+    """
+    signed = np.where(flip, -pitch, pitch)
+    return np.stack([begin, signed, top, left, *rows, *columns], axis=1)

@@ -1,0 +1,111 @@
+"""Kernels give what plain indexing gives, bit for bit; in Triton's interpreter without a GPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastdata.kernels import pixels as pixels_module
+from fastdata.kernels.pixels import gather_windows, has_kernels, look_up, window_plan
+from fastdata.transforms import lookup
+from fastdata.transforms.lookup import BatchLookup
+from fastdata.transforms.pixel import Normalize, ToDtype
+
+DTYPES = [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@pytest.fixture(params=["plain", "interpreter", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A GPU with its kernels; the CPU with them interpreted, and with torch's own indexing."""
+    if request.param == "cuda":
+        found: torch.device = request.getfixturevalue("cuda")
+        return found
+    if request.param == "plain":
+        monkeypatch.setattr(pixels_module, "ADDRESSES", 3000)
+        return torch.device("cpu")
+    monkeypatch.setattr(pixels_module, "has_kernels", lambda device: True)
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("Triton compiles here")
+    pytest.importorskip("triton")
+    return torch.device("cpu")
+
+
+def random_table(channels: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(channels)
+    return torch.randint(0, 250, (256, channels), generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 7, 5, 3), (2, 70, 41, 3), (5, 9, 8, 4)])
+def test_look_up(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    table = random_table(shape[-1], dtype)
+    found = look_up(pixels.to(device), table.to(device)).cpu()
+    assert found.dtype == dtype
+    assert torch.equal(found, table[pixels.int(), torch.arange(shape[-1])])
+    assert look_up(pixels[:0].to(device), table.to(device)).shape == (0, *shape[1:])
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_gather_windows(device: torch.device, channels: int, dtype: torch.dtype | None) -> None:
+    generator = np.random.default_rng(channels)
+    sizes = generator.integers(9, 90, (7, 2))
+    images = [generator.integers(0, 256, (*size, channels), np.uint8) for size in sizes]
+    store = np.concatenate([image.reshape(-1) for image in images])
+    begin = np.cumsum([0, *(image.size for image in images)])[:-1]
+    pitch = sizes[:, 1] * channels
+    height, width = 40, 37
+    top, left = generator.integers(-20, 30, (2, len(images)))
+    flip = generator.random(len(images)) < 0.5
+    # Beyond these, and not only beyond the image, there is nothing.
+    rows = np.full(len(images), 2), sizes[:, 0] - 1
+    columns = np.full(len(images), 1), sizes[:, 1] - 2
+
+    wanted = np.zeros((len(images), height, width, channels), np.uint8)
+    for at, image in enumerate(images):
+        for y in range(height):
+            for x in range(width):
+                row = y + top[at]
+                column = (width - 1 - x if flip[at] else x) + left[at]
+                if rows[0][at] <= row < rows[1][at] and columns[0][at] <= column < columns[1][at]:
+                    wanted[at, y, x] = image[row, column]
+    expected = torch.from_numpy(wanted)
+    table = None if dtype is None else random_table(channels, dtype)
+    if table is not None:
+        expected = table[expected.int(), torch.arange(channels)]
+
+    plan = torch.from_numpy(window_plan(begin, pitch, top, left, rows, columns, flip))
+    found = gather_windows(
+        torch.from_numpy(store).to(device),
+        plan.to(device),
+        (height, width, channels),
+        None if table is None else table.to(device),
+    )
+    assert found.dtype == expected.dtype
+    assert torch.equal(found.cpu(), expected)
+
+
+def test_pixel_transforms_by_the_kernel(device: torch.device) -> None:
+    """The way a batch goes on a GPU, against the way it goes on the CPU."""
+    chain: list[Any] = [ToDtype(torch.bfloat16), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
+    images = torch.randint(0, 256, (4, 3, 20, 30), dtype=torch.uint8)
+    wanted = BatchLookup(chain)(images)
+    table = BatchLookup(chain).on_device(3, device)
+    found = lookup._look_up(images.to(device), table)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found.cpu(), wanted)
+
+
+def test_there_are_none_for_the_cpu() -> None:
+    assert not has_kernels(torch.device("cpu"))
+
+
+@pytest.mark.gpu
+def test_there_are_kernels_for_a_gpu(cuda: torch.device) -> None:
+    assert has_kernels(torch.device("cuda", torch.cuda.current_device()))
