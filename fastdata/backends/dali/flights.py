@@ -166,8 +166,9 @@ class Flights:
         """Return the batch of what DALI made, out of its memory, which it uses again."""
         if self._streams is not None:
             return self._batch_on_gpu(feed, images, self._streams)
-        # Copying 256 images of 224 x 224 takes 6 ms.  It is no slower than to hand out DALI's
-        # own memory (2,000 images/s both), which would be new to the system for each batch.
+        # Copying 256 images of 224 x 224 takes 6 ms, and 1.5% of the speed (1,980 images/s
+        # against 2,010 where DALI's own memory is handed out).  For that, memory goes round in a
+        # pool that counts it, and a table of pixel values is one pass from there to here.
         work = self._maker.work
         job = RenderJob(self._maker, feed.request)
         assert job.slot is not None, "there are images"
