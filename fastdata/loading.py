@@ -68,7 +68,7 @@ def loader(
     pin_memory: bool | Literal["auto"] = "auto",
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    backend: Literal["auto", "cpu"] = "auto",
+    backend: Literal["auto", "cpu", "dali"] = "auto",
     cache: Literal["ram", "device"] | None = None,
     cache_scope: Literal["all", "rank"] = "all",
     decoder: DecoderName = "auto",
@@ -140,8 +140,14 @@ def loader(
     dtype : torch.dtype, optional
         For packed data.  A floating dtype for images, as by ``ToDtype(dtype)``
         after all transforms: uint8 values become 0 to 1.
-    backend : {"auto", "cpu"}
-        What decodes.
+    backend : {"auto", "cpu", "dali"}
+        What decodes.  "cpu": fastdata's workers.  "dali", for packed data: NVIDIA DALI
+        (the extra ``dali``), on a GPU if `device` is one, else on the CPU.  Order, ranks,
+        resuming, crops and batches are the same; pixels differ a little
+        (``docs/dali.md``).  `num_workers` is then the number of its threads, 1 or more.
+        Callables among the transforms, worker processes, `cache` and `decoder` are for
+        "cpu".
+        "auto" is "cpu", until something measures where DALI is faster.
     cache : {None, "ram", "device"}
         For packed data.  "ram": the packed bytes are copied, in the first epoch, to
         memory of the host that stays, page-locked where there is CUDA; for disks that
@@ -196,7 +202,7 @@ def loader(
     OptionError
         If an option has a value that cannot be used.
     MissingExtraError
-        If `decoder` is not installed.
+        If `decoder` or `backend` is not installed.
     DatasetNotFoundError, FormatError, ShardCorruptError
         If `data` is a path and there is no sound dataset.
 
@@ -210,7 +216,7 @@ def loader(
     >>> for images, labels in train: ...                      # doctest: +SKIP
     """
     _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
-    _check_choice("backend", backend, ("auto", "cpu"))
+    _check_choice("backend", backend, ("auto", "cpu", "dali"))
     _check_choice("cache", cache, (None, "ram", "device"))
     _check_choice("cache_scope", cache_scope, ("all", "rank"))
     if cache_scope == "rank" and cache is None:
@@ -278,17 +284,24 @@ def loader(
             part=part,
         )
         if worker_method == "auto":
-            worker_method = choose_method(
-                workers,
-                calls_python=not pipeline.direct,
-                releases_lock=work.releases_lock,
-                context=multiprocessing_context,
-            )
+            worker_method = "thread"
+            if backend != "dali":
+                worker_method = choose_method(
+                    workers,
+                    calls_python=not pipeline.direct,
+                    releases_lock=work.releases_lock,
+                    context=multiprocessing_context,
+                )
         by = WorkerOptions(
             workers, worker_method, prefetch_factor, persistent_workers, multiprocessing_context
         )
         made_by: Backend
-        if cache == "device":
+        if backend == "dali":
+            _check_dali(cache, decoder)
+            from fastdata.backends.dali import DaliBackend
+
+            made_by = DaliBackend(work, by, device=target, pin_memory=pinned)
+        elif cache == "device":
             here = torch.device("cpu") if target is None else target
             made_by = DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
         elif cache == "ram":
@@ -305,6 +318,7 @@ def loader(
         "transform": transform is not None,
         "dtype": dtype is not None,
         "worker_method": worker_method == "thread",
+        "backend": backend == "dali",
         "cache": cache is not None,
         "decoder": decoder != "auto",
         "on_corrupt": on_corrupt != "raise",
@@ -340,6 +354,19 @@ def loader(
     if target is None or target.type == "cpu":
         return batches_of_samples
     return CUDAPrefetcher(batches_of_samples, target)
+
+
+def _check_dali(cache: str | None, decoder: str) -> None:
+    """Raise `OptionError` for options of a loader that are not for DALI."""
+    if decoder != "auto":
+        raise OptionError(
+            f'decoder is {decoder!r}, but with backend="dali" DALI decodes; leave one of them out'
+        )
+    if cache is not None:
+        raise OptionError(
+            f'cache is {cache!r}, which is for backend="cpu": DALI reads the packed files; leave '
+            "one of them out"
+        )
 
 
 def _is_location(data: Any) -> bool:

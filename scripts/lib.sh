@@ -6,12 +6,15 @@
 #   use_python_as_it_is PYTHON    that Python, in which nothing is installed; sets $python and
 #                                 $compiler, and PYTHONPATH so that it finds this fastdata
 #   require_compiled_library         has the tests demand the compiled library, where $compiler is one
+#   ensure_dali                   NVIDIA DALI in that environment, if it can be had; then the tests
+#                                 demand it
 #
 # Read from the environment:
 #
 #   FASTDATA_PYTHON   the Python to use.  If it belongs to a virtual environment, that environment is
 #                     used and what is missing is installed there; if not, .venv is made with it.
 #   FASTDATA_VENV     where the environment is made instead of .venv
+#   FASTDATA_DALI     0 does without DALI, which takes 1 GB
 #   CC                the C compiler to use instead of the first of cc, gcc and clang that works
 #
 # Nothing here costs more than a moment once the environment is there: a stamp in it records the
@@ -201,6 +204,25 @@ ensure_environment() {
         fingerprint_of_install >"$stamp" # now, when the file built is there
     fi
     if command -v flock >/dev/null; then exec 9>&-; fi
+}
+
+# After ensure_environment.  Not one of its extras: DALI exists for Linux only, and what is tested with
+# it is the smaller part.  Where it cannot be had, its tests are skipped.
+ensure_dali() {
+    local stamp=$venv/.fastdata-dali wanted log=$repo/.cache/dali.log
+    [[ ${FASTDATA_DALI:-1} != 0 ]] || return 0
+    wanted=$(grep -m1 '^nvidia-dali' "$repo/constraints.txt")
+    if [[ ! -f $stamp || $(<"$stamp") != *"$wanted" ]]; then
+        say "Installing NVIDIA DALI, to test what uses it (1 GB; FASTDATA_DALI=0 does without)"
+        if "$python" -m pip install --disable-pip-version-check --no-input \
+            --constraint "$repo/constraints.txt" "$wanted" >"$log" 2>&1; then
+            echo "has $wanted" >"$stamp"
+        else
+            echo "lacks $wanted" >"$stamp" # not tried again each time
+            say "It cannot be installed here (${log#"$repo"/}): its tests are skipped. To try again: rm $stamp"
+        fi
+    fi
+    if [[ $(<"$stamp") == has* ]]; then export FASTDATA_REQUIRE_DALI=1; fi
 }
 
 # use_python_as_it_is PYTHON: for machines without a network.  Sets $python and $compiler.  Where this

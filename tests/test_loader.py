@@ -533,7 +533,7 @@ def test_repr_tells_what_is_loaded() -> None:
         ({"weights": [1, 2], "sampler": [1]}, "sampler and weights: one of them decides"),
         ({"batch_sampler": [[1]], "batch_size": 2}, "leave out batch_size and drop_last"),
         ({"even": False, "drop_last": True}, "drop_last=True leaves samples out"),
-        ({"backend": "dali"}, "backend is one of 'auto', 'cpu', not 'dali'"),
+        ({"backend": "gpu"}, "backend is one of 'auto', 'cpu', 'dali', not 'gpu'"),
         ({"batch_size": 0}, "batch_size is an int from 1 up, not 0"),
         ({"num_workers": -1}, 'num_workers is "auto" or an int from 0 up, not -1'),
         ({"num_workers": "all"}, 'num_workers is "auto" or an int from 0 up'),

@@ -10,10 +10,10 @@ from __future__ import annotations
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.encode import decode_stored
-from fastdata.codecs.jpeg_crop import cut_jpeg
+from fastdata.codecs.jpeg_crop import CutJpeg, cut_jpeg
 from fastdata.errors import ImageError, OptionError
 
-__all__ = ["decode_window"]
+__all__ = ["cut_if_worthwhile", "decode_window"]
 
 _DECODER = jpeg_decoder()
 
@@ -94,6 +94,24 @@ def decode_window(
     return pixels[rows, columns], factor
 
 
+def cut_if_worthwhile(
+    data: memoryview, size: tuple[int, int], window: tuple[int, int, int, int], factor: int = 1
+) -> CutJpeg | None:
+    """Cut a window out of a JPEG of this height and width, where that saves time.
+
+    Other parameters are those of `fastdata.codecs.jpeg_crop.cut_jpeg`.
+
+    Returns
+    -------
+    CutJpeg or None
+        None where the whole is to be decoded.
+    """
+    if size[0] * size[1] - window[2] * window[3] <= _WORTH_CUTTING_PIXELS:
+        return None
+    cut = cut_jpeg(data, window, factor)
+    return cut if cut is not None and cut.whole == size else None
+
+
 def _decode_jpeg(
     data: memoryview,
     shape: tuple[int, int, int],
@@ -107,9 +125,8 @@ def _decode_jpeg(
         exact = decoder.decode_window(data, channels, (height, width), window)
         if exact is not None:
             return exact, window[0], window[1]
-    worthwhile = height * width - window[2] * window[3] > _WORTH_CUTTING_PIXELS
-    cut = cut_jpeg(data, window, factor) if worthwhile else None
-    if cut is not None and cut.whole == (height, width):
+    cut = cut_if_worthwhile(data, (height, width), window, factor)
+    if cut is not None:
         size = cut.height, cut.width
         try:
             pixels = decoder.decode(cut.data, channels, factor=factor, size=size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ from fastdata.engine.tasks import Done, RenderTask, SampleTask
 from fastdata.engine.work import BatchWork
 from fastdata.schema import ImageField
 
-__all__ = ["BatchMaker", "report_skipped"]
+__all__ = ["BatchMaker", "RenderJob", "batch_of", "report_skipped"]
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -84,7 +84,7 @@ class BatchMaker:
         OptionError
             If the transforms do not fit the images of its first sample.
         """
-        return (_RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
+        return (RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
         """Return (start, stop) of the tasks of a batch of `count` samples, of so many pixels."""
@@ -115,21 +115,31 @@ class BatchMaker:
             found[name] = int(height[0]), int(width[0])
         return found
 
-    def count(self, results: Sequence[Done]) -> list[tuple[int, int]]:
-        """Add up what tasks did; return corrupt samples as (place, index taken instead)."""
-        replaced = []
+    def count(self, results: Sequence[Done]) -> None:
+        """Add up what tasks did."""
         for done in results:
             self.bytes_read += done.nbytes
-            for place, index, reason in done.replaced:
+            for *_, reason in done.replaced:
                 if not self.skipped:
                     report_skipped(reason)
                 self.skipped += 1
-                replaced.append((place, index))
-        return replaced
 
 
-class _RenderJob:
-    """A batch whose images are rendered straight into their places."""
+class RenderJob:
+    """A batch whose images are rendered straight into their places.
+
+    Parameters
+    ----------
+    maker : BatchMaker
+    request : Request
+
+    Attributes
+    ----------
+    slot : Slot or None
+        Memory of the images; None where there are none.
+    places : tuple of Place
+        Where they go, one place an image field.
+    """
 
     def __init__(self, maker: BatchMaker, request: Request) -> None:
         self._maker = maker
@@ -140,7 +150,7 @@ class _RenderJob:
             table = work.tables.get(name)
             shape = (len(request.indices), height, width, schema.images[name].channels)
             fields.append((name, shape, table.dtype if table else torch.uint8))
-        self._places, nbytes = lay_out(fields)
+        self.places, nbytes = lay_out(fields)
         self._pixels = sum(math.prod(shape) for _, shape, _ in fields)
         self.slot = maker.buffers.take(nbytes) if fields else None
 
@@ -149,21 +159,31 @@ class _RenderJob:
             return ()
         epoch, indices = self._request.epoch, self._request.indices
         return [
-            RenderTask(epoch, indices[start:stop], start, self._places)
+            RenderTask(epoch, indices[start:stop], start, self.places)
             for start, stop in self._maker.cut(len(indices), self._pixels)
         ]
 
     def finish(self, results: Sequence[Done]) -> Any:
-        work, indices = self._maker.work, self._request.indices
-        replaced = self._maker.count(results)
-        if replaced:
-            indices = indices.copy()
-            for at, index in replaced:
+        self._maker.count(results)
+        return self.assemble(results)
+
+    def assemble(self, results: Sequence[Done]) -> Any:
+        """Return the batch, its images being in their places; counts nothing."""
+        indices = self._request.indices.copy()
+        for done in results:
+            for at, index, _ in done.replaced:
                 indices[at] = index
-        values: dict[str, Any] = _tensors(self._places, self.slot)
-        values |= read_columns(work, self._request.epoch, indices)
-        schema = work.dataset.schema
-        return schema.sample_type(*(values[name] for name in schema))
+        images = _tensors(self.places, self.slot)
+        return batch_of(self._maker.work, images, self._request.epoch, indices)
+
+
+def batch_of(
+    work: BatchWork, images: Mapping[str, torch.Tensor], epoch: int, indices: Indices
+) -> Any:
+    """Return the batch of some samples, of their images and the columns that are none."""
+    values = {**images, **read_columns(work, epoch, indices)}
+    schema = work.dataset.schema
+    return schema.sample_type(*(values[name] for name in schema))
 
 
 class _SampleJob:

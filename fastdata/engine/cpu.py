@@ -17,7 +17,7 @@ from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import FastdataError
 
-__all__ = ["CpuBackend"]
+__all__ = ["SPARE_BUFFERS", "CpuBackend", "samples_to_read_ahead"]
 
 READ_AHEAD_BYTES = 1 << 26
 """Stored bytes asked for from the disk before workers want them.
@@ -77,7 +77,7 @@ class CpuBackend:
             self._maker.prepare,
             self._workers.start(self._work),
             ahead=self._workers.ahead,
-            read_ahead=self._read_ahead() if self._workers.ahead else 0,
+            read_ahead=samples_to_read_ahead(self._work) if self._workers.ahead else 0,
         )
         return deliver(stream, self.pipeline, self.seed, self._device)
 
@@ -93,16 +93,18 @@ class CpuBackend:
         kind = {"thread": "threads", "process": "processes"}[self._workers.method]
         return f"{self.num_workers} worker {kind}"
 
-    def _read_ahead(self) -> int:
-        """Return how many samples ahead their bytes are asked for from the disk."""
-        some = np.arange(min(len(self.dataset), 256))
-        if not len(some):
-            return 0
-        try:
-            nbytes = sum(
-                float(self.dataset.images(name, some, self._work.decoder).lengths.mean())
-                for name in self.dataset.schema.images
-            )
-        except FastdataError:  # a shard is damaged: said in its place, when a batch needs it
-            return 0
-        return min(int(READ_AHEAD_BYTES / nbytes), len(self.dataset)) if nbytes else 0
+
+def samples_to_read_ahead(work: BatchWork) -> int:
+    """Return how many samples ahead their bytes are asked for from the disk."""
+    dataset = work.dataset
+    some = np.arange(min(len(dataset), 256))
+    if not len(some):
+        return 0
+    try:
+        nbytes = sum(
+            float(dataset.images(name, some, work.decoder).lengths.mean())
+            for name in dataset.schema.images
+        )
+    except FastdataError:  # a shard is damaged: said in its place, when a batch needs it
+        return 0
+    return min(int(READ_AHEAD_BYTES / nbytes), len(dataset)) if nbytes else 0

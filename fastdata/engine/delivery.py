@@ -16,7 +16,6 @@ import torch
 
 from fastdata.engine.finishing import finish_on_device
 from fastdata.engine.job import BatchStream, Request
-from fastdata.engine.stream import Stream
 from fastdata.prefetch.ahead import Ahead, Pulled
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
@@ -30,7 +29,7 @@ DEPTH = 1
 
 
 def deliver(
-    stream: Stream, pipeline: Pipeline, seed: int, device: torch.device | None
+    stream: BatchStream, pipeline: Pipeline, seed: int, device: torch.device | None
 ) -> BatchStream:
     """Return a `BatchStream` of finished batches on a device; None is the CPU."""
     if device is None or device.type == "cpu":
@@ -41,7 +40,7 @@ def deliver(
 class _Finished:
     """Batches of a stream that stay where they are, finished when they are taken."""
 
-    def __init__(self, stream: Stream, pipeline: Pipeline, seed: int) -> None:
+    def __init__(self, stream: BatchStream, pipeline: Pipeline, seed: int) -> None:
         self._stream = stream
         self._pipeline = pipeline
         self._seed = seed
@@ -69,14 +68,16 @@ class Delivery:
 
     Parameters
     ----------
-    stream : Stream
+    stream : BatchStream
         Closed with this.
     pipeline : Pipeline
     seed : int
     device : torch.device
     """
 
-    def __init__(self, stream: Stream, pipeline: Pipeline, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, stream: BatchStream, pipeline: Pipeline, seed: int, device: torch.device
+    ) -> None:
         self._stream = stream
         self._pipeline = pipeline
         self._seed = seed

@@ -13,6 +13,7 @@ compressed              only what the crop needs is decoded, then resized, flipp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -35,7 +36,7 @@ from fastdata.transforms.stack import Stack, render_stack, stackable
 if TYPE_CHECKING:
     from fastdata.engine.work import BatchWork
 
-__all__ = ["plan_geometry", "render_raw", "render_task"]
+__all__ = ["plan_geometry", "plan_images", "render_raw", "render_task"]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -77,24 +78,15 @@ def _render_samples(
     """Render all image fields of samples; return the corrupt ones, by place in `indices`."""
     schema = work.dataset.schema
     images = {name: work.dataset.images(name, indices, work.decoder) for name in outputs}
-    geometry: Geometry | None = None
+    shapes = {name: output.shape for name, output in outputs.items()}
+    geometry = plan_images(work, epoch, indices, images, shapes)
     crops: list[Crop] | None = None
     stack: Stack | None = None
     whole = True  # nothing to be done one by one
-    if work.pipeline.geometry is not None and images:
-        heights = np.stack([stored.heights for stored in images.values()])
-        widths = np.stack([stored.widths for stored in images.values()])
-        check_sizes_agree(list(images), heights, widths, indices)
-        geometry = plan_geometry(work, epoch, indices, heights[0], widths[0])
-        for name, output in outputs.items():
-            check_sizes_equal(name, geometry.height, geometry.width, output.shape, indices)
-        if not geometry.identity:
-            if not compiled() and all(_is_small(stored) for stored in images.values()):
-                stack = stackable(geometry)
-            whole = stack is not None
-    else:
-        for name, stored in images.items():
-            check_sizes_equal(name, stored.heights, stored.widths, outputs[name].shape, indices)
+    if geometry is not None and not geometry.identity:
+        if not compiled() and all(_is_small(stored) for stored in images.values()):
+            stack = stackable(geometry)
+        whole = stack is not None
     failed: dict[int, ShardCorruptError] = {}
     for name, stored in images.items():
         table, mask = work.tables.get(name), schema.images[name].mask
@@ -112,6 +104,43 @@ def _render_samples(
             crops = geometry.crops()
         failed |= _fill(stored, left, crops, output, table, mask, work.on_corrupt)
     return failed
+
+
+def plan_images(
+    work: BatchWork,
+    epoch: int,
+    indices: Indices,
+    images: Mapping[str, Images],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Geometry | None:
+    """Return where the pixels of some samples go; None where no transform moves them.
+
+    Parameters
+    ----------
+    work : BatchWork
+    epoch : int
+    indices : ndarray of int64, shape [n]
+    images : mapping of str to Images
+        Of these samples, of every image field.
+    shapes : mapping of str to tuple of int
+        Of the batch's images, [N, H, W, C], which its first sample decided.
+
+    Raises
+    ------
+    OptionError
+        If the images of a sample differ in size, or those of the batch do afterwards.
+    """
+    if work.pipeline.geometry is None or not images:
+        for name, stored in images.items():
+            check_sizes_equal(name, stored.heights, stored.widths, shapes[name], indices)
+        return None
+    heights = np.stack([stored.heights for stored in images.values()])
+    widths = np.stack([stored.widths for stored in images.values()])
+    check_sizes_agree(list(images), heights, widths, indices)
+    geometry = plan_geometry(work, epoch, indices, heights[0], widths[0])
+    for name, shape in shapes.items():
+        check_sizes_equal(name, geometry.height, geometry.width, shape, indices)
+    return geometry
 
 
 def render_raw(

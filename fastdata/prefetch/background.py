@@ -52,6 +52,11 @@ class Background:
         weakref.finalize(self, self._shared.stop).atexit = False
         self._thread.start()
 
+    @property
+    def ready(self) -> int:
+        """Batches that are made and wait."""
+        return self._shared.made.qsize()
+
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
