@@ -193,6 +193,8 @@ def test_a_path_that_fails_leaves_the_others(
     assert code == 1  # for what failed
 
 
+# torch says so of Python 3.13.0.
+@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")
 @pytest.mark.usefixtures("any_option")
 def test_training_of_a_dry_run_compares_every_path_with_synthetic_data(
     tmp_path: Path, images: Path, work: Path
