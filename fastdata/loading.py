@@ -14,40 +14,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 
-from fastdata.cache.backend import DeviceCacheBackend
-from fastdata.cache.ram import RamCacheBackend
-from fastdata.codecs.decoders import DecoderName, jpeg_decoder
-from fastdata.distributed import rank_and_world_size
-from fastdata.engine.cores import default_workers
-from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import Backend, BatchOrder
+from fastdata.assembly import LoaderOptions, foreign_loader, packed_loader
+from fastdata.codecs.decoders import DecoderName
 from fastdata.engine.packed import Loader, LoaderStats
-from fastdata.engine.stock import stock_loader
-from fastdata.engine.tasks import PackedData, is_packed
-from fastdata.engine.work import BatchWork, OnCorrupt
-from fastdata.engine.workers import WorkerOptions, choose_method
+from fastdata.engine.tasks import is_packed
+from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
 from fastdata.prefetch import CUDAPrefetcher
-from fastdata.prefetch.streams import streams_of
-from fastdata.sampling import (
-    Batches,
-    BlockShuffle,
-    Order,
-    PartOrder,
-    SampledBatches,
-    SamplerOrder,
-    Weighted,
-    order_of,
-    part_of_rank,
-)
-from fastdata.transforms.pipeline import Pipeline, Transform
-from fastdata.transforms.pixel import ToDtype
+from fastdata.sampling import BlockShuffle
+from fastdata.transforms.pipeline import Transform
 
 __all__ = ["Loader", "LoaderStats", "loader"]
 
@@ -215,158 +196,44 @@ def loader(
     ... )
     >>> for images, labels in train: ...                      # doctest: +SKIP
     """
-    _check_choice("worker_method", worker_method, ("auto", "thread", "process"))
-    _check_choice("backend", backend, ("auto", "cpu", "dali"))
-    _check_choice("cache", cache, (None, "ram", "device"))
-    _check_choice("cache_scope", cache_scope, ("all", "rank"))
-    if cache_scope == "rank" and cache is None:
-        raise OptionError('cache_scope="rank" says what cache= holds on each rank: give cache too')
-    if cache_scope == "rank" and any(v is not None for v in (sampler, batch_sampler, weights)):
-        raise OptionError(
-            'with cache_scope="rank" each rank has samples of its own, among which shuffle= '
-            'decides; leave out sampler, batch_sampler and weights, or give cache_scope="all"'
-        )
-    _check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
-    workers = _workers(num_workers)
-    _check_int("prefetch_factor", prefetch_factor, 1)
-    _check_int("batch_size", batch_size, 1)
-    _check_choice("pin_memory", pin_memory, ("auto", True, False))
-    pinned = bool(pin_memory) and torch.cuda.is_available()
-    target = None if device is None else streams_of(device).device
-    decides = sampler is not None or batch_sampler is not None
-    if isinstance(data, torch.utils.data.IterableDataset) and rank is None and world_size is None:
-        decides = True  # its __iter__ knows its rank, if it is to have one
-    if not decides:
-        rank, world_size = rank_and_world_size(rank, world_size)
-    elif rank or (world_size or 1) > 1:
-        raise OptionError(
-            "a sampler decides the order: let it yield the samples of its rank, and leave out "
-            "rank and world_size"
-        )
-    else:
-        rank, world_size = 0, 1
-    _check_order(shuffle, sampler, batch_sampler, weights, batch_size, drop_last)
-
     if _is_location(data):
         from fastdata.dataset import open as open_dataset
 
         data = open_dataset(data)
-    if is_packed(data):
-        if options:
-            names = ", ".join(options)
-            raise OptionError(f"{names}: not an option of a loader of packed data")
-        pipeline = _pipeline(transform, dtype, data)
-        batches: BatchOrder
-        part = None
-        if batch_sampler is not None:
-            batches = SampledBatches(batch_sampler, len(data))
-        elif cache_scope == "rank":
-            part = part_of_rank(len(data), seed, rank, world_size, even=even)
-            inner = order_of(shuffle, len(part), seed)
-            order = PartOrder(part, inner, len(data), world_size)
-            batches = Batches(order, batch_size, drop_last=drop_last, even=even)
-        else:
-            batches = Batches(
-                _order(len(data), shuffle, seed, sampler, weights),
-                batch_size=batch_size,
-                drop_last=drop_last,
-                rank=rank,
-                world_size=world_size,
-                even=even,
-            )
-        work = BatchWork(
-            data,
-            pipeline,
-            jpeg_decoder(decoder),
-            seed=seed,
-            on_corrupt=on_corrupt,
-            pixels=target is None or target.type == "cpu",
-            part=part,
-        )
-        if worker_method == "auto":
-            worker_method = "thread"
-            if backend != "dali":
-                worker_method = choose_method(
-                    workers,
-                    calls_python=not pipeline.direct,
-                    releases_lock=work.releases_lock,
-                    context=multiprocessing_context,
-                )
-        by = WorkerOptions(
-            workers, worker_method, prefetch_factor, persistent_workers, multiprocessing_context
-        )
-        made_by: Backend
-        if backend == "dali":
-            _check_dali(cache, decoder)
-            from fastdata.backends.dali import DaliBackend
-
-            made_by = DaliBackend(work, by, device=target, pin_memory=pinned)
-        elif cache == "device":
-            here = torch.device("cpu") if target is None else target
-            made_by = DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
-        elif cache == "ram":
-            made_by = RamCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
-        else:
-            made_by = CpuBackend(work, by, device=target, pin_memory=pinned)
-        return Loader(batches, made_by)
-    if not (hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset)):
-        raise OptionError(
-            f"a loader takes a path, a fastdata dataset or a torch Dataset, not "
-            f"{type(data).__name__}"
-        )
-    given = {
-        "transform": transform is not None,
-        "dtype": dtype is not None,
-        "worker_method": worker_method == "thread",
-        "backend": backend == "dali",
-        "cache": cache is not None,
-        "decoder": decoder != "auto",
-        "on_corrupt": on_corrupt != "raise",
-        "weights": weights is not None,
-        "even": not even,
-        "shuffle": not isinstance(shuffle, bool),
-    }
-    for name, refused in given.items():
-        if refused:
-            raise OptionError(
-                f"{name} is for packed data, but {type(data).__name__} is a dataset that makes "
-                f"samples itself: let it do this, or pack it first (fastdata.pack)"
-            )
-    if batch_sampler is not None:
-        options["batch_sampler"] = batch_sampler
-    if multiprocessing_context is not None:
-        options["multiprocessing_context"] = multiprocessing_context
-    batches_of_samples = stock_loader(
-        data,
+    wanted = LoaderOptions(
         batch_size=batch_size,
-        shuffle=bool(shuffle),
+        shuffle=shuffle,
         drop_last=drop_last,
         seed=seed,
-        num_workers=workers,
+        transform=transform,
+        num_workers=num_workers,
+        worker_method=worker_method,
         prefetch_factor=prefetch_factor,
         persistent_workers=persistent_workers,
-        pin_memory=pinned,
+        multiprocessing_context=multiprocessing_context,
+        pin_memory=pin_memory,
+        device=device,
+        dtype=dtype,
+        backend=backend,
+        cache=cache,
+        cache_scope=cache_scope,
+        decoder=decoder,
+        on_corrupt=on_corrupt,
         sampler=sampler,
+        batch_sampler=batch_sampler,
+        weights=weights,
         rank=rank,
         world_size=world_size,
-        options=options,
+        even=even,
+        others=options,
     )
-    if target is None or target.type == "cpu":
-        return batches_of_samples
-    return CUDAPrefetcher(batches_of_samples, target)
-
-
-def _check_dali(cache: str | None, decoder: str) -> None:
-    """Raise `OptionError` for options of a loader that are not for DALI."""
-    if decoder != "auto":
-        raise OptionError(
-            f'decoder is {decoder!r}, but with backend="dali" DALI decodes; leave one of them out'
-        )
-    if cache is not None:
-        raise OptionError(
-            f'cache is {cache!r}, which is for backend="cpu": DALI reads the packed files; leave '
-            "one of them out"
-        )
+    if is_packed(data):
+        return packed_loader(data, wanted)
+    if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
+        return foreign_loader(data, wanted)
+    raise OptionError(
+        f"a loader takes a path, a fastdata dataset or a torch Dataset, not {type(data).__name__}"
+    )
 
 
 def _is_location(data: Any) -> bool:
@@ -378,71 +245,3 @@ def _is_location(data: Any) -> bool:
         and len(data) > 0
         and all(isinstance(path, (str, os.PathLike)) for path in data)
     )
-
-
-def _workers(num_workers: Any) -> int:
-    if num_workers == "auto":
-        return default_workers()
-    _check_int("num_workers", num_workers, 0, '"auto" or ')
-    return int(num_workers)
-
-
-def _pipeline(
-    transform: Transform | Sequence[Transform] | None,
-    dtype: torch.dtype | None,
-    dataset: PackedData,
-) -> Pipeline:
-    """Return the checked transforms, `dtype` being one more at the end."""
-    pipeline = Pipeline(transform, dataset.schema)
-    if dtype is None:
-        return pipeline
-    return Pipeline((*pipeline.transforms, ToDtype(dtype)), dataset.schema)
-
-
-def _order(
-    count: int,
-    shuffle: bool | Literal["block"] | BlockShuffle,
-    seed: int,
-    sampler: Iterable[int] | None,
-    weights: ArrayLike | None,
-) -> Order:
-    if sampler is not None:
-        return SamplerOrder(sampler, count)
-    if weights is not None:
-        weighted = Weighted(weights, seed)
-        if weighted.count != count:
-            raise OptionError(
-                f"weights has {weighted.count} numbers, but the dataset has {count} samples"
-            )
-        return weighted
-    return order_of(shuffle, count, seed)
-
-
-def _check_order(
-    shuffle: Any, sampler: Any, batch_sampler: Any, weights: Any, batch_size: int, drop_last: bool
-) -> None:
-    """Raise `OptionError` unless one thing decides the order."""
-    deciding = {
-        "shuffle": bool(shuffle),
-        "sampler": sampler is not None,
-        "batch_sampler": batch_sampler is not None,
-        "weights": weights is not None,
-    }
-    chosen = [name for name, given in deciding.items() if given]
-    if len(chosen) > 1:
-        raise OptionError(
-            f"{' and '.join(chosen)}: one of them decides the order; leave out the rest"
-        )
-    if batch_sampler is not None and (batch_size != 1 or drop_last):
-        raise OptionError("a batch_sampler decides the batches: leave out batch_size and drop_last")
-
-
-def _check_int(name: str, value: Any, least: int, also: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name} is {also}an int from {least} up, not {value!r}")
-
-
-def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if not any(value is choice or value == choice for choice in choices):
-        accepted = ", ".join(map(repr, choices))
-        raise OptionError(f"{name} is one of {accepted}, not {value!r}")
