@@ -20,7 +20,6 @@ from worker_helpers import SCENES, damage_image, layouts, no_workers_soon, scene
 import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.cache import device as device_module
-from fastdata.cache import store as store_module
 from fastdata.cache.store import ImageStore
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.kernels import pixels as pixels_module
@@ -55,8 +54,7 @@ def there(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
         monkeypatch.setattr(ImageStore, "_render_here", ImageStore._render_there)
     if "kernels" in request.param:
         pytest.importorskip("triton")
-        for module in (store_module, pixels_module):
-            monkeypatch.setattr(module, "has_kernels", lambda device: True)
+        monkeypatch.setattr(pixels_module, "KERNEL_DEVICES", {"cpu"})
     return bool(request.param != "here")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 __all__ = ["gather_windows", "has_kernels", "look_up", "window_plan"]
+
+KERNEL_DEVICES = frozenset({"cuda"})
+"""Types of devices that there are kernels for; tests add the CPU, where they are interpreted."""
 
 BLOCK = 4096
 """Values a program makes: 16 a thread, which is what it can load at once of bytes."""
@@ -43,7 +47,7 @@ def has_kernels(device: torch.device) -> bool:
     Said of CUDA devices, once and for all by trying one there: Triton may be installed, and
     lack the compiler that it needs.
     """
-    return device.type == "cuda" and _work_on(device)
+    return device.type in KERNEL_DEVICES and _work_on(device)
 
 
 @functools.cache
@@ -51,9 +55,8 @@ def _work_on(device: torch.device) -> bool:
     if _kernels() is None:
         return False
     try:
-        with torch.cuda.device(device):
-            images = torch.zeros((1, 1, 1, 1), dtype=torch.uint8, device=device)
-            look_up(images, torch.zeros((256, 1), device=device))
+        pixels = torch.zeros((1, 1, 1, 1), dtype=torch.uint8, device=device)
+        _launch_look_up(pixels, torch.zeros((256, 1), device=device))
     except Exception as error:
         log.warning(
             "Triton cannot compile for %s (%s): torch's own kernels are used, which take more "
@@ -63,6 +66,11 @@ def _work_on(device: torch.device) -> bool:
         )
         return False
     return True
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a device the current one: Triton launches there, wherever its arguments are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def look_up(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -81,11 +89,17 @@ def look_up(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     channels = pixels.shape[-1]
     if not has_kernels(pixels.device):
         return table[pixels.int(), torch.arange(channels, device=table.device)]
+    return _launch_look_up(pixels, table)
+
+
+def _launch_look_up(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     out = torch.empty(pixels.shape, dtype=table.dtype, device=pixels.device)
     if out.numel():
         kernels: Any = _kernels()
         grid = (math.ceil(out.numel() / BLOCK),)
-        kernels.look_up[grid](pixels, table, out, out.numel(), CHANNELS=channels, BLOCK=BLOCK)
+        channels = pixels.shape[-1]
+        with _on(pixels.device):
+            kernels.look_up[grid](pixels, table, out, out.numel(), CHANNELS=channels, BLOCK=BLOCK)
     return out
 
 
@@ -127,18 +141,19 @@ def gather_windows(
     if out.numel():
         kernels: Any = _kernels()
         grid = (math.ceil(height / ROWS), len(plan))
-        kernels.gather_windows[grid](
-            store,
-            plan,
-            store if table is None else table,
-            out,
-            HEIGHT=height,
-            WIDTH=width,
-            CHANNELS=channels,
-            LOOK_UP=table is not None,
-            ROWS=ROWS,
-            BLOCK=ROW_BLOCK,
-        )
+        with _on(store.device):
+            kernels.gather_windows[grid](
+                store,
+                plan,
+                store if table is None else table,
+                out,
+                HEIGHT=height,
+                WIDTH=width,
+                CHANNELS=channels,
+                LOOK_UP=table is not None,
+                ROWS=ROWS,
+                BLOCK=ROW_BLOCK,
+            )
     return out
 
 
