@@ -152,6 +152,44 @@ def test_kernels_compile_for_gpus(tmp_path: Path) -> None:
     assert ran.stdout.split("\n")[:-1] == wanted
 
 
+def test_whether_they_work_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("Triton compiles here")
+    pytest.importorskip("triton")
+    monkeypatch.setattr(pixels_module, "KERNEL_DEVICES", {"cpu"})
+    tries = []
+    launch = pixels_module._launch_look_up
+    monkeypatch.setattr(
+        pixels_module, "_launch_look_up", lambda *given: tries.append(1) or launch(*given)
+    )
+    pixels_module._work_on.cache_clear()
+    assert has_kernels(torch.device("cpu"))
+    assert has_kernels(torch.device("cpu"))
+    assert len(tries) == 1
+    assert caplog.messages == []
+
+
+def test_where_they_do_not_work_there_is_another_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*given: Any) -> Any:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(pixels_module, "KERNEL_DEVICES", {"cpu"})
+    monkeypatch.setattr(pixels_module, "_launch_look_up", fail)
+    monkeypatch.setattr(pixels_module, "_kernels", lambda: object())
+    pixels_module._work_on.cache_clear()
+    pixels = torch.randint(0, 256, (2, 3, 4, 3), dtype=torch.uint8)
+    table = random_table(3, torch.float32)
+    for _ in range(2):
+        assert torch.equal(look_up(pixels, table), table[pixels.int(), torch.arange(3)])
+    (said,) = caplog.messages
+    assert "C compiler" in said
+    pixels_module._work_on.cache_clear()
+
+
 def test_there_are_none_for_the_cpu() -> None:
     assert not has_kernels(torch.device("cpu"))
 
