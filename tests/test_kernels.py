@@ -26,6 +26,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """A GPU with its kernels; the CPU with them interpreted, and with torch's own indexing."""
     if request.param == "cuda":
         found: torch.device = request.getfixturevalue("cuda")
+        assert has_kernels(found), "or the plain way would be tested once more"
         return found
     if request.param == "plain":
         monkeypatch.setattr(pixels_module, "ADDRESSES", 3000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -256,6 +257,19 @@ def test_static_batches_are_at_one_address_and_arrive_whole(device: SimulatedStr
     assert consumer.wrong() == 0
 
 
+def test_static_batches_are_at_one_address_in_every_pass(device: SimulatedStreams) -> None:
+    data = [(device.pinned.take(BYTES).fill_(value(n)), n) for n in range(40)]
+    prefetcher = fastdata.CUDAPrefetcher(data, static=True)
+    addresses, consumers = set(), [Consumer(device) for _ in range(3)]
+    for consumer in consumers:
+        for images, number in prefetcher:
+            addresses.add(images.data_ptr())
+            consumer.read(images, number)
+            del images
+    assert len(addresses) == 1
+    assert [consumer.wrong(40) for consumer in consumers] == [0, 0, 0]
+
+
 def test_static_batches_wait_for_what_used_them_on_another_stream(
     device: SimulatedStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +347,8 @@ def test_a_captured_graph_reads_every_static_batch(cuda: torch.device) -> None:
     graph: torch.cuda.CUDAGraph | None = None
     found = []
     side = torch.cuda.Stream(cuda)
-    for images, _number in fastdata.CUDAPrefetcher(batches, cuda, static=True):
+    prefetcher = fastdata.CUDAPrefetcher(batches, cuda, static=True)
+    for images, _number in chain(prefetcher, prefetcher):
         if graph is None:
             side.wait_stream(torch.cuda.current_stream(cuda))
             with torch.cuda.stream(side):
@@ -344,7 +359,7 @@ def test_a_captured_graph_reads_every_static_batch(cuda: torch.device) -> None:
                 total.copy_(images.sum())
         graph.replay()
         found.append(total.clone())
-    assert [int(t) for t in found] == [n * 64 * 64 for n in range(50)]
+    assert [int(t) for t in found] == [n * 64 * 64 for n in range(50)] * 2
 
 
 @pytest.mark.gpu

@@ -43,7 +43,8 @@ class RamCacheBackend(CpuBackend):
     workers : WorkerOptions
     device : torch.device, optional
     pin_memory : bool
-        Whether batches are made in page-locked memory, and the bytes are held in it.
+        Whether batches are made in page-locked memory, and, with a GPU as `device`, the
+        bytes are held in it.
     part : ndarray of int64, optional
         The samples to hold; all by default.
 
@@ -86,7 +87,8 @@ class RamCacheBackend(CpuBackend):
         copies = [FileCopy(shard.path, shard.file_bytes) for shard in work.dataset.shards]
         work.dataset = work.dataset.held_in(copies)
         super().__init__(work, workers, device=device, pin_memory=pin_memory)
-        self._filler = _Filler(copies, ranges, pin=pin_memory)
+        pin = device if pin_memory and device is not None and device.type == "cuda" else None
+        self._filler = _Filler(copies, ranges, pin=pin)
         weakref.finalize(self, self._filler.stop).atexit = False
 
     def stream(self) -> BatchStream:
@@ -112,7 +114,11 @@ class _Filler:
     """A thread that fills copies, one after another."""
 
     def __init__(
-        self, copies: list[FileCopy], ranges: Sequence[Sequence[Range]], *, pin: bool
+        self,
+        copies: list[FileCopy],
+        ranges: Sequence[Sequence[Range]],
+        *,
+        pin: torch.device | None,
     ) -> None:
         self._copies = copies
         self._ranges = ranges
@@ -144,7 +150,9 @@ class _Filler:
 
 
 def _fill(
-    work: list[tuple[FileCopy, Sequence[Range]]], pin: bool, stopped: threading.Event
+    work: list[tuple[FileCopy, Sequence[Range]]],
+    pin: torch.device | None,
+    stopped: threading.Event,
 ) -> None:
     for copy, ranges in work:
         try:
@@ -157,8 +165,8 @@ def _fill(
                 error,
             )
             continue
-        if pin:
-            pin = register_pinned(copy.array)
+        if pin is not None and not register_pinned(copy.array, pin):
+            pin = None
 
 
 def _ranges(shard: ShardReader, rows: NDArray[np.int64]) -> list[Range]:

@@ -19,6 +19,10 @@ from fastdata.transforms.some import to_device
 
 __all__ = ["ImageStore"]
 
+CANVAS = 64
+"""Pixels; that many at a time the canvas grows.  Of random resized crops of 8,000 images, short
+side 256, batches of 256 have 175 sizes in 186 batches; so they have four."""
+
 
 class ImageStore:
     """Images of one field, each where there was room when it came.
@@ -142,8 +146,15 @@ class ImageStore:
             top, left, rows, columns = steps[0].top, steps[0].left, steps[0].height, steps[0].width
             steps = steps[1:]
         plain = not steps  # nothing but a window and a flip
-        # Windows of several sizes are gathered with what is beside the smaller ones.
-        size = int(rows.max()), int(columns.max()), self.channels
+        # Windows of several sizes are gathered with what is beside the smaller ones.  Each
+        # size of all takes a kernel of its own to be compiled: few, then, but where it is
+        # that of the batch.
+        round_up = 1 if plain else CANVAS
+        size = (
+            -(-int(rows.max()) // round_up) * round_up,
+            -(-int(columns.max()) // round_up) * round_up,
+            self.channels,
+        )
         plan = window_plan(
             self._begin[places],
             width * self.channels,

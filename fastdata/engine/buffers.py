@@ -97,8 +97,8 @@ class BufferPool:
         likes.  A block of shared memory is a file that has no name: it can be
         sent to another process, takes nothing of ``/dev/shm``, and is gone with
         the last process that has it, however that ends.
-    register : bool
-        Whether shared memory is page-locked too, for this process: CUDA is told of each
+    register : torch.device, optional
+        Shared memory is page-locked too, for this process, by this GPU: CUDA is told of each
         block once, and then copies from it as from pinned memory.  Where it refuses, the
         block is used as it is.  Who copies from it without waiting has to hold a view.
 
@@ -109,7 +109,9 @@ class BufferPool:
     memory taken before the fork is still the parent's, which will use it again.
     """
 
-    def __init__(self, keep: int, *, kind: Kind = "private", register: bool = False) -> None:
+    def __init__(
+        self, keep: int, *, kind: Kind = "private", register: torch.device | None = None
+    ) -> None:
         self.kind = kind
         self._register = register
         self._state = _State(keep)
@@ -147,8 +149,8 @@ class BufferPool:
             block = Block(nbytes, new_file(nbytes))
             assert block.descriptor is not None
             memory = map_file(block.descriptor, nbytes)
-            if self._register:
-                self._register = register_pinned(memory)
+            if self._register is not None and not register_pinned(memory, self._register):
+                self._register = None  # nor will it the next one
             return block, memory
         except (OSError, RuntimeError) as error:
             raise WorkerError(

@@ -67,7 +67,7 @@ class CpuBackend:
         self._buffers = BufferPool(
             workers.ahead + SPARE_BUFFERS + DEPTH * (device is not None),
             kind="shared" if shared else "pinned" if pin_memory else "private",
-            register=shared and pin_memory,
+            register=device if shared and pin_memory and _is_cuda(device) else None,
         )
         self._maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=self._buffers)
 
@@ -92,6 +92,10 @@ class CpuBackend:
     def __str__(self) -> str:
         kind = {"thread": "threads", "process": "processes"}[self._workers.method]
         return f"{self.num_workers} worker {kind}"
+
+
+def _is_cuda(device: torch.device | None) -> bool:
+    return device is not None and device.type == "cuda"
 
 
 def samples_to_read_ahead(work: BatchWork) -> int:

@@ -33,7 +33,8 @@ def finish_on_device(batch: Any, request: Request, pipeline: Pipeline, seed: int
 
     Notes
     -----
-    Thread-safe.  Waits for no device: all that is drawn is drawn on the CPU.  A corrupt
+    Thread-safe.  Waits for no device, but for `DropEmptyBoxes` behind geometry there: all that
+    is drawn is drawn on the CPU.  A corrupt
     sample's stand-in is treated as the sample that was asked for.
     """
     if pipeline.batch is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Any
 
 from fastdata.engine.job import Job, Pending, Prepare, Request, Workers
@@ -78,8 +79,9 @@ class Stream(Iterator[Any]):
 
     @property
     def ready(self) -> int:
-        """Batches that are made and not yet taken."""
-        return sum(all(task.done() for task in tasks) for *_, tasks in self._pending)
+        """Batches that are made and not yet taken: that many can be taken without waiting."""
+        made = (all(task.done() for task in tasks) for *_, tasks in self._pending)
+        return sum(takewhile(bool, made))
 
     def _next_request(self) -> Request | None:
         """Return the next request, and have those behind it read."""

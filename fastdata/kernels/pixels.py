@@ -24,6 +24,9 @@ BLOCK = 4096
 ROWS, ROW_BLOCK = 4, 256
 """Of a window, that a program makes; and values at a time.  A row of 224 pixels is 672."""
 
+OPTIONS = {"enable_fp_fusion": False}
+"""There is no arithmetic to fuse; Triton 3.9 warns those who do not say."""
+
 ADDRESSES = 1 << 22
 """That torch's indexing takes at a time: 32 MB of them."""
 
@@ -99,7 +102,9 @@ def _launch_look_up(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         grid = (math.ceil(out.numel() / BLOCK),)
         channels = pixels.shape[-1]
         with _on(pixels.device):
-            kernels.look_up[grid](pixels, table, out, out.numel(), CHANNELS=channels, BLOCK=BLOCK)
+            kernels.look_up[grid](
+                pixels, table, out, out.numel(), CHANNELS=channels, BLOCK=BLOCK, **OPTIONS
+            )
     return out
 
 
@@ -153,6 +158,7 @@ def gather_windows(
                 LOOK_UP=table is not None,
                 ROWS=ROWS,
                 BLOCK=ROW_BLOCK,
+                **OPTIONS,
             )
     return out
 

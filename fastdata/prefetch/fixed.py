@@ -48,6 +48,8 @@ class FixedBatch:
             self._tensors = [streams.twin(tensor) for tensor in given]
         elif self._stream != current:
             streams.wait(current, streams.mark(self._stream))
+            for tensor in self._tensors:  # which are the first stream's
+                streams.use(tensor, current)
         self._stream = current
         _check_same(self._tensors, given)
         for target, source in zip(self._tensors, given, strict=True):

@@ -44,10 +44,10 @@ class CUDAPrefetcher:
         Batches on their way behind the one that is handed out.  One hides the copy of a
         batch behind one step; more cost memory, and help where batches come unevenly.
     static : bool
-        For CUDA graphs: every batch is put into the same tensors, the first one's.  **A
-        batch is then valid until the next** ``next()``, which overwrites it; it waits for
-        what the loop has submitted before to the stream that was current when it got the
-        batch.  All batches have to be of the shapes of the first.
+        For CUDA graphs: every batch of every pass is put into the same tensors, the first
+        one's.  **A batch is then valid until the next** ``next()``, which overwrites it; it
+        waits for what the loop has submitted before to the stream that was current when it
+        got the batch.  All batches have to be of the shapes of the first.
 
     Attributes
     ----------
@@ -77,8 +77,8 @@ class CUDAPrefetcher:
     *Errors* of the iterable or of `transform` are raised in their place, after all batches
     before; the pass is then over.  Leaving a pass early drops what is on its way.
 
-    *Threads and processes.*  An iterator is for one thread at a time; with ``device="cpu"``
-    the iterable is iterated over in another thread.  Not for forked processes.
+    *Threads and processes.*  A prefetcher and its passes are for one thread at a time; with
+    ``device="cpu"`` the iterable is iterated over in another thread.  Not for forked processes.
 
     Length and public attributes are the iterable's (``prefetcher.sampler``,
     ``set_epoch``...).  ``state_dict()`` of an iterable that has one speaks of the batches
@@ -114,9 +114,10 @@ class CUDAPrefetcher:
         self.device = streams.device
         self._transform = transform
         self._depth = depth
-        self._static = static
         self._streams = streams
         self._mover = Mover(streams)
+        # One for all passes: a captured graph reads from the same addresses in every epoch.
+        self._fixed = FixedBatch(streams) if static else None
         self._latest: _Pass | None = None
 
     def __len__(self) -> int:
@@ -131,7 +132,7 @@ class CUDAPrefetcher:
             Mover(self._streams) if in_thread else self._mover,
             self._depth,
             in_thread=in_thread,
-            fixed=FixedBatch(self._streams) if self._static else None,
+            fixed=self._fixed,
         )
         return self._latest
 

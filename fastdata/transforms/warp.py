@@ -75,11 +75,10 @@ def warp(
     half = to_device(np.array([width / 2, height / 2], np.float32), images.device)
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = torch.arange(height, device=images.device) - (height - 1) / 2
-    base = torch.stack(
-        [x.expand(height, width), y[:, None].expand(height, width), x.new_ones(height, width)], -1
-    )
-    grid = base.view(1, -1, 3) @ (matrix.transpose(1, 2) / half)
-    grid = grid.view(-1, height, width, 2)
+    # No matrix product, which a GPU may be allowed to round to ten bits (TF32).
+    rows = matrix / half[:, None]
+    by_x, by_y, shift = rows[:, None, None].unbind(-1)
+    grid = x[:, None] * by_x + (y[:, None, None] * by_y + shift)
     values = computed(images)
     if fill is not None:  # a channel of ones shows how much of a pixel is of the image
         values = torch.cat([values, torch.ones_like(values[:, :1])], 1)

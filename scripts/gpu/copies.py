@@ -96,10 +96,17 @@ def batch_bytes(batch: Batch) -> int:
 
 
 def drain(batches: list[Batch], device: torch.device, **options: Any) -> Callable[[int], None]:
-    """Return a function that takes so many batches from a prefetcher over `batches`."""
+    """Return a function that takes so many batches from a prefetcher over `batches`.
+
+    One prefetcher for all calls, as in training: its stream, and torch's memory for that, are
+    made once.
+    """
+    made: list[Iterator[Any]] = []
 
     def run(count: int) -> None:
-        for _ in prefetched(islice(cycle(batches), count), device, **options):
+        if not made:
+            made.append(prefetched(cycle(batches), device, **options))
+        for _ in islice(made[0], count):
             pass
 
     return run

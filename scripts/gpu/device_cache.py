@@ -140,7 +140,8 @@ def measure_cache(settings: Settings, report: Report, budget: Budget) -> None:
     with ExitStack() as stack:
         contenders = [copies_within(settings, meter)]
         measured: list[tuple[str, Measurement, Bar | None]] = []
-        for size in (settings.batch_size, settings.cache_batch):
+        # Few samples make no large batch.
+        for size in (settings.batch_size, min(settings.cache_batch, settings.samples // 2)):
             bar = CACHE_BAR if size == settings.batch_size else None
             name = KERNELS if bar else f"{KERNELS}, batches of {size}"
             with excused(report, PART, name, bar):

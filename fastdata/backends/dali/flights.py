@@ -84,12 +84,13 @@ class Flights:
         maker: BatchMaker,
         graphs: Graphs,
         streams: DeviceStreams | None = None,
+        side: Any = None,
     ) -> None:
         self._feeds = feeds
         self._maker = maker
         self._graphs = graphs
         self._streams = streams
-        self._side = streams.side() if streams else None
+        self._side = side
         self._flying: deque[_Flight] = deque()
         self._error: Exception | None = None
         self._ended = False

@@ -90,6 +90,8 @@ class DaliStream:
         self._maker = maker
         self._ahead = ahead
         self._streams = streams
+        # Made once: torch keeps free memory for each stream by itself.
+        self._side = streams.side() if streams else None
         self.request: Request | None = None
         self._feeds = Stream(
             partial(FeedJob, maker),
@@ -115,7 +117,7 @@ class DaliStream:
         """Drop what is in the making and make the batches of `requests`."""
         self.stop()
         self._feeds.begin(requests)
-        self._flights = Flights(self._feeds, self._maker, self._graphs, self._streams)
+        self._flights = Flights(self._feeds, self._maker, self._graphs, self._streams, self._side)
         self._made = Background(self._flights.pull, self._ahead)
 
     def stop(self) -> None:
