@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import OrderedDict, UserDict
@@ -366,6 +368,27 @@ def test_a_forked_process_does_not_wait_for_ever() -> None:
     os.waitpid(child, 0)
     assert b"forked" in said
     assert list(it) == [2, 3]
+
+
+EXITING = """
+import sys, time, torch, fastdata
+
+def source():
+    while True:
+        yield torch.randn(200_000).exp().sort().values  # some time in torch's own code
+
+it = iter(fastdata.CUDAPrefetcher(source(), "cpu", depth=1000))
+next(it)
+print("done")
+"""
+
+
+def test_a_program_may_end_in_the_middle_of_a_pass() -> None:
+    for _ in range(3):
+        ran = subprocess.run(
+            [sys.executable, "-c", EXITING], capture_output=True, text=True, check=False
+        )
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
 
 
 # -- options, and what is the iterable's -----------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +19,13 @@ __all__ = ["Background"]
 LOOK_SECONDS = 1.0
 """How often a waiting consumer looks whether the thread is alive."""
 
+EXIT_SECONDS = 5.0
+"""How long the end of the program waits for threads that are making a batch."""
+
 _END = object()
+
+_running: dict[threading.Thread, _Shared] = {}
+"""Threads that were started, each until it ends."""
 
 
 class Background:
@@ -50,6 +58,7 @@ class Background:
             target=_run, args=(pull, self._shared), name="fastdata prefetch", daemon=True
         )
         weakref.finalize(self, self._shared.stop).atexit = False
+        _running[self._thread] = self._shared
         self._thread.start()
 
     @property
@@ -119,3 +128,20 @@ def _run(pull: Callable[[], Pulled], shared: _Shared) -> None:
             del batch  # the consumer's alone
     except BaseException as error:
         shared.made.put((None, None, error))
+    finally:
+        _running.pop(threading.current_thread(), None)
+
+
+@atexit.register
+def _end_threads() -> None:
+    """End all threads before the interpreter does.
+
+    One that is in the middle of torch's code then could not come back, and C++ would abort
+    the program.
+    """
+    running = dict(_running)
+    for shared in running.values():
+        shared.stop()
+    deadline = time.monotonic() + EXIT_SECONDS
+    for thread in running:
+        thread.join(max(0.0, deadline - time.monotonic()))
