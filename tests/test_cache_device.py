@@ -215,6 +215,31 @@ def test_two_iterators_at_once() -> None:
         assert torch.equal(second.image, wanted[1][number])
 
 
+def test_ctrl_c_while_it_fills_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"image": ImageField(), "second": ImageField(), "label": ScalarField()}
+    options: dict[str, Any] = {"batch_size": 8, "transform": T.RandomCrop(12), "num_workers": 0}
+    data = MemoryData(50, fields=fields)
+    put, calls = ImageStore.put, []
+
+    def interrupted(store: ImageStore, *given: Any) -> None:
+        calls.append(store)
+        if len(calls) in (2, 5, 9):  # between two fields of a batch, and after the last
+            if len(calls) == 9:
+                put(store, *given)
+            raise KeyboardInterrupt
+        put(store, *given)
+
+    with fastdata.loader(data, **options, cache="device") as loader:
+        monkeypatch.setattr(ImageStore, "put", interrupted)
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                list(loader)
+        loader.set_epoch(0)
+        for wanted, found in zip(fastdata.loader(data, **options), loader, strict=True):
+            assert torch.equal(found.image, wanted.image)
+            assert torch.equal(found.second, wanted.second)
+
+
 # -- corrupt samples --------------------------------------------------------------------
 
 

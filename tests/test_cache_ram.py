@@ -184,6 +184,19 @@ def test_a_file_that_was_cut_is_said(paths: dict[str, Path], tmp_path: Path) -> 
     held.close()
 
 
+def test_a_file_that_was_replaced_is_not_read(
+    paths: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = digest(fastdata.loader(paths["lmdb"], **OPTIONS, num_workers=0))
+    with fastdata.loader(paths["lmdb"], **OPTIONS, num_workers=0, cache="ram") as loader:
+        _ = list(loader.dataset.shards)  # open
+        other = tmp_path / "other"
+        other.write_bytes(bytes(paths["lmdb"].stat().st_size))
+        other.replace(paths["lmdb"])
+        assert digest(loader) == wanted
+    assert any("has been replaced since it was opened" in said for said in caplog.messages)
+
+
 def test_what_cannot_be_held_goes_on_to_be_read_from_the_file(
     paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

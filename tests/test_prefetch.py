@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import OrderedDict, UserDict
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -170,6 +171,57 @@ def test_sparse_tensors_and_subclasses_are_moved_their_own_way() -> None:
     assert made[1].device.type == "meta"
 
 
+class Kept(MutableMapping[str, Any]):
+    """Keeps its values in an attribute, which a shallow copy shares."""
+
+    def __init__(self, values: Any) -> None:
+        self.values_ = dict(values)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values_[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.values_[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.values_[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_)
+
+    def __len__(self) -> int:
+        return len(self.values_)
+
+
+class Two(tuple[Any, ...]):
+    """A tuple that is not made of one iterable."""
+
+    def __new__(cls, first: Any, second: Any) -> Two:
+        return super().__new__(cls, (first, second))
+
+
+def test_odd_containers_are_not_changed() -> None:
+    class Rows(list[Any]):
+        pass
+
+    lengths = torch.tensor([3, 1])
+    packed = torch.nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2), lengths)
+    masked = np.ma.masked_array([1, 2], [True, False])
+    kept = Kept({"x": torch.zeros(3)})
+    batch = [kept, Two(torch.zeros(2), "b"), Rows([torch.zeros(1)]), packed, masked]
+    ((mapping, pair, rows, sequence, array),) = fastdata.CUDAPrefetcher([batch], "meta")
+    assert kept["x"].device.type == "cpu"
+    assert type(mapping) is Kept
+    assert mapping["x"].device.type == "meta"
+    assert pair[0].device.type == "meta"
+    assert pair[1] == "b"
+    assert type(rows) is Rows
+    assert rows[0].device.type == "meta"
+    assert sequence.data.device.type == "meta"
+    assert torch.equal(sequence.batch_sizes, packed.batch_sizes)
+    assert array is masked
+
+
 def test_pageable_memory_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -327,6 +379,56 @@ def test_transform_sees_whole_batches_on_the_device(device: str) -> None:
     assert made["y"].shape == (2, 2)
 
 
+@pytest.mark.parametrize("kind", ["cpu", "meta"])
+def test_ctrl_c_at_any_moment_neither_loses_a_batch_nor_hangs(kind: str) -> None:
+    """Interrupts come by a timer, at many places of the code; then all goes on."""
+    found: list[int] = []
+    caught = 0
+    it = iter(fastdata.CUDAPrefetcher(range(3000), kind))
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        while caught < 40 and len(found) < 3000:
+            try:
+                found.append(next(it))
+            except KeyboardInterrupt:
+                caught += 1
+            except StopIteration:
+                break
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    found += list(it)
+    assert found == sorted(found)
+    # Between taking a batch and handing it over there is always a moment.
+    assert len(found) >= 3000 - caught - 1
+
+
+def test_a_loader_whose_workers_stay_may_be_left_and_begun_again() -> None:
+    data = TensorDataset(torch.arange(400))
+    loader: Any = DataLoader(data, batch_size=2, num_workers=2, persistent_workers=True)
+    prefetcher = fastdata.CUDAPrefetcher(loader, "cpu", depth=3)
+    for _ in range(8):
+        for number, (batch,) in enumerate(prefetcher):
+            assert batch.tolist() == [2 * number, 2 * number + 1]
+            if number == 3:
+                break
+    assert sum(len(batch) for (batch,) in prefetcher) == 400
+
+
+def test_what_was_left_is_gone_before_the_prefetcher_is() -> None:
+    prefetcher = fastdata.CUDAPrefetcher(range(1000), "cpu", depth=2)
+    for number in prefetcher:
+        if number == 5:
+            break
+    deadline = time.monotonic() + 10
+    while [t for t in threading.enumerate() if t.name == "fastdata prefetch"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 # -- the CPU --------------------------------------------------------------------------
 
 
@@ -440,6 +542,7 @@ class Stateful:
     def __init__(self) -> None:
         self.at = 0
         self.epoch = 0
+        self.state: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[int]:
         while self.at < 6:
@@ -448,7 +551,8 @@ class Stateful:
         self.at, self.epoch = 0, self.epoch + 1
 
     def state_dict(self) -> dict[str, int]:
-        return {"at": self.at, "epoch": self.epoch}
+        self.state.update(at=self.at, epoch=self.epoch)
+        return self.state  # the same one each time, as some do
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.at, self.epoch = state["at"], state["epoch"]

@@ -145,9 +145,13 @@ class DeviceCache:
                     if not new.all():
                         memory = store.part(places, memory, new)
                     store.put(places[new], memory)
+                self.held[places] = True
             except RuntimeError as error:  # torch's OutOfMemoryError is one
                 raise OptionError(f'cache="device": {self.summary}: {error}') from error
-        self.held[places] = True
+            finally:  # also where Ctrl-C struck in between: what is held is what counts
+                for store in self._stores.values():
+                    store.end_behind(self.held)
+        self.held[places] = True  # where there are no images, too
         self.bad |= filled.failed
         self.bytes_read += filled.nbytes
 

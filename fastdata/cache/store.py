@@ -62,7 +62,8 @@ class ImageStore:
         places : ndarray of int64, shape [k]
             Which of the n they are; none that was put in before.
         memory : torch.Tensor of uint8, shape [m]
-            On the host.  One copy, which is done when this returns.
+            On the host.  One copy, which is done when this returns; it is overwritten by the
+            next one unless `end_behind` says that they are there.
         """
         assert self._end + len(memory) <= self.nbytes, "no image is put in twice"
         if self._pixels is None:
@@ -71,7 +72,10 @@ class ImageStore:
         ends = self._end + np.cumsum(sizes)
         self._pixels[self._end : self._end + len(memory)].copy_(memory)
         self._begin[places] = ends - sizes
-        self._end += len(memory)
+
+    def end_behind(self, held: NDArray[np.bool_]) -> None:
+        """Put the next images behind those that are held, bool [n]."""
+        self._end = int(np.dot(held, self.heights * self.widths)) * self.channels
 
     def part(self, places: Ints, memory: torch.Tensor, wanted: NDArray[np.bool_]) -> torch.Tensor:
         """Return the memory of some of the images that lie in `memory`."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastdata.errors import WorkerError
 from fastdata.prefetch.ahead import Pulled
@@ -23,6 +23,9 @@ EXIT_SECONDS = 5.0
 """How long the end of the program waits for threads that are making a batch."""
 
 _END = object()
+
+_Made: TypeAlias = "tuple[Any, Any, BaseException | None]"
+"""A batch and its tag, or an error."""
 
 _running: dict[threading.Thread, _Shared] = {}
 """Threads that were started, each until it ends."""
@@ -53,18 +56,17 @@ class Background:
         self.tag: Any = None
         self._shared = _Shared(depth)
         self._ended = False
-        self._owner = os.getpid()
-        self._thread = threading.Thread(
+        self.thread = threading.Thread(
             target=_run, args=(pull, self._shared), name="fastdata prefetch", daemon=True
         )
         weakref.finalize(self, self._shared.stop).atexit = False
-        _running[self._thread] = self._shared
-        self._thread.start()
+        _running[self.thread] = self._shared
+        self.thread.start()
 
     @property
     def ready(self) -> int:
         """Batches that are made and wait."""
-        return self._shared.made.qsize()
+        return len(self._shared.made)
 
     def __next__(self) -> Any:
         if self._ended:
@@ -75,59 +77,88 @@ class Background:
             if error is None:
                 raise StopIteration
             raise error
-        self._shared.room.release()
         self.tag = tag
+        # Last of all: where Ctrl-C strikes before, the batch is still there.
+        self._shared.take()
         return batch
 
-    def _wait(self) -> tuple[Any, Any, BaseException | None]:
+    def _wait(self) -> _Made:
+        """Return the next batch, which stays where it is."""
+        shared = self._shared
         while True:
-            try:
-                return self._shared.made.get(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                if os.getpid() != self._owner or not self._thread.is_alive():
-                    self._ended = True
-                    raise WorkerError(
-                        "the thread that prefetches is gone: this process was forked after it "
-                        "had been started. Make a new iterator here"
-                    ) from None
+            if not shared.here or not (self.thread.is_alive() or shared.made):
+                self._ended = True
+                raise WorkerError(
+                    "the thread that prefetches is gone: this process was forked after it "
+                    "had been started. Make a new iterator here"
+                )
+            if threading.current_thread() is self.thread:
+                raise WorkerError("a source cannot wait for a batch that is made of its own")
+            with shared.changed:
+                if not shared.made:
+                    shared.changed.wait(LOOK_SECONDS)
+                if shared.made:
+                    return shared.made[0]
 
     def close(self) -> None:
         """End the thread, once it has made what it is making.  Idempotent."""
         self._ended = True
         self._shared.stop()
-        if os.getpid() == self._owner and threading.current_thread() is not self._thread:
-            self._thread.join()
+        if self._shared.here and threading.current_thread() is not self.thread:
+            self.thread.join()
 
 
 class _Shared:
     """What both threads have."""
 
     def __init__(self, depth: int) -> None:
-        self.made: queue.SimpleQueue[tuple[Any, Any, BaseException | None]] = queue.SimpleQueue()
-        self.room = threading.Semaphore(depth)
+        self.depth = depth
+        self.made: deque[_Made] = deque()
+        self.changed = threading.Condition()
         self.stopped = False
+        self._owner = os.getpid()
+
+    @property
+    def here(self) -> bool:
+        """Whether this process is the one that has the thread; in another, locks may be held."""
+        return os.getpid() == self._owner
 
     def stop(self) -> None:
         self.stopped = True
-        self.room.release()
+        if self.here:
+            with self.changed:
+                self.changed.notify_all()
+
+    def put(self, made: _Made) -> None:
+        with self.changed:
+            self.made.append(made)
+            self.changed.notify_all()
+
+    def take(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+            self.made.popleft()
+
+    def wait_for_room(self) -> bool:
+        """Wait until another batch may be made; return whether one is still wanted."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopped or len(self.made) < self.depth)
+        return not self.stopped
 
 
 def _run(pull: Callable[[], Pulled], shared: _Shared) -> None:
     """Pull until the end, or until nobody wants any more."""
     try:
-        while True:
-            shared.room.acquire()
-            if shared.stopped:
-                return
+        while shared.wait_for_room():
             try:
                 batch, transform, tag = pull()
             except StopIteration:
-                shared.made.put((_END, None, None))
+                shared.put((_END, None, None))
                 return
-            shared.made.put((transform(batch) if transform else batch, tag, None))
+            shared.put((transform(batch) if transform else batch, tag, None))
             del batch  # the consumer's alone
     except BaseException as error:
-        shared.made.put((None, None, error))
+        shared.put((None, None, error))
     finally:
         _running.pop(threading.current_thread(), None)
 

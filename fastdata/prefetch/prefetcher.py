@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -118,7 +121,8 @@ class CUDAPrefetcher:
         self._mover = Mover(streams)
         # One for all passes: a captured graph reads from the same addresses in every epoch.
         self._fixed = FixedBatch(streams) if static else None
-        self._latest: _Pass | None = None
+        self._standing: _Standing | None = None
+        self._threads: list[tuple[weakref.ref[_Pass], threading.Thread]] = []
 
     def __len__(self) -> int:
         """Batches of a pass, if the iterable knows."""
@@ -126,18 +130,35 @@ class CUDAPrefetcher:
 
     def __iter__(self) -> Iterator[Any]:
         in_thread = self.device.type == "cpu"
-        self._latest = _Pass(
-            _Source(self.iterable, self._transform),
+        self._finish_left()
+        source = _Source(self.iterable, self._transform)
+        standing = _Standing(source.state())
+        made = _Pass(
+            source,
+            standing,
             # A mover is for one thread, and passes may be several.
             Mover(self._streams) if in_thread else self._mover,
             self._depth,
             in_thread=in_thread,
             fixed=self._fixed,
         )
-        return self._latest
+        self._standing = standing
+        if made.thread is not None:
+            self._threads.append((weakref.ref(made), made.thread))
+        return made
+
+    def _finish_left(self) -> None:
+        """Wait for threads of passes that were left: they may be in the midst of the iterable.
+
+        One with workers that stay gives the same iterator to the next pass.
+        """
+        for left, thread in self._threads:
+            if left() is None:
+                thread.join()
+        self._threads = [(left, thread) for left, thread in self._threads if thread.is_alive()]
 
     def _state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        state = _UNKNOWN if self._latest is None else self._latest.state
+        state = _UNKNOWN if self._standing is None else self._standing.state
         return self._own("state_dict")(*args, **kwargs) if state is _UNKNOWN else state
 
     def _own(self, name: str) -> Any:
@@ -157,7 +178,7 @@ class CUDAPrefetcher:
     def _anew(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
-            self._latest = None
+            self._standing = None
             return result
 
         return call
@@ -175,32 +196,45 @@ class _Source:
         self._transform = transform
 
     def state(self) -> Any:
-        return _UNKNOWN if self._state_dict is None else self._state_dict()
+        # A copy: some give out what they go on to change.
+        return _UNKNOWN if self._state_dict is None else copy.deepcopy(self._state_dict())
 
     def pull(self) -> Pulled:
         batch = next(self._iterator)
-        return Pulled(batch, self._transform, self.state())
+        try:
+            state = self.state()
+        except StopIteration as error:
+            raise RuntimeError("the iterable's state_dict raised StopIteration") from error
+        return Pulled(batch, self._transform, state)
 
 
-class _Pass(Iterator[Any]):
-    """What ``iter(prefetcher)`` returns.
+class _Standing:
+    """Where a pass stands; outlives it.
 
-    Attributes
+    Parameters
     ----------
     state : Any
         Of the iterable, when the batch that was handed out last had been taken from it.
     """
 
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Pass(Iterator[Any]):
+    """What ``iter(prefetcher)`` returns."""
+
     def __init__(
         self,
         source: _Source,
+        standing: _Standing,
         mover: Mover,
         depth: int,
         *,
         in_thread: bool,
         fixed: FixedBatch | None,
     ) -> None:
-        self.state = source.state()
+        self._standing = standing
         self._source: _Source | None = source
         self._fixed = fixed
         self._batches: Ahead | Background
@@ -214,12 +248,17 @@ class _Pass(Iterator[Any]):
             batch = self._batches.__next__()
         except BaseException as error:
             if isinstance(error, StopIteration) and self._source is not None:
-                self.state = self._source.state()  # the next epoch's beginning, perhaps
+                self._standing.state = self._source.state()  # the next epoch's beginning, perhaps
             if isinstance(error, Exception):
                 self._source = None
             raise
-        self.state = self._batches.tag
+        self._standing.state = self._batches.tag
         return batch if self._fixed is None else self._fixed.fill(batch)
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The thread that makes batches for the CPU."""
+        return self._batches.thread if isinstance(self._batches, Background) else None
 
     def close(self) -> None:
         """Drop what is on its way; a thread has ended when this returns.  Idempotent."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 __all__ = ["leaves", "map_leaves"]
 
@@ -31,11 +32,18 @@ def map_leaves(function: Callable[[Any], Any], batch: Any) -> Any:
     Returns
     -------
     Any
-        Containers of the same types; of other mappings a copy, or a dict where it cannot
-        be changed.  What is no container, tensor or array is the same object as before.
+        Containers of the same types; a dict or tuple in place of a mapping or tuple that
+        cannot be made of its values.  What is no container, tensor or array is the same
+        object as before.
     """
+    if isinstance(batch, np.ma.MaskedArray):  # no tensor has a mask
+        return batch
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         return function(batch)
+    if isinstance(batch, PackedSequence):  # whose batch sizes are for the CPU
+        data, sizes, *orders = batch
+        moved = [None if order is None else function(order) for order in orders]
+        return PackedSequence(function(data), sizes, *moved)
     if isinstance(batch, Mapping):
         found = {key: map_leaves(function, value) for key, value in batch.items()}
         return found if type(batch) is dict else _like_mapping(batch, found)
@@ -43,10 +51,17 @@ def map_leaves(function: Callable[[Any], Any], batch: Any) -> Any:
         values = [map_leaves(function, value) for value in batch]
         if type(batch) is tuple:
             return tuple(values)
-        make = getattr(type(batch), "_make", type(batch))
-        return make(values)
+        try:
+            return getattr(type(batch), "_make", type(batch))(values)
+        except TypeError:  # made of something else
+            return tuple(values)
     if isinstance(batch, list):
-        return [map_leaves(function, value) for value in batch]
+        values = [map_leaves(function, value) for value in batch]
+        if type(batch) is list:
+            return values
+        rows = copy.copy(batch)
+        rows[:] = values
+        return rows
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         # Neither its constructor nor `dataclasses.replace`, which refuses fields that are
         # not arguments.
@@ -72,10 +87,11 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def _like_mapping(batch: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+    if isinstance(batch, dict):  # keeps its values itself: a copy has its own
+        changed = copy.copy(batch)
+        changed.update(values)
+        return changed
     try:
-        changed: Any = copy.copy(batch)
-        for key, value in values.items():
-            changed[key] = value
-    except TypeError:  # cannot be assigned to
+        return type(batch)(values)  # type: ignore[call-arg]
+    except TypeError:
         return values
-    return changed

@@ -17,6 +17,7 @@ from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError
 from fastdata.prefetch.streams import streams_of
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
+from fastdata.transforms.drop import DropEmptyBoxes
 
 __all__ = ["DaliBackend"]
 
@@ -121,7 +122,7 @@ def _check(work: BatchWork, workers: WorkerOptions, device: torch.device | None)
         raise OptionError(
             'the dataset has no images, so there is nothing for DALI to do; use backend="cpu"'
         )
-    known = GeometricTransform, PixelTransform, BatchTransform
+    known = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes
     for transform in work.pipeline.transforms:
         if not isinstance(transform, known):
             name = getattr(transform, "__qualname__", type(transform).__qualname__)
