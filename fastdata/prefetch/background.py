@@ -86,7 +86,8 @@ class Background:
         """Return the next batch, which stays where it is."""
         shared = self._shared
         while True:
-            if not shared.here or not (self.thread.is_alive() or shared.made):
+            # Not `is_alive`, which Ctrl-C within it makes false for ever (CPython 3.11).
+            if not shared.here or (shared.over and not shared.made):
                 self._ended = True
                 raise WorkerError(
                     "the thread that prefetches is gone: this process was forked after it "
@@ -116,6 +117,8 @@ class _Shared:
         self.made: deque[_Made] = deque()
         self.changed = threading.Condition()
         self.stopped = False
+        self.over = False
+        """Whether the thread has ended, or is about to."""
         self._owner = os.getpid()
 
     @property
@@ -160,6 +163,7 @@ def _run(pull: Callable[[], Pulled], shared: _Shared) -> None:
     except BaseException as error:
         shared.put((None, None, error))
     finally:
+        shared.over = True
         _running.pop(threading.current_thread(), None)
 
 
