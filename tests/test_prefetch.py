@@ -384,22 +384,29 @@ def test_ctrl_c_at_any_moment_neither_loses_a_batch_nor_hangs(kind: str) -> None
     """Interrupts come by a timer, at many places of the code; then all goes on."""
     found: list[int] = []
     caught = 0
+    armed = [False]  # so that none strikes the test itself
+
+    def interrupt(*given: Any) -> None:
+        if armed[0]:
+            armed[0] = False
+            raise KeyboardInterrupt
+
     it = iter(fastdata.CUDAPrefetcher(range(3000), kind))
+    previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
-    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        while caught < 40 and len(found) < 3000:
-            try:
-                found.append(next(it))
-            except KeyboardInterrupt:
-                caught += 1
-            except StopIteration:
-                break
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+    while caught < 40 and len(found) < 3000:
+        try:
+            armed[0] = True
+            batch = next(it)
+            armed[0] = False
+            found.append(batch)
+        except KeyboardInterrupt:
+            caught += 1
+        except StopIteration:
+            armed[0] = False
+            break
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, previous)
     found += list(it)
     assert found == sorted(found)
     # Between taking a batch and handing it over there is always a moment.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import queue
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from fastdata.errors import WorkerError
@@ -85,21 +87,18 @@ class Background:
     def _wait(self) -> _Made:
         """Return the next batch, which stays where it is."""
         shared = self._shared
-        while True:
-            # Not `is_alive`, which Ctrl-C within it makes false for ever (CPython 3.11).
-            if not shared.here or (shared.over and not shared.made):
-                self._ended = True
-                raise WorkerError(
-                    "the thread that prefetches is gone: this process was forked after it "
-                    "had been started. Make a new iterator here"
-                )
+        # The last thing that the thread makes is the end, whatever happens to it.
+        while shared.here and not shared.made:
             if threading.current_thread() is self.thread:
                 raise WorkerError("a source cannot wait for a batch that is made of its own")
-            with shared.changed:
-                if not shared.made:
-                    shared.changed.wait(LOOK_SECONDS)
-                if shared.made:
-                    return shared.made[0]
+            _sleep(shared.filled)
+        if not shared.here:
+            self._ended = True
+            raise WorkerError(
+                "the thread that prefetches is gone: this process was forked after it had been "
+                "started. Make a new iterator here"
+            )
+        return shared.made[0]
 
     def close(self) -> None:
         """End the thread, once it has made what it is making.  Idempotent."""
@@ -110,43 +109,56 @@ class Background:
 
 
 class _Shared:
-    """What both threads have."""
+    """What both threads have.
+
+    Batches are in a deque, and the queues only wake who waits: Ctrl-C may strike the
+    consumer anywhere, and Python's own conditions do not survive that.  A wake-up that is
+    lost costs `LOOK_SECONDS`.
+    """
 
     def __init__(self, depth: int) -> None:
-        self.depth = depth
         self.made: deque[_Made] = deque()
-        self.changed = threading.Condition()
+        self.filled: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.stopped = False
-        self.over = False
-        """Whether the thread has ended, or is about to."""
+        self._depth = depth
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._owner = os.getpid()
 
     @property
     def here(self) -> bool:
-        """Whether this process is the one that has the thread; in another, locks may be held."""
+        """Whether this process is the one that has the thread."""
         return os.getpid() == self._owner
 
     def stop(self) -> None:
         self.stopped = True
-        if self.here:
-            with self.changed:
-                self.changed.notify_all()
+        self._room.put(None)
 
     def put(self, made: _Made) -> None:
-        with self.changed:
-            self.made.append(made)
-            self.changed.notify_all()
+        self.made.append(made)
+        self.filled.put(None)
 
     def take(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
-            self.made.popleft()
+        _drain(self.filled)
+        self.made.popleft()
+        self._room.put(None)
 
     def wait_for_room(self) -> bool:
         """Wait until another batch may be made; return whether one is still wanted."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.stopped or len(self.made) < self.depth)
+        while not self.stopped and len(self.made) >= self._depth:
+            _sleep(self._room)
+        _drain(self._room)
         return not self.stopped
+
+
+def _sleep(wakes: queue.SimpleQueue[None]) -> None:
+    with suppress(queue.Empty):
+        wakes.get(timeout=LOOK_SECONDS)
+
+
+def _drain(wakes: queue.SimpleQueue[None]) -> None:
+    with suppress(queue.Empty):
+        while True:
+            wakes.get_nowait()
 
 
 def _run(pull: Callable[[], Pulled], shared: _Shared) -> None:
@@ -163,7 +175,6 @@ def _run(pull: Callable[[], Pulled], shared: _Shared) -> None:
     except BaseException as error:
         shared.put((None, None, error))
     finally:
-        shared.over = True
         _running.pop(threading.current_thread(), None)
 
 
