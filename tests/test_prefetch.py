@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import OrderedDict, UserDict
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
@@ -302,6 +304,18 @@ def test_good_batches_come_before_an_error(device: str, count: int, depth: int) 
     with pytest.raises(ZeroDivisionError, match="mine"):
         next(it)
     assert list(it) == []
+
+
+def test_after_an_error_nothing_is_kept(device: str) -> None:
+    def failed_pass() -> weakref.ref[fastdata.CUDAPrefetcher]:
+        prefetcher = fastdata.CUDAPrefetcher(broken_after(1, ZeroDivisionError("mine")), device)
+        with pytest.raises(ZeroDivisionError):
+            list(prefetcher)
+        return weakref.ref(prefetcher)
+
+    kept = failed_pass()
+    gc.collect()
+    assert kept() is None
 
 
 @pytest.mark.parametrize("error", [ValueError("of mine"), StopIteration("of mine")])

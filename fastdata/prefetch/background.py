@@ -106,6 +106,8 @@ class Background:
         self._shared.stop()
         if self._shared.here and threading.current_thread() is not self.thread:
             self.thread.join()
+        # An error holds, by its traceback, whoever it was raised to, and with it this object.
+        self._shared.made.clear()
 
 
 class _Shared:
