@@ -316,7 +316,7 @@ def test_auto_is_not_dali(photos: Path) -> None:
         ({"cache": "ram"}, r"cache is 'ram', which is for backend=\"cpu\""),
         ({"device": "meta"}, r"device is 'meta', but DALI knows the CPU and CUDA"),
     ],
-    ids=str,
+    ids=["callable", "workers", "method", "decoder", "cache", "device"],
 )
 def test_what_dali_cannot_do_is_an_error(
     photos: Path, options: dict[str, Any], message: str
