@@ -28,14 +28,14 @@ import fastdata  # noqa: E402
 import gpu_tests  # noqa: E402
 import machine  # noqa: E402
 import plot as plotting  # noqa: E402
-import resnet  # noqa: E402
 import training  # noqa: E402
 import utilisation  # noqa: E402
 from budget import Budget  # noqa: E402
 from device_cache import KERNELS, bytes_moved, kernel_spans, kernels, united_seconds  # noqa: E402
 from fastdata.errors import MissingExtraError, OptionError  # noqa: E402
+from fastdata.steps import resnet  # noqa: E402
+from fastdata.steps.meter import Meter  # noqa: E402
 from feeds import CPU_PATH, PATHS, Feed  # noqa: E402
-from meter import Meter  # noqa: E402
 from overlap import hidden_share  # noqa: E402
 from report import DRY_RUN, Bar, Report, Row  # noqa: E402
 from rounds import Measurement, UnavailableError, excused, in_turns, put_ratio  # noqa: E402

@@ -14,7 +14,7 @@ import torch
 
 import fastdata
 from budget import Budget
-from meter import Meter
+from fastdata.steps.meter import Meter
 from report import Bar, Report
 from rounds import Measurement, UnavailableError, excused, in_turns, put_ratio
 from settings import Settings

@@ -21,9 +21,9 @@ import torch
 
 from budget import Budget
 from fastdata import transforms as T  # noqa: N812 - as users write it
+from fastdata.steps.meter import Meter
 from feeds import MEAN, STD, Feed, datasets_of
 from loaders import images_per_second
-from meter import Meter
 from report import Bar, Report
 from rounds import Measurement, UnavailableError, excused, in_turns, put_ratio
 from settings import Settings

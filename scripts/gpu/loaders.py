@@ -6,8 +6,8 @@ import time
 from contextlib import ExitStack, closing
 
 from budget import Budget
+from fastdata.steps.meter import Meter
 from feeds import PATHS, Feed, datasets_of
-from meter import Meter
 from report import Report, Row
 from rounds import Measurement, excused, in_turns
 from settings import Settings

@@ -21,7 +21,7 @@ import torch
 
 from budget import Budget
 from copies import PinnedLoop, host_batches, prefetched
-from meter import Meter
+from fastdata.steps.meter import Meter
 from report import Bar, Report, Row
 from rounds import Measurement, excused, in_turns
 from settings import Settings

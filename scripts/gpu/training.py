@@ -18,10 +18,10 @@ from torch import nn
 
 from bench_parts import say
 from budget import Budget
+from fastdata.steps.meter import Meter
+from fastdata.steps.models import MODELS
 from feeds import CPU_PATH, PATHS, Feed, datasets_of
-from meter import Meter
 from report import Bar, Report, Row
-from resnet import MODELS
 from rounds import Measurement, excuse, excused, in_turns, put_ratio
 from settings import Settings
 from utilisation import Utilisation, gpu_address
@@ -59,13 +59,15 @@ class Trainer:
     def __init__(self, name: str, settings: Settings, compiled: bool) -> None:
         torch.manual_seed(0)
         _, make = MODELS[name]
-        model: nn.Module = make().to(settings.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model: nn.Module = make(settings.side, settings.side).to(
+            settings.device, memory_format=torch.channels_last
+        )  # type: ignore[call-overload]
         self._device = settings.device
         self._optimizer = torch.optim.SGD(
             model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
         )
         self._loss = nn.CrossEntropyLoss()
-        self._model: Callable[..., torch.Tensor] = model
+        self._model: Callable[..., Any] = model
         if compiled:
             self._model = torch.compile(model, backend=settings.compile_backend)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-__all__ = ["MODELS", "ResNet", "resnet18", "resnet50"]
+__all__ = ["ResNet", "resnet18", "resnet50"]
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
@@ -111,10 +111,3 @@ def resnet18(classes: int = 1000) -> ResNet:
 def resnet50(classes: int = 1000) -> ResNet:
     """Return a ResNet-50."""
     return ResNet(bottleneck, (3, 4, 6, 3), 4, classes)
-
-
-MODELS: dict[str, tuple[str, Callable[[], ResNet]]] = {
-    "resnet18": ("ResNet-18", resnet18),
-    "resnet50": ("ResNet-50", resnet50),
-}
-"""What a model is called, and what makes it."""

@@ -1,0 +1,94 @@
+"""What a user's own script has: a function that returns a loader or dataset, and a step."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fastdata.errors import OptionError
+
+__all__ = ["Step", "is_script", "run_script"]
+
+Step: TypeAlias = Callable[[Any], Any]
+"""What a training loop does with a batch.  Its result is not used."""
+
+MODULE_NAME = "fastdata_user_script"
+
+
+def is_script(target: str) -> bool:
+    """Return whether `target` is ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``."""
+    place, colon, name = target.rpartition(":")
+    if not (colon and name.isidentifier()):
+        return False
+    return place.endswith(".py") or all(part.isidentifier() for part in place.split("."))
+
+
+def run_script(target: str) -> tuple[Any, Step | None]:
+    """Call the function that `target` names, and return its loader or dataset, and step.
+
+    The file is imported, under a name that is not ``__main__``, with its folder first on
+    ``sys.path``, as Python runs a script.  It is the user's own code, and runs as such.
+
+    Parameters
+    ----------
+    target : str
+        ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``.
+
+    Returns
+    -------
+    data : loader, dataset or path
+    step : callable or None
+        Called with a batch; None where the function returns no pair.
+
+    Raises
+    ------
+    OptionError
+        If there is no such file or function, or it returns something else.
+    """
+    place, _, name = target.rpartition(":")
+    function = getattr(_module(place), name, None)
+    if not callable(function):
+        raise OptionError(f"{place} has no function {name!r}")
+    made = function()
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[1]):
+        data, step = made
+    else:
+        data, step = made, None
+    if data is None:
+        raise OptionError(
+            f"{target} returned None: it returns a loader or a dataset, or that and a step, which "
+            "is called with each batch"
+        )
+    return data, step
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (place == error.name or place.startswith(error.name)):
+                raise
+            raise OptionError(
+                f"there is no module {place!r} (of the folder or installed)"
+            ) from None
+    path = Path(place)
+    if not path.is_file():
+        raise OptionError(f"{place}: there is no such file")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path.resolve())
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    # Worker processes that are started anew look for it there.
+    sys.modules[MODULE_NAME] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,61 @@
+"""What tuning chooses, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of a loader that change how fast batches come, and not which.
+
+    Attributes
+    ----------
+    num_workers : int
+    worker_method : {"thread", "process"}
+        A stock `DataLoader` has processes only.
+    prefetch_factor : int
+    pin_memory : bool
+    persistent_workers : bool
+    backend : {"cpu", "dali", "torch"}
+        "torch": a stock `DataLoader`, of a dataset that is not packed.
+    """
+
+    num_workers: int
+    worker_method: Literal["thread", "process"] = "thread"
+    prefetch_factor: int = 2
+    pin_memory: bool = False
+    persistent_workers: bool = True
+    backend: Literal["cpu", "dali", "torch"] = "cpu"
+
+    @property
+    def cost(self) -> tuple[int, ...]:
+        """What settings are compared by: workers first, then memory, then what is unusual."""
+        return (
+            self.num_workers,
+            self.prefetch_factor,
+            self.worker_method == "process",
+            self.backend == "dali",
+            self.pin_memory,
+            self.persistent_workers,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON types."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        kind = {"thread": "thread", "process": "process"}[self.worker_method]
+        many = "es" if kind == "process" else "s"
+        workers = f"{self.num_workers} {kind}{many if self.num_workers != 1 else ''}"
+        parts = [
+            "no workers" if not self.num_workers else workers,
+            f"prefetch {self.prefetch_factor}" if self.num_workers else "",
+            "pinned" if self.pin_memory else "",
+            "DALI" if self.backend == "dali" else "",
+            "" if self.persistent_workers or not self.num_workers else "not persistent",
+        ]
+        return ", ".join(filter(None, parts))
