@@ -26,9 +26,11 @@ from fastdata.codecs.resize import Filter, Resize
 from fastdata.converters.fields import KINDS
 from fastdata.converters.job import Job
 from fastdata.converters.options import Container
+from fastdata.engine.workers import WorkerMethod
 from fastdata.schema import Codec
+from fastdata.steps.models import MODELS
 
-COMMANDS = ("pack", "info", "verify", "export")
+COMMANDS = ("pack", "info", "verify", "export", "profile")
 HEAVY = ("numpy", "torch", "cv2", "lmdb", "h5py", "PIL", "tqdm", "simplejpeg")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -123,6 +125,8 @@ def test_choices_are_those_of_the_options(listed: tuple[str, ...], literal: Any)
 def test_constants_are_those_of_the_library() -> None:
     assert choices.FIELD_KINDS == KINDS
     assert choices.MAX_PIXELS == MAX_PIXELS
+    assert tuple(MODELS) == choices.MODELS
+    assert ("auto", *typing.get_args(WorkerMethod)) == choices.WORKER_METHODS
 
 
 def test_pack_has_every_option_of_the_function_with_its_default() -> None:

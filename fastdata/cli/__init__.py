@@ -8,6 +8,8 @@
 ``info.py``     ``fastdata info``
 ``verify.py``   ``fastdata verify``
 ``export.py``   ``fastdata export``
+``profile.py``  ``fastdata profile``
+``target.py``   what is measured: dataset or script, transforms, step
 ==============  ==============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so
@@ -22,6 +24,7 @@ from fastdata import __version__
 from fastdata.cli.export import export_command
 from fastdata.cli.info import info_command
 from fastdata.cli.pack import pack_command
+from fastdata.cli.profile import profile_command
 from fastdata.cli.shell import Shell
 from fastdata.cli.verify import verify_command
 
@@ -35,6 +38,7 @@ __all__ = ["main"]
         "info": info_command,
         "verify": verify_command,
         "export": export_command,
+        "profile": profile_command,
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b

@@ -16,10 +16,14 @@ __all__ = [
     "CONTAINERS",
     "FIELD_KINDS",
     "FILTERS",
+    "MODELS",
     "RESIZES",
+    "WORKER_METHODS",
+    "parse_crop",
     "parse_field",
     "parse_size",
     "parse_slice",
+    "parse_workers",
 ]
 
 RESIZES: Final = ("short", "long", "exact", "crop", "none")
@@ -39,6 +43,8 @@ FIELD_KINDS: Final = (
     "array",
     "boxes",
 )
+MODELS: Final = ("resnet18", "resnet50", "vit_s")
+WORKER_METHODS: Final = ("auto", "thread", "process")
 MAX_PIXELS: Final = 178_956_970
 
 
@@ -49,6 +55,26 @@ def parse_size(value: object) -> int | tuple[int, int]:
         raise click.BadParameter(f"{value!r} is neither a number nor HEIGHTxWIDTH such as 224x320.")
     height, width = match.groups()
     return int(height) if width is None else (int(height), int(width))
+
+
+def parse_crop(value: object) -> int | tuple[int, int] | str:
+    """Parse ``none``, or a size above 0 as `parse_size` does."""
+    if str(value).strip().lower() == "none":
+        return "none"
+    size = value if isinstance(value, tuple) else parse_size(value)  # click converts twice
+    if min(size if isinstance(size, tuple) else (size,)) < 1:
+        raise click.BadParameter(f"{value!r} is no size: 1 or more.")
+    return size
+
+
+def parse_workers(value: object) -> int | str:
+    """Parse ``auto``, or a number of workers."""
+    text = str(value).strip().lower()
+    if text == "auto":
+        return text
+    if not (text.isascii() and text.isdigit()):
+        raise click.BadParameter(f"{value!r} is neither a number of workers, 0 or more, nor auto.")
+    return int(text)
 
 
 def parse_field(value: str | tuple[str, str]) -> tuple[str, str]:

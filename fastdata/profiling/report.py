@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 __all__ = ["Event", "Fix", "ProfileReport", "Stage", "StageName", "Stall"]
@@ -201,5 +203,26 @@ class ProfileReport:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON types."""
-        return asdict(self)
+        """Return it as plain JSON types; numbers that are nan or infinite, as None."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+    def __str__(self) -> str:
+        from fastdata.profiling.text import render_text
+
+        return render_text(self)
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can say of a value."""
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):  # NumPy's too
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else None
+    return str(value)

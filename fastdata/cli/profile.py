@@ -1,0 +1,143 @@
+"""``fastdata profile``: where does the time of training go?"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from fastdata.cli.choices import WORKER_METHODS, parse_workers
+from fastdata.cli.output import emit, emit_json, json_option, traceback_option
+from fastdata.cli.shell import DONE, Terminated
+from fastdata.cli.target import BATCH_SIZE, choose, loader_of, target_options, users_code
+from fastdata.errors import OptionError
+
+__all__ = ["profile_command"]
+
+_EPILOG = f"""\b
+Examples:
+  fastdata profile train.lmdb --model resnet50
+  fastdata profile train.lmdb --batch-size 128 --step-ms 42 --html report.html
+  fastdata profile train.py:build --json | jq -r .verdict
+
+\b
+TARGET is a dataset, or FILE.py:FUNCTION, a function of yours without arguments.  It
+returns a loader or dataset, or that and a step: `return loader, step`.  Any iterable of
+batches is a loader; a step is called with each batch, and is really run.  Of a dataset
+a shuffled loader is made, with batches of {BATCH_SIZE}.
+
+\b
+Exit codes: 0 done; 1 failed, e.g. no dataset, or an error in FUNCTION; 2 wrong usage;
+5 disk full; 130 Ctrl-C."""
+
+
+@click.command("profile", epilog=_EPILOG, short_help="Tell where the time of training goes.")
+@click.argument("target", metavar="TARGET")
+@click.option("--batch-size", type=click.IntRange(1), metavar="N", help=f"[default: {BATCH_SIZE}]")
+@target_options
+@click.option(
+    "--num-workers",
+    "--workers",
+    type=parse_workers,
+    metavar="N|auto",
+    help="Workers of the loader; 0 for none.  [default: auto]",
+)
+@click.option(
+    "--worker-method", type=click.Choice(WORKER_METHODS), help="What workers are.  [default: auto]"
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=30,
+    show_default=True,
+    metavar="S",
+    help="How long to measure, about.",
+)
+@click.option("--html", type=click.Path(), metavar="FILE", help="Also write an HTML page.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress; the verdict only.")
+@json_option
+@traceback_option
+def profile_command(
+    target: str,
+    batch_size: int | None,
+    num_workers: Any,
+    worker_method: Any,
+    seconds: float,
+    html: str | None,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Train on TARGET for a while, and tell whether that waits for data, and what would mend it."""
+    import fastdata
+
+    if not 0 < seconds < math.inf:  # click lets nan pass
+        raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
+    if html is not None:
+        from fastdata.profiling.page import check_page_path
+
+        check_page_path(html)  # before the time is spent
+    try:
+        chosen = choose(target, **options)
+        if not quiet:
+            for note in chosen.notes:
+                click.echo(f"fastdata: {note}", err=True)
+        with (
+            _loader(chosen, batch_size, num_workers, worker_method) as loader,
+            users_code(target) if chosen.is_script else contextlib.nullcontext(),
+        ):
+            report = fastdata.profile(
+                loader,
+                chosen.step,
+                seconds=seconds,
+                device=chosen.device,
+                progress=False if quiet else None,
+            )
+    except (KeyboardInterrupt, Terminated) as stop:
+        stop.args = ("Nothing was written.",)
+        raise
+    if html is not None:
+        from fastdata.profiling.page import write_page
+
+        write_page(report, html)
+    if as_json:
+        emit_json(report.to_json())
+    elif quiet:
+        from fastdata.profiling.figures import printable
+
+        emit(printable(report.verdict))
+    else:
+        from fastdata.profiling.text import render_text
+
+        emit(render_text(report, ascii_only=not _shows_blocks()))
+    if html is not None and not quiet:
+        click.echo(f"fastdata: the page is {html}", err=True)
+    return DONE
+
+
+@contextlib.contextmanager
+def _loader(target: Any, *options: Any) -> Iterator[Any]:
+    """Make a target's loader, and end its workers."""
+    batch_size, num_workers, worker_method = options
+    loader = loader_of(
+        target, batch_size=batch_size, num_workers=num_workers, worker_method=worker_method
+    )
+    try:
+        yield loader
+    finally:
+        close = getattr(loader, "close", None)
+        if callable(close):
+            close()
+
+
+def _shows_blocks() -> bool:
+    """Return whether standard output can show the characters of bars."""
+    try:
+        "█".encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

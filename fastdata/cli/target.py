@@ -1,0 +1,301 @@
+"""What a command measures: a dataset or a user's script, with which transforms and step.
+
+Shared by the commands that run training steps.  `choose` turns their arguments into a `Target`;
+`loader_of` makes its loader; `users_code` says whose error it is when a script fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+
+from fastdata.cli.choices import MODELS, parse_crop
+from fastdata.errors import FastdataError, OptionError
+
+__all__ = ["Target", "choose", "loader_of", "target_options", "users_code"]
+
+CROP = 224
+BATCH_SIZE = 256
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to measure.
+
+    Attributes
+    ----------
+    name : str
+        As it was given.
+    data : path, dataset, loader or iterable
+    is_dataset : bool
+        Whether `data` needs a loader to be made; else it is one.
+    is_script : bool
+        Whether `data` and perhaps `step` are of a user's function.
+    transform : tuple of transforms
+        For a packed dataset given by its path; else empty.
+    step : callable or None
+        What is done with a batch.
+    device : str or None
+        Where steps run; None where a script decides.
+    notes : tuple of str
+        What was chosen for the user, to be said.
+    """
+
+    name: str
+    data: Any
+    is_dataset: bool
+    is_script: bool = False
+    transform: tuple[Any, ...] = ()
+    step: Callable[[Any], Any] | None = None
+    device: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def target_options(command: _Command) -> _Command:
+    """Add ``--model``, ``--step-ms``, ``--crop`` and ``--device``, which `choose` takes."""
+    for option in (
+        click.option(
+            "--device", metavar="NAME", help="Where steps run.  [default: cuda, else cpu]"
+        ),
+        click.option(
+            "--crop",
+            type=parse_crop,
+            metavar="N|HxW|none",
+            help="Of a dataset by its path: random resized crops of this size, and flips; none "
+            f"takes images as they are.  [default: {CROP} where images are larger, else none]",
+        ),
+        click.option(
+            "--step-ms",
+            type=click.FloatRange(0, min_open=True),
+            metavar="MS",
+            help="The step is a wait of so many milliseconds.",
+        ),
+        click.option(
+            "--model",
+            type=click.Choice(MODELS),
+            help="The step is a training step of this model.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def choose(
+    target: str,
+    *,
+    model: str | None = None,
+    step_ms: float | None = None,
+    crop: int | tuple[int, int] | Literal["none"] | None = None,
+    device: str | None = None,
+) -> Target:
+    """Return what a command line asks for.
+
+    Parameters
+    ----------
+    target : str
+        A dataset's path, as `fastdata.open` takes it, or ``FILE.py:FUNCTION``.  What exists as a
+        file is a path.
+    model, step_ms
+        The step; not both.  Of a script, in place of its own.
+    crop
+        Size of the crop, "none", or None for what suits the images.
+    device : str, optional
+
+    Raises
+    ------
+    OptionError
+        If options contradict each other, or the target, or there is no such device.
+    DatasetNotFoundError, FormatError, ShardCorruptError
+        If there is no sound dataset.
+    click.ClickException
+        If the script raises something.
+    """
+    from fastdata.steps import is_script
+
+    if model is not None and step_ms is not None:
+        raise OptionError("--model and --step-ms are two steps: give one of them")
+    place = _device(device)
+    if is_script(target) and not os.path.exists(target):
+        return _of_script(target, _step(model, step_ms, place), crop, place if device else None)
+    step = _step(model, step_ms, place)
+    transform, notes = _transform(target, crop)
+    if step is None:
+        notes += ("no step: only the loader is measured; --model or --step-ms gives one",)
+    return Target(target, target, True, False, transform, step, place, notes)
+
+
+def _of_script(
+    target: str, step: Callable[[Any], Any] | None, crop: object, device: str | None
+) -> Target:
+    from fastdata.steps import run_script
+
+    if crop is not None:
+        raise OptionError(
+            f"--crop is for a dataset by its path: {target} has transforms of its own"
+        )
+    with users_code(target):
+        data, own = run_script(target)
+    notes: tuple[str, ...] = ()
+    if step is not None and own is not None:
+        notes = (f"the step is {step}, in place of {target}'s own",)
+    elif step is None and own is None:
+        notes = (
+            f"{target} returns no step: only the loader is measured; "
+            "--model or --step-ms gives one",
+        )
+    return Target(target, data, _is_dataset(data), True, (), step or own, device, notes)
+
+
+def _is_dataset(data: Any) -> bool:
+    """Return whether samples come out of `data`, or it is a path; not whether it is a loader."""
+    from torch.utils.data import Dataset
+
+    from fastdata.engine.tasks import is_packed
+
+    if isinstance(data, (list, tuple)):
+        return bool(data) and all(isinstance(part, (str, os.PathLike)) for part in data)
+    return (
+        isinstance(data, (str, os.PathLike, Dataset))
+        or is_packed(data)
+        or hasattr(data, "__getitem__")
+    )
+
+
+def _device(name: str | None) -> str:
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise OptionError(f"--device is cpu, cuda or cuda:N, not {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"--device is cpu, cuda or cuda:N, not {name!r}")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= there:
+        raise OptionError(f"--device {name}: torch finds {there} CUDA devices here; cpu is there")
+    return name
+
+
+def _step(model: str | None, step_ms: float | None, device: str) -> Callable[[Any], Any] | None:
+    from fastdata.steps import ReferenceStep, SleepStep
+
+    if model is not None:
+        return ReferenceStep(model, device)
+    return None if step_ms is None else SleepStep(step_ms / 1e3)
+
+
+def _transform(
+    path: str, crop: int | tuple[int, int] | Literal["none"] | None
+) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+    """Return transforms for a dataset's images, and what to say of them."""
+    from fastdata.summary import summarise
+    from fastdata.transforms import RandomHorizontalFlip, RandomResizedCrop
+
+    images = [field for field in summarise(path)["fields"] if field["kind"] == "image"]
+    if crop == "none" or not images:
+        return (), ()
+    notes: tuple[str, ...] = ()
+    if crop is None:
+        height, width = (
+            max(field[side]["max"] for field in images) for side in ("height", "width")
+        )
+        if max(height, width) <= CROP:
+            return (), ()
+        crop = CROP
+        notes = (
+            f"images are up to {height}x{width}: batches are random resized crops of {CROP}, "
+            "and flips; --crop takes another size, or none",
+        )
+    return (RandomResizedCrop(crop), RandomHorizontalFlip()), notes
+
+
+def loader_of(
+    target: Target,
+    *,
+    batch_size: int | None = None,
+    num_workers: int | Literal["auto"] | None = None,
+    worker_method: Literal["auto", "thread", "process"] | None = None,
+) -> Any:
+    """Return the loader of a target: its own, or one that is made, shuffled.
+
+    Options that are None are the defaults: batches of `BATCH_SIZE`, one worker a core.
+
+    Raises
+    ------
+    OptionError
+        If an option is given for a loader that is there already.
+    """
+    given = {
+        "--batch-size": batch_size,
+        "--workers": num_workers,
+        "--worker-method": worker_method,
+    }
+    if not target.is_dataset:
+        for name, value in given.items():
+            if value is not None:
+                raise OptionError(
+                    f"{name} is for a dataset, but {target.name} returns a loader, which has its "
+                    "own: leave the option out, or return the dataset"
+                )
+        return target.data
+    import torch
+    from torch.utils.data import IterableDataset
+
+    import fastdata
+
+    options: dict[str, Any] = {}
+    if target.transform:
+        options["transform"] = target.transform
+    if target.device is not None and torch.device(target.device).type != "cpu":
+        options["device"] = target.device
+    if worker_method is not None:
+        options["worker_method"] = worker_method
+    return fastdata.loader(
+        target.data,
+        batch_size=BATCH_SIZE if batch_size is None else batch_size,
+        shuffle=not isinstance(target.data, IterableDataset),
+        num_workers="auto" if num_workers is None else num_workers,
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def users_code(target: str) -> Iterator[None]:
+    """Say of an error that it is the script's: nobody should report it to fastdata.
+
+    What fastdata and the system say of themselves stays as it is.
+    """
+    try:
+        yield
+    except (FastdataError, OSError, click.ClickException):
+        raise
+    except (Exception, SystemExit) as error:
+        # An error of a worker process comes with its traceback as text; its last line says it.
+        said = (str(error).strip().splitlines() or [""])[-1]
+        name = type(error).__name__
+        text = said if said.startswith(f"{name}:") else f"{name}: {said}" if said else name
+        raise click.ClickException(
+            f"{target} raised {text}{_place(error)}. --traceback shows all of it."
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost line that is the user's, empty where there is none."""
+    ours = str(Path(__file__).resolve().parents[1])
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if "site-packages" in frame.filename or frame.filename.startswith(("<", ours)):
+            continue
+        if Path(frame.filename).is_file() and f"{os.sep}lib{os.sep}python" not in frame.filename:
+            return f" at {frame.filename}:{frame.lineno}, in {frame.name}"
+    return ""
