@@ -104,7 +104,7 @@ def _title(event: Event, first: float) -> str:
 def _ticks(length: float) -> Iterable[Tick]:
     """Mark 0 and multiples of 1, 2 or 5 times a power of ten, `TICKS` at most after it."""
     power = 10.0 ** math.floor(math.log10(length / TICKS))
-    step = next(m * power for m in (1, 2, 5, 10, 20) if length / (m * power) <= TICKS)
+    step = next(m * power for m in (1, 2, 5, 10, 20) if length / (m * power) <= TICKS + 1e-9)
     for count in range(math.floor(length / step + 1e-9) + 1):
         text = "0" if not count else f"{count * step * 1e3:,.10g}"
         yield Tick(percent(count * step / length), text)
