@@ -3,6 +3,7 @@
 #   repo                          the repository's folder
 #   ensure_environment dev,jpeg   a Python environment with fastdata and those extras; sets $python,
 #                                 and $compiler to a C compiler that works, empty if there is none
+#   ensure_chromium               a browser, if it can be had; then the tests demand it
 #   use_python_as_it_is PYTHON    that Python, in which nothing is installed; sets $python and
 #                                 $compiler, and PYTHONPATH so that it finds this fastdata
 #   require_compiled_library         has the tests demand the compiled library, where $compiler is one
@@ -15,6 +16,7 @@
 #                     used and what is missing is installed there; if not, .venv is made with it.
 #   FASTDATA_VENV     where the environment is made instead of .venv
 #   FASTDATA_DALI     0 does without DALI, which takes 1 GB
+#   FASTDATA_CHROMIUM 0 does without Chromium, which takes 400 MB
 #   CC                the C compiler to use instead of the first of cc, gcc and clang that works
 #
 # Nothing here costs more than a moment once the environment is there: a stamp in it records the
@@ -223,6 +225,39 @@ ensure_dali() {
         fi
     fi
     if [[ $(<"$stamp") == has* ]]; then export FASTDATA_REQUIRE_DALI=1; fi
+}
+
+# After ensure_environment.  HTML pages are tested in it.  Where it cannot be had, those tests are
+# skipped.
+ensure_chromium() {
+    local stamp=$venv/.fastdata-lacks-chromium
+    [[ ${FASTDATA_CHROMIUM:-1} != 0 ]] || return 0
+    if ! has_chromium && [[ ! -f $stamp ]]; then
+        if is_root_with_apt; then
+            say "Installing Chromium (apt), to test HTML pages in (400 MB; FASTDATA_CHROMIUM=0 does without)"
+            apt_install chromium || true
+            has_chromium || say "apt could not install a Chromium that works (.cache/apt.log):" \
+                "tests of HTML pages are skipped. To try again: rm $stamp"
+        else
+            say "Chromium is not here, and only root can install it (sudo apt install chromium):" \
+                "tests of HTML pages are skipped."
+        fi
+        has_chromium || : >"$stamp" # not tried, or said, again each time
+    fi
+    if has_chromium; then export FASTDATA_REQUIRE_CHROMIUM=1; fi
+}
+
+# Whether the browser that tests/browser.py would take works.
+has_chromium() {
+    local name
+    for name in chromium chromium-browser google-chrome; do
+        # Run it: on Ubuntu the name may be a script that asks for a snap.
+        if command -v "$name" >/dev/null; then
+            "$name" --version >/dev/null 2>&1
+            return
+        fi
+    done
+    return 1
 }
 
 # use_python_as_it_is PYTHON: for machines without a network.  Sets $python and $compiler.  Where this

@@ -10,6 +10,7 @@
 ``export.py``   ``fastdata export``
 ``profile.py``  ``fastdata profile``
 ``target.py``   what is measured: dataset or script, transforms, step
+``users.py``    errors of a user's script, told as such
 ==============  ==============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so

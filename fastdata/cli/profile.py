@@ -13,7 +13,8 @@ import click
 from fastdata.cli.choices import WORKER_METHODS, parse_workers
 from fastdata.cli.output import emit, emit_json, json_option, traceback_option
 from fastdata.cli.shell import DONE, Terminated
-from fastdata.cli.target import BATCH_SIZE, choose, loader_of, target_options, users_code
+from fastdata.cli.target import BATCH_SIZE, choose, loader_of, target_options
+from fastdata.cli.users import users_code
 from fastdata.errors import OptionError
 
 __all__ = ["profile_command"]

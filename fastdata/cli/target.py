@@ -1,25 +1,23 @@
 """What a command measures: a dataset or a user's script, with which transforms and step.
 
 Shared by the commands that run training steps.  `choose` turns their arguments into a `Target`;
-`loader_of` makes its loader; `users_code` says whose error it is when a script fails.
+`loader_of` makes its loader.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
 
 from fastdata.cli.choices import MODELS, parse_crop
-from fastdata.errors import FastdataError, OptionError
+from fastdata.cli.users import users_code
+from fastdata.errors import OptionError
 
-__all__ = ["Target", "choose", "loader_of", "target_options", "users_code"]
+__all__ = ["Target", "choose", "loader_of", "target_options"]
 
 CROP = 224
 BATCH_SIZE = 256
@@ -268,34 +266,3 @@ def loader_of(
         num_workers="auto" if num_workers is None else num_workers,
         **options,
     )
-
-
-@contextlib.contextmanager
-def users_code(target: str) -> Iterator[None]:
-    """Say of an error that it is the script's: nobody should report it to fastdata.
-
-    What fastdata and the system say of themselves stays as it is.
-    """
-    try:
-        yield
-    except (FastdataError, OSError, click.ClickException):
-        raise
-    except (Exception, SystemExit) as error:
-        # An error of a worker process comes with its traceback as text; its last line says it.
-        said = (str(error).strip().splitlines() or [""])[-1]
-        name = type(error).__name__
-        text = said if said.startswith(f"{name}:") else f"{name}: {said}" if said else name
-        raise click.ClickException(
-            f"{target} raised {text}{_place(error)}. --traceback shows all of it."
-        ) from error
-
-
-def _place(error: BaseException) -> str:
-    """Return the innermost line that is the user's, empty where there is none."""
-    ours = str(Path(__file__).resolve().parents[1])
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if "site-packages" in frame.filename or frame.filename.startswith(("<", ours)):
-            continue
-        if Path(frame.filename).is_file() and f"{os.sep}lib{os.sep}python" not in frame.filename:
-            return f" at {frame.filename}:{frame.lineno}, in {frame.name}"
-    return ""
