@@ -227,14 +227,19 @@ def test_the_step_may_be_a_wait(seen: Seen, small: Path) -> None:
 def test_the_loader_is_closed_also_after_an_error(
     monkeypatch: pytest.MonkeyPatch, small: Path
 ) -> None:
-    # The fixture that looks for threads left behind would see its workers.
+    seen: list[Any] = []
+
     def profile(loader: Any, step: Any, **options: Any) -> None:
         next(iter(loader))
+        seen.append(loader)  # so that it does not end by itself
+        close = loader.close
+        monkeypatch.setattr(loader, "close", lambda: (seen.append("closed"), close()))
         raise OptionError("enough")
 
     monkeypatch.setitem(vars(fastdata), "profile", profile)
     result = run("profile", small, "--workers", 2, "--batch-size", 2)
     assert (result.exit_code, "enough" in result.stderr) == (2, True)
+    assert seen[1:] == ["closed"]
 
 
 # -- scripts --------------------------------------------------------------------------

@@ -189,9 +189,10 @@ def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
 
 def test_figures_have_units_and_unknown_ones_have_none() -> None:
     assert [milliseconds(value) for value in (0.0306, NAN)] == ["30.6 ms", "n/a"]
-    assert [share(value) for value in (0.38, 0.004, 0.0, 1.0, NAN)] == [
+    assert [share(value) for value in (0.38, 0.004, 0.0001, 0.0, 1.0, NAN)] == [
         "38%",
         "0.4%",
+        "<0.1%",
         "0%",
         "100%",
         "n/a",

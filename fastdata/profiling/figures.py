@@ -83,6 +83,8 @@ def share(value: float) -> str:
     """Return a share, 0 to 1, in percent."""
     if not math.isfinite(value):
         return UNKNOWN
+    if 0 < value < 0.0005:
+        return "<0.1%"
     return f"{value:.1%}" if 0 < abs(value) < 0.0995 else f"{value:.0%}"
 
 
