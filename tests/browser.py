@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -77,31 +79,39 @@ class Browser:
 
     def __call__(self, page: Path, *options: str) -> tuple[str, list[str]]:
         """Open a page; return its DOM as it then is, and what was written to the console."""
-        done = subprocess.run(
-            [
-                self.program,
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--hide-scrollbars",
-                "--no-first-run",
-                "--enable-logging=stderr",
-                f"--user-data-dir={self.folder / 'profile'}",
-                "--window-size=1280,2000",
-                *options,
-                "--dump-dom",
-                page.as_uri(),
-            ],
-            capture_output=True,
+        command = [
+            self.program,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--no-first-run",
+            "--enable-logging=stderr",
+            f"--user-data-dir={self.folder / 'profile'}",
+            "--window-size=1280,2000",
+            *options,
+            "--dump-dom",
+            page.as_uri(),
+        ]
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            timeout=90,
             # Not the user's own settings, or a session bus.
             env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8"},
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+            start_new_session=True,
+        ) as process:
+            try:
+                dom, said = process.communicate(timeout=90)
+            finally:
+                # It is a dozen processes; one that hangs leaves none of them behind.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, said[-2000:]
+        return dom, [line for line in said.splitlines() if "CONSOLE" in line]
 
     def measure(self, page: Path, *options: str, width: int = 1280) -> dict[str, Any]:
         """Return what `MEASURE` finds in a copy of a page, which may run it."""
