@@ -106,8 +106,11 @@ class _Describer:
         if self._parts > MAX_PARTS:
             raise UndescribableError(f"{where}: more than {MAX_PARTS:,} objects hang together")
         kind = type(value)
-        if value is None or kind in (bool, int, str):
+        if value is None or kind in (bool, int):
             return value
+        if kind is str:
+            # A path may hold bytes that are no text.
+            return value if value.isascii() else {"str": ascii(value)}
         if kind in (float, complex):
             return {kind.__name__: repr(value)}
         if kind in (bytes, bytearray):
@@ -165,9 +168,7 @@ class _Describer:
 
     def _tensor(self, value: torch.Tensor, where: str) -> Any:
         if value.device.type != "cpu" or value.layout != torch.strided:
-            raise UndescribableError(
-                f"{where} is a tensor on {value.device}, not plain host memory"
-            )
+            raise UndescribableError(f"{where} is a tensor on {value.device}, or a sparse one")
         plain = value.detach().contiguous().view(-1)
         return {
             "tensor": list(value.shape),

@@ -93,7 +93,7 @@ def save(key: Key, result: TuningResult) -> Path | None:
         "work": key.work,
         "result": replace(result, machine=key.machine).to_json(),
     }
-    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=1) + "\n"  # in ASCII, as a path may be no text
     scratch = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
