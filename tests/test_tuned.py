@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,6 +29,7 @@ from fastdata import assembly
 from fastdata import transforms as T  # noqa: N812
 from fastdata.assembly import LoaderOptions
 from fastdata.engine.cores import default_workers
+from fastdata.engine.memory import limit_bytes
 from fastdata.formats.digest import canonical_json
 from fastdata.native.library import compiled
 from fastdata.tuning import describing, kept, store
@@ -159,6 +161,7 @@ if __name__ == "__main__":
 
 SAVE = """
 import sys
+import threading
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import train, test_tuned
 _, options = test_tuned.options_of(sys.argv[3], batch_size=4, transform=[
@@ -700,3 +703,49 @@ def test_more_bytes_than_are_worth_hashing_are_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(describing, "MAX_BYTES", 100)
     with pytest.raises(UndescribableError, match="would have to be hashed"):
         describe([np.zeros(10), np.zeros(10)])
+
+
+def test_globals_without_a_description_count_by_their_type() -> None:
+    source = "def f(x):\n    with lock: return x"
+    first, second = (function(source, lock=threading.Lock()) for _ in range(2))
+    assert describe(first) == describe(second) != describe(function(source, lock=Squares()))
+
+
+# -- the machine ------------------------------------------------------------------------------
+
+
+def test_gpus_are_told_by_the_drivers_files_without_starting_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "DRIVER", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: pytest.fail("CUDA was started"))
+    assert keys._gpus()["names"] == []
+    for number, name in enumerate(("NVIDIA B", "NVIDIA A")):
+        folder = tmp_path / "gpus" / f"0000:0{number}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(f"Model: \t\t {name}\nIRQ:   \t\t 4\n")
+    (tmp_path / "version").write_text("NVRM version: 550.1\nGCC version: 12\n")
+    found = keys._gpus()
+    assert (found["names"], found["driver"]) == (["NVIDIA A", "NVIDIA B"], "NVRM version: 550.1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert keys._gpus() is None
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"memory.max": "max"}, None),
+        ({"memory.max": "1048576"}, 2**20),
+        ({"memory/memory.limit_in_bytes": "1048576"}, 2**20),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+)
+def test_the_memory_limit_is_the_containers(
+    tmp_path: Path, files: dict[str, str], expected: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert limit_bytes(tmp_path) == expected
