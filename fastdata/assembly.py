@@ -47,8 +47,12 @@ from fastdata.sampling import (
 )
 from fastdata.transforms.pipeline import Pipeline, Transform
 from fastdata.transforms.pixel import ToDtype
+from fastdata.tuning.kept import settle
 
 __all__ = ["LoaderOptions", "foreign_loader", "packed_loader"]
+
+DEFAULT_PREFETCH = 2
+"""Batches made ahead where nothing says otherwise, as in a stock `DataLoader`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +72,7 @@ class LoaderOptions:
     transform: Transform | Sequence[Transform] | None
     num_workers: int | Literal["auto"]
     worker_method: Literal["auto", "thread", "process"]
-    prefetch_factor: int
+    prefetch_factor: int | Literal["auto"]
     persistent_workers: bool
     multiprocessing_context: str | BaseContext | None
     pin_memory: bool | Literal["auto"]
@@ -96,7 +100,8 @@ class LoaderOptions:
         _check_choice("pin_memory", self.pin_memory, ("auto", True, False))
         if self.num_workers != "auto":
             _check_int("num_workers", self.num_workers, 0, '"auto" or ')
-        _check_int("prefetch_factor", self.prefetch_factor, 1)
+        if self.prefetch_factor != "auto":
+            _check_int("prefetch_factor", self.prefetch_factor, 1, '"auto" or ')
         _check_int("batch_size", self.batch_size, 1)
         self._check_order()
         self._check_cache()
@@ -111,6 +116,11 @@ class LoaderOptions:
     def workers(self) -> int:
         """How many workers."""
         return default_workers() if self.num_workers == "auto" else self.num_workers
+
+    @property
+    def prefetched(self) -> int:
+        """How many batches are made ahead."""
+        return DEFAULT_PREFETCH if self.prefetch_factor == "auto" else self.prefetch_factor
 
     @property
     def pinned(self) -> bool:
@@ -211,7 +221,8 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
 
 
 def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
-    """Return who makes the batches."""
+    """Return who makes the batches, as tuned where that is asked for."""
+    options = settle(work.dataset, options)
     by, target, pinned = _by(options, work), options.target, options.pinned
     if options.backend == "dali":
         from fastdata.backends.dali import DaliBackend
@@ -240,7 +251,7 @@ def _by(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
     return WorkerOptions(
         options.workers,
         method,
-        options.prefetch_factor,
+        options.prefetched,
         options.persistent_workers,
         options.multiprocessing_context,
     )
@@ -296,6 +307,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         others["batch_sampler"] = options.batch_sampler
     if options.multiprocessing_context is not None:
         others["multiprocessing_context"] = options.multiprocessing_context
+    options = settle(data, options)
     loader = stock_loader(
         data,
         batch_size=options.batch_size,
@@ -303,7 +315,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         drop_last=options.drop_last,
         seed=options.seed,
         num_workers=options.workers,
-        prefetch_factor=options.prefetch_factor,
+        prefetch_factor=options.prefetched,
         persistent_workers=options.persistent_workers,
         pin_memory=options.pinned,
         sampler=options.sampler,

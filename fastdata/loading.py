@@ -43,7 +43,7 @@ def loader(
     transform: Transform | Sequence[Transform] | None = None,
     num_workers: int | Literal["auto"] = "auto",
     worker_method: Literal["auto", "thread", "process"] = "auto",
-    prefetch_factor: int = 2,
+    prefetch_factor: int | Literal["auto"] = "auto",
     persistent_workers: bool = True,
     multiprocessing_context: str | BaseContext | None = None,
     pin_memory: bool | Literal["auto"] = "auto",
@@ -89,8 +89,12 @@ def loader(
         they arrive; on the CPU that is in the calling thread.
     num_workers : int or "auto"
         Threads or processes that make batches (worker processes of a stock
-        DataLoader); 0 makes them in the calling thread.  "auto": one a core that
-        this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
+        DataLoader); 0 makes them in the calling thread.  "auto": what
+        ``fastdata tune-workers`` has found for this dataset, these transforms and this
+        machine, if it is kept and nothing of it has changed; it then also decides what
+        else is "auto" of `worker_method`, `prefetch_factor`, `pin_memory` and
+        `backend`, and says so at INFO (``docs/tuned_settings.md``).  Otherwise one a
+        core that this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
         Batches are the same, bit for bit, whatever the number and method.
     worker_method : {"auto", "thread", "process"}
         For packed data.  Threads share everything and start at once.
@@ -100,9 +104,9 @@ def loader(
         that lock for 5 us an image; else processes, where they are forked or
         callables ask for them, and more than one
         (`fastdata.engine.workers.choose_method`).
-    prefetch_factor : int
+    prefetch_factor : int or "auto"
         Batches made ahead of the one that is waited for (of a stock
-        DataLoader: for each worker).
+        DataLoader: for each worker).  "auto": 2, unless a tuned result says otherwise.
     persistent_workers : bool
         Whether workers outlive an epoch; they then begin the next one while
         the last batches of this one are in use.
@@ -111,7 +115,8 @@ def loader(
         default as `multiprocessing` does.
     pin_memory : bool or "auto"
         Whether images are put into pinned memory, for fast copies to a GPU.
-        "auto": where there is CUDA; without it there is none to pin for.
+        "auto": where there is CUDA, unless a tuned result says otherwise; without CUDA
+        there is none to pin for.
     device : torch.device or str, optional
         Where batches arrive, one ahead of the one in use: a GPU copies it, and
         does what is done there, while it computes with the one before
@@ -128,7 +133,7 @@ def loader(
         (``docs/dali.md``).  `num_workers` is then the number of its threads, 1 or more.
         Callables among the transforms, worker processes, `cache` and `decoder` are for
         "cpu".
-        "auto" is "cpu", until something measures where DALI is faster.
+        "auto" is "cpu", unless a tuned result says that DALI was faster here.
     cache : {None, "ram", "device"}
         For packed data.  "ram": the packed bytes are copied, in the first epoch, to
         memory of the host that stays, page-locked where there is CUDA; for disks that

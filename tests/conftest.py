@@ -84,6 +84,15 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def tuned_results_of_tests_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tuned results in a folder of the tests', also those of their child processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FASTDATA_TUNED_DIR", str(tmp_path_factory.mktemp("tuned")))
+        patch.delenv("FASTDATA_TUNED", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def ctrl_c_is_an_interrupt() -> Iterator[None]:
     """Have Python's own handler of SIGINT, which a shell's background job starts without."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

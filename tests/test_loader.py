@@ -537,7 +537,7 @@ def test_repr_tells_what_is_loaded() -> None:
         ({"batch_size": 0}, "batch_size is an int from 1 up, not 0"),
         ({"num_workers": -1}, 'num_workers is "auto" or an int from 0 up, not -1'),
         ({"num_workers": "all"}, 'num_workers is "auto" or an int from 0 up'),
-        ({"prefetch_factor": 0}, "prefetch_factor is an int from 1 up"),
+        ({"prefetch_factor": 0}, 'prefetch_factor is "auto" or an int from 1 up'),
         ({"pin_memory": "yes"}, "pin_memory is one of 'auto', True, False"),
         ({"dtype": torch.int32}, "floating torch.dtype"),
         ({"sampler": [1], "shuffle": True}, "shuffle and sampler: one of them decides the order"),

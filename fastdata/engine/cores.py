@@ -11,7 +11,7 @@ import math
 import os
 from pathlib import Path
 
-__all__ = ["MAX_WORKERS", "available_cores", "default_workers"]
+__all__ = ["MAX_WORKERS", "available_cores", "cpu_quota", "default_workers", "local_processes"]
 
 MAX_WORKERS = 16
 """Most workers that "auto" takes.
@@ -33,24 +33,28 @@ def available_cores(cgroup: Path = CGROUP) -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS
         cores = os.cpu_count() or 1
-    quota = _quota(cgroup)
+    quota = cpu_quota(cgroup)
     return max(1, min(cores, math.ceil(quota)) if quota else cores)
 
 
 def default_workers() -> int:
-    """Return the number of workers that ``num_workers="auto"`` means.
+    """Return the number of workers that ``num_workers="auto"`` means where nothing was tuned.
 
     One a core, since the training loop mostly waits for its device; shared
     out over the processes that torchrun started here (``LOCAL_WORLD_SIZE``);
     at most `MAX_WORKERS`.
     """
+    return max(1, min(available_cores() // local_processes(), MAX_WORKERS))
+
+
+def local_processes() -> int:
+    """Return how many processes torchrun started on this machine, 1 without it."""
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    processes = int(local) if local.isdigit() else 1
-    return max(1, min(available_cores() // max(processes, 1), MAX_WORKERS))
+    return max(1, int(local)) if local.isdigit() else 1
 
 
-def _quota(cgroup: Path) -> float | None:
-    """Return the CPU quota in cores, None where there is none."""
+def cpu_quota(cgroup: Path = CGROUP) -> float | None:
+    """Return the cgroup's CPU quota in cores, None where there is none."""
     try:
         limit, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -8,7 +8,7 @@ import psutil
 import torch
 from tqdm import tqdm
 
-__all__ = ["available_bytes", "available_on", "in_words"]
+__all__ = ["available_bytes", "available_on", "in_words", "limit_bytes"]
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -37,6 +37,20 @@ def available_bytes(cgroup: Path = CGROUP) -> int:
             continue
         return max(0, min(machine, most - used + _entry(cgroup / statistics, cached)))
     return machine
+
+
+def limit_bytes(cgroup: Path = CGROUP) -> int | None:
+    """Return the memory limit of the cgroup, version 2 or 1; None where there is none.
+
+    A limit of more than the machine has, as version 1 writes for none, is none.
+    """
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            most = int((cgroup / limit).read_text())
+        except (OSError, ValueError):  # no such version, or "max": no limit
+            continue
+        return most if most < psutil.virtual_memory().total else None
+    return None
 
 
 def available_on(device: torch.device) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from fastdata.tuning.settings import Settings
@@ -96,6 +96,8 @@ class TuningResult:
         Whether the data was in the page cache when measuring began.
     machine : dict
         What it was measured on: see `fastdata.tuning.key`.
+    notes : tuple of str
+        What a reader has to know of how it was measured.
     """
 
     settings: Settings
@@ -109,3 +111,75 @@ class TuningResult:
     complete: bool = True
     cache_state: str = "warm"
     machine: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON types; `from_json` builds the same from them."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+    @classmethod
+    def from_json(cls, entry: Any) -> TuningResult:
+        """Build a result from `to_json`'s.
+
+        Raises
+        ------
+        ValueError
+            If it is not the JSON of a result.
+        """
+        try:
+            values = _fields(cls, entry)
+            demand = values["demand"]
+            values["settings"] = Settings.from_json(values["settings"])
+            values["demand"] = None if demand is None else _demand(demand)
+            values["trained"] = _rate(values["trained"])
+            values["trials"] = tuple(_trial(trial) for trial in values["trials"])
+            for name in ("advice", "notes"):
+                values[name] = tuple(str(line) for line in values[name])
+            if type(values["batch_size"]) is not int or values["batch_size"] < 1:
+                raise ValueError(f"batch_size is {values['batch_size']!r}")
+            if not isinstance(values["machine"], dict):
+                raise ValueError(f"machine is {values['machine']!r:.200}")
+            return cls(**values)
+        except (TypeError, LookupError, AttributeError) as error:
+            raise ValueError(f"this is not a tuning result: {error}") from error
+
+
+def _demand(entry: Any) -> Demand:
+    values = _fields(Demand, entry)
+    rate = _rate(values["rate"])
+    if rate is None:
+        raise ValueError("a demand has a rate")
+    return Demand(rate, str(values["step"]))
+
+
+def _trial(entry: Any) -> Trial:
+    values = _fields(Trial, entry)
+    values["settings"] = Settings.from_json(values["settings"])
+    values["supply"] = _rate(values["supply"])
+    return Trial(**values)
+
+
+def _rate(entry: Any) -> Rate | None:
+    if entry is None:
+        return None
+    values = _fields(Rate, entry)
+    windows = tuple(float(window) for window in values.pop("windows"))
+    return Rate(**{name: float(value) for name, value in values.items()}, windows=windows)
+
+
+def _fields(kind: Any, entry: Any) -> dict[str, Any]:
+    """Return a copy of an entry that has exactly the fields of a dataclass."""
+    names = {item.name for item in fields(kind)}
+    if not isinstance(entry, dict) or set(entry) != names:
+        raise ValueError(f"these are not the fields of a {kind.__name__}: {entry!r:.200}")
+    return dict(entry)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with its tuples as lists, as JSON has no others."""
+    if isinstance(value, dict):
+        return {name: _plain(content) for name, content in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(content) for content in value]
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 __all__ = ["Settings"]
@@ -46,6 +46,32 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Settings:
+        """Build it from `to_json`'s result.
+
+        Raises
+        ------
+        ValueError
+            If these are not settings, or out of any range.
+        """
+        names = {item.name for item in fields(cls)}
+        if not isinstance(entry, dict) or set(entry) != names:
+            raise ValueError(f"these are not settings: {entry!r:.200}")
+        for name, least in (("num_workers", 0), ("prefetch_factor", 1)):
+            if type(entry[name]) is not int or entry[name] < least:
+                raise ValueError(f"{name} is an int from {least} up, not {entry[name]!r}")
+        for name in ("pin_memory", "persistent_workers"):
+            if type(entry[name]) is not bool:
+                raise ValueError(f"{name} is true or false, not {entry[name]!r}")
+        for name, choices in (
+            ("worker_method", ("thread", "process")),
+            ("backend", ("cpu", "dali", "torch")),
+        ):
+            if entry[name] not in choices:
+                raise ValueError(f"{name} is one of {', '.join(choices)}, not {entry[name]!r}")
+        return cls(**entry)
 
     def __str__(self) -> str:
         kind = {"thread": "thread", "process": "process"}[self.worker_method]

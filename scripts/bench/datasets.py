@@ -219,6 +219,23 @@ class Datasets:
         return self.made(f"{mode}.beton", options, write)
 
 
+def mnist_like(work: Path, samples: int) -> Path:
+    """Return grey images of 28 x 28, raw in an LMDB: seeded noise, as pixels are only moved."""
+    import fastdata
+
+    path = work / f"noise_28_{samples}.lmdb"
+    if not path.exists():  # a file that is there is whole
+        say(f"making {path}")
+        work.mkdir(parents=True, exist_ok=True)
+        generator = np.random.default_rng(0)
+        images = (
+            (generator.integers(0, 256, (28, 28, 1), np.uint8), index % 10)
+            for index in range(samples)
+        )
+        fastdata.pack(images, path, codec="raw", resize="none", channels=1)
+    return path
+
+
 def write_tars(files: Path, folder: Path) -> None:
     """Write class folders of JPEG files as WebDataset's tar shards, in random order."""
     paths = list_images(files)
