@@ -96,6 +96,8 @@ class TuningResult:
         Whether the data was in the page cache when measuring began.
     machine : dict
         What it was measured on: see `fastdata.tuning.key`.
+    notes : tuple of str
+        What a reader has to know of how it was measured.
     """
 
     settings: Settings
@@ -109,3 +111,4 @@ class TuningResult:
     complete: bool = True
     cache_state: str = "warm"
     machine: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
