@@ -8,6 +8,7 @@
 ``info.py``     ``fastdata info``
 ``verify.py``   ``fastdata verify``
 ``export.py``   ``fastdata export``
+``tune.py``     ``fastdata tune-workers``
 ==============  ==============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so
@@ -23,6 +24,7 @@ from fastdata.cli.export import export_command
 from fastdata.cli.info import info_command
 from fastdata.cli.pack import pack_command
 from fastdata.cli.shell import Shell
+from fastdata.cli.tune import tune_command
 from fastdata.cli.verify import verify_command
 
 __all__ = ["main"]
@@ -35,16 +37,19 @@ __all__ = ["main"]
         "info": info_command,
         "verify": verify_command,
         "export": export_command,
+        "tune-workers": tune_command,
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:
   fastdata pack ./images train.lmdb
   fastdata info train.lmdb
+  fastdata tune-workers train.lmdb --batch-size 256 --model resnet50
 
 \b
 Exit codes:
-  0 done    1 failed    2 wrong usage    3 samples rejected, or damage found
+  0 done    1 failed    2 wrong usage    3 samples rejected, damage found,
+                                        or no settings keep the step busy
   4 destination taken   5 disk full      130 Ctrl-C    143 SIGTERM""",
 )
 @click.version_option(__version__, prog_name="fastdata", message="%(prog)s %(version)s")

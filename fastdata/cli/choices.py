@@ -16,7 +16,9 @@ __all__ = [
     "CONTAINERS",
     "FIELD_KINDS",
     "FILTERS",
+    "MODELS",
     "RESIZES",
+    "parse_crop",
     "parse_field",
     "parse_size",
     "parse_slice",
@@ -39,6 +41,7 @@ FIELD_KINDS: Final = (
     "array",
     "boxes",
 )
+MODELS: Final = ("resnet18", "resnet50", "vit_s")
 MAX_PIXELS: Final = 178_956_970
 
 
@@ -49,6 +52,11 @@ def parse_size(value: object) -> int | tuple[int, int]:
         raise click.BadParameter(f"{value!r} is neither a number nor HEIGHTxWIDTH such as 224x320.")
     height, width = match.groups()
     return int(height) if width is None else (int(height), int(width))
+
+
+def parse_crop(value: object) -> int | tuple[int, int] | str:
+    """Parse what `parse_size` takes, or ``none``."""
+    return "none" if str(value).strip().lower() == "none" else parse_size(value)
 
 
 def parse_field(value: str | tuple[str, str]) -> tuple[str, str]:

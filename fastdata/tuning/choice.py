@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from fastdata.tuning.results import Rate, Trial
 from fastdata.tuning.settings import Settings
 
-__all__ = ["CEILING", "HEADROOM", "Measured", "best", "fed", "plateau", "sufficient", "suffices"]
+__all__ = ["CEILING", "HEADROOM", "Measured", "best", "fed", "plateau", "suffices", "sufficient"]
 
 HEADROOM = 1.1
 """Supply over demand, at the lower end of its interval: uneven batches would use up less."""

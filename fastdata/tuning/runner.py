@@ -178,7 +178,8 @@ class ProcessRunner:
                     answer: Answer = life.end.recv()
                     life.fresh = False
                     return answer
-            if ready:
+            # The sentinel says nothing while something that it has forked lives on.
+            if ready or not life.process.is_alive():
                 raise TrialFailedError(_death(life))
             if time.monotonic() > deadline:
                 raise TrialFailedError(

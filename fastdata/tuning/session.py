@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 
 from fastdata.engine.memory import available_bytes
-from fastdata.tuning.choice import CEILING, Measured, plateau, sufficient
+from fastdata.tuning.choice import CEILING, Measured, fed, plateau, sufficient
 from fastdata.tuning.fitting import need_of, refusal
 from fastdata.tuning.measuring import Supplied, Windows
 from fastdata.tuning.results import Demand, Rate, Trial
@@ -29,6 +29,9 @@ __all__ = ["Budget", "Session"]
 ROUNDS = 3
 WINDOWS_A_TURN = 3
 """Three of three: nine windows, whose interval leaves out the best and the worst."""
+
+MOST_TURNINGS = 4
+"""How often the choice may change by what is found around it."""
 
 STEP_WINDOWS = 7
 TRAINING_WINDOWS = 5
@@ -49,7 +52,11 @@ class Budget:
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
         self._clock = clock
-        self._began = clock()
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._began = self._clock()
 
     @property
     def used(self) -> float:
@@ -202,7 +209,7 @@ class Session:
         while missing := between(self._family(base), self.rate):
             if not self.measure([_with(base, count) for count in missing]):
                 break
-        for _ in range(3):
+        for _ in range(MOST_TURNINGS):
             found = self.choice()
             if found is None or self._budget.over(0.8):
                 break
@@ -260,11 +267,12 @@ class Session:
         assert self.rate is not None, "there is a step"
         self._say(f"training with {settings}")
         seconds = min(max(self._budget.seconds / 60, 0.2), 2.0)
+        expected = fed(settings, dict(self.rates)[settings].median, self.rate)
         # One step may take longer than a window.
-        limit = self._trial_seconds + (TRAINING_WINDOWS + 3) * max(seconds, 10 / self.rate)
+        limit = self._trial_seconds + (TRAINING_WINDOWS + 3) * max(seconds, 10 / expected)
         windows = Windows(TRAINING_WINDOWS, seconds)
         try:
-            rates = self._steps.call("train", settings, windows, self.rate, seconds=limit)
+            rates = self._steps.call("train", settings, windows, expected, seconds=limit)
         except TrialFailedError as error:
             self._failures[settings] = f"with the step: {error}"
             return None

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from fastdata.engine.memory import available_bytes
-from fastdata.errors import OptionError
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.steps import ReferenceStep, is_script, run_script
 from fastdata.steps.meter import Meter
@@ -34,7 +33,7 @@ from fastdata.tuning.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.source import PackedSource, Source, source_of
 
-__all__ = ["Facts", "Recipe", "Subject"]
+__all__ = ["Facts", "Recipe", "Subject", "called"]
 
 CACHED_BATCHES = 4
 """Real batches that the step is measured with, in turn."""
@@ -163,7 +162,7 @@ class Subject:
             to_device=source.device is not None and source.device.type != "cpu",
             cuda=on_gpu,
             dali=isinstance(source, PackedSource) and source.dali,
-            step="" if self._step is None else _called(self._step),
+            step="" if self._step is None else called(self._step),
             device_free_bytes=torch.cuda.mem_get_info()[0] if on_gpu else 0,
             notes=tuple(source.notes),
             **(source.images(self._kept[0]) if isinstance(source, PackedSource) else {}),
@@ -233,14 +232,8 @@ def _without_workers(base: Settings) -> Settings:
     return Settings(0, base.worker_method, base.prefetch_factor, backend=base.backend)
 
 
-def _called(step: Any) -> str:
+def called(step: Any) -> str:
     """Return what to call a step."""
-    if type(step).__str__ is not object.__str__:
+    if not isinstance(step, type) and "__str__" in vars(type(step)):
         return str(step)
     return f"the step {getattr(step, '__qualname__', type(step).__qualname__)}"
-
-
-def check_step(step: Any) -> None:
-    """Raise `OptionError` unless it is a step."""
-    if step is not None and not isinstance(step, str) and not callable(step):
-        raise OptionError(f"step is called with each batch, but {step!r} is no callable")

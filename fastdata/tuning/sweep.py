@@ -75,7 +75,7 @@ def variants(
     dali: bool = False,
     persistent: bool = False,
 ) -> list[Settings]:
-    """Return settings that differ from `base` in one thing.
+    """Return settings that differ from `base` in one thing, or in that and one worker less.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def variants(
         if base.prefetch_factor > 1:
             found.append(replace(base, prefetch_factor=base.prefetch_factor // 2))
         if fewer:
-            found.append(replace(more, num_workers=fewer))
+            found += [replace(base, num_workers=fewer), replace(more, num_workers=fewer)]
     if cuda:
         found.append(replace(base, pin_memory=not base.pin_memory))
     if dali and base.backend != "dali":

@@ -17,8 +17,8 @@ import torch
 
 from fastdata.engine.cores import available_cores
 from fastdata.engine.memory import available_bytes
-from fastdata.errors import FastdataError, OptionError, WorkerError
-from fastdata.steps import SleepStep, is_script
+from fastdata.errors import OptionError, WorkerError
+from fastdata.steps import SleepStep
 from fastdata.steps.models import MODELS
 from fastdata.tuning.advice import advice_for
 from fastdata.tuning.choice import best
@@ -27,7 +27,7 @@ from fastdata.tuning.results import Rate, TuningResult
 from fastdata.tuning.runner import LocalRunner, ProcessRunner, Runner, TrialFailedError
 from fastdata.tuning.session import Budget, Session
 from fastdata.tuning.settings import Settings
-from fastdata.tuning.subject import Facts, Recipe
+from fastdata.tuning.subject import Facts, Recipe, called
 from fastdata.tuning.verdict import verdict_of
 
 __all__ = ["MORE_THAN_CORES", "cores_of_rank", "tune_workers"]
@@ -74,7 +74,8 @@ def tune_workers(
         Where batches arrive, as of `fastdata.loader`; with the name of a model by default the
         GPU, if there is one.
     seconds : float
-        About how long it may take, from 1 up.  More makes intervals narrower.
+        About how long to measure, from 1 up; starting takes some more.  The longer, the
+        narrower are the intervals.
     max_workers : int, optional
         By default the cores that this process may use (affinity, cgroup quota), divided by
         ``LOCAL_WORLD_SIZE``; up to four times as many where the rate still grows.
@@ -144,7 +145,7 @@ def tune_workers(
                 runner,
                 steps,
                 budget,
-                what="" if portable else _called(step),
+                what="" if portable else called(step),
                 max_workers=max_workers,
                 trial_seconds=trial_seconds,
                 notes=notes,
@@ -178,6 +179,7 @@ def _tuned(
     say("starting")
     facts = _asked(runner, "look", seconds=trial_seconds)
     what = what or facts.step
+    budget.begin()  # an interpreter and torch take seconds to start, and say nothing
     say("reading the data once")
     try:
         cache = runner.call("warm", cores, 0.1 * budget.seconds, seconds=trial_seconds)
@@ -205,7 +207,6 @@ def _tuned(
             "no settings could be measured: "
             + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.trials())
         )
-    # TODO-KEEP
     return _result(session, facts, settings, complete=complete, cache=cache, notes=notes)
 
 
@@ -281,12 +282,6 @@ def _asked(runner: Runner, name: str, *, seconds: float) -> Any:
         raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
 
 
-def _called(step: Any) -> str:
-    if type(step).__str__ is not object.__str__:
-        return str(step)
-    return f"the step {getattr(step, '__qualname__', type(step).__qualname__)}"
-
-
 def _check(
     step: Any, step_ms: float | None, seconds: float, max_workers: int | None, trial_seconds: float
 ) -> None:
@@ -300,7 +295,5 @@ def _check(
         raise OptionError(f"seconds is the time to measure in, 1 or more, not {seconds!r}")
     if not trial_seconds > 0:
         raise OptionError(f"trial_seconds is a number above 0, not {trial_seconds!r}")
-    if max_workers is not None and (
-        isinstance(max_workers, bool) or not isinstance(max_workers, int) or max_workers < 1
-    ):
+    if max_workers is not None and max_workers < 1:
         raise OptionError(f"max_workers is an int from 1 up, not {max_workers!r}")
