@@ -409,6 +409,22 @@ def test_what_falls_short_with_the_step_gives_way_to_the_next() -> None:
     assert set(trained_with) == {2, 4}
 
 
+def test_where_none_reaches_the_ceiling_ties_go_to_fewer_workers() -> None:
+    machine = Machine(lambda s: 100.0 * max(s.num_workers, 1), overhead=0.002)  # 1.2 of 10 ms
+    session = session_of(machine, 100.0)
+    session.sweep(4, 4, ["thread"])
+    assert session.settle().num_workers == 2  # type: ignore[union-attr]
+    assert len(session.trained) > 1
+
+
+def test_where_none_is_enough_what_may_give_more_than_the_best_is_tried() -> None:
+    machine = Machine(lambda s: 90.0 if s.worker_method == "thread" else 50.0 * s.num_workers)
+    session = session_of(machine, 1000.0)
+    session.sweep(4, 4, ["thread", "process"])
+    assert session.settle() == Settings(4, "process")
+    assert Settings(4, "process", 4) in machine.asked
+
+
 def test_a_failure_is_a_row_and_others_go_on() -> None:
     machine = Machine(lambda s: 0.0 if s.num_workers == 2 else 100.0 * max(s.num_workers, 1))
     session = session_of(machine, 180.0)

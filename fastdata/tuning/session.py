@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 
 from fastdata.engine.memory import available_bytes
-from fastdata.tuning.choice import CEILING, Measured, fed, plateau, sufficient
+from fastdata.tuning.choice import CEILING, Measured, best, fed, plateau, same, sufficient
 from fastdata.tuning.fitting import need_of, refusal
 from fastdata.tuning.measuring import Supplied, Windows
 from fastdata.tuning.results import Demand, Rate, Trial
@@ -214,8 +214,10 @@ class Session:
             if found is None or self._budget.over(0.8):
                 break
             saving = self._enough()
+            # What costs less than enough, or gives more than the most there is so far.
+            around = found if saving else best(self.rates)[0]
             others = variants(
-                found,
+                around,
                 saving=saving,
                 methods=methods if base.backend == "cpu" else (base.worker_method,),
                 cuda=facts.cuda,
@@ -224,7 +226,7 @@ class Session:
             )
             new = [one for one in others if one not in self._turns and one not in self._failures]
             # With the one they are compared to, which time may have changed.
-            if not new or not self.measure([found, *new]) or self.choice() == found:
+            if not new or not self.measure([around, *new]) or self.choice() == found:
                 break
         if self._untried:
             self.notes.append(
@@ -313,7 +315,9 @@ class Session:
                 return settings
         if not self.trained:
             return self.choice()
-        return max(self.trained, key=lambda one: self.trained[one].median)
+        top = max(self.trained.values(), key=lambda rate: rate.median)
+        alike = [one for one, rate in self.trained.items() if same(rate, top)]
+        return min(alike, key=lambda one: one.cost)
 
     def _enough(self) -> bool:
         return bool(self.sufficient())

@@ -8,7 +8,7 @@ trains with every number of workers and, where there is a choice, every kind of 
 random order; nothing of the tuner is in it.  The step's ceiling is its rate without a loader.  A
 setting feeds the step if its median reaches 97% of the ceiling.  The tuner is right in a pair if
 
-*  its choice feeds the step in the sweep, or no setting does; and
+*  its choice feeds the step in the sweep, or no setting does, and it reaches 90% of the best; and
 *  no setting with fewer workers feeds it.
 
 A pair that is done is kept in ``--work`` and not done again; ``--again`` forgets them.  Prints a
@@ -24,7 +24,7 @@ import platform
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ from fastdata.engine.packed import Loader
 from fastdata.tuning.settings import Settings
 from harness import say
 
-CEILING = 0.97
+CEILING, ALIKE = 0.97, 0.9
 ROUNDS, WINDOW_SECONDS = 5, 1.5
 QUICK_ROUNDS, QUICK_WINDOW_SECONDS = 3, 0.7
 TUNE_SECONDS, QUICK_TUNE_SECONDS = 30.0, 15.0
@@ -151,11 +151,13 @@ def opened(data: Any, options: dict[str, Any], settings: Settings) -> Iterator[A
         finally:
             if isinstance(made, Loader):
                 made.close()
-            elif isinstance(made, DataLoader) and made._iterator is not None:
-                made._iterator._shutdown_workers()
+            elif isinstance(made, DataLoader):
+                stop = getattr(made._iterator, "_shutdown_workers", None)
+                if stop is not None:
+                    stop()
 
 
-def endless(loader: Any) -> Iterator[Any]:
+def endless(loader: Any) -> Generator[Any, None, None]:
     """Yield batches of one epoch after another."""
     while True:
         yield from loader
@@ -229,7 +231,7 @@ def check(pair: Pair, datasets: Datasets, quick: bool) -> dict[str, Any]:
         "chosen_share": share[chosen],
         "smallest_text": str(smallest) if smallest else "none",
         "smallest_share": share[smallest] if smallest else max(share.values()),
-        "feeds": feeds or not feeding,
+        "feeds": feeds or (not feeding and share[chosen] >= ALIKE * max(share.values())),
         "smallest": smallest is None or (feeds and chosen.num_workers <= smallest.num_workers),
         "verdict": result.verdict,
         "tune_seconds": tuned_seconds,
