@@ -21,9 +21,11 @@ _PUBLIC = {
     "Loader": "fastdata.loading",
     "PackReport": "fastdata.converters.report",
     "Schema": "fastdata.schema",
+    "TuningResult": "fastdata.tuning.results",
     "loader": "fastdata.loading",
     "open": "fastdata.dataset",
     "pack": "fastdata.converters.driver",
+    "tune_workers": "fastdata.tuning.tuner",
 }
 
 __all__ = [
@@ -34,9 +36,11 @@ __all__ = [
     "Loader",
     "PackReport",
     "Schema",
+    "TuningResult",
     "loader",
     "open",
     "pack",
+    "tune_workers",
 ]
 
 if TYPE_CHECKING:
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
     from fastdata.prefetch import CUDAPrefetcher
     from fastdata.sampling import BlockShuffle
     from fastdata.schema import Schema
+    from fastdata.tuning.results import TuningResult
+    from fastdata.tuning.tuner import tune_workers
 
 
 def __getattr__(name: str) -> Any:

@@ -217,7 +217,9 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
             world_size=world_size,
             even=options.even,
         )
-    return Loader(batches, _backend(options, work, part))
+    loader = Loader(batches, _backend(options, work, part))
+    loader.options = options
+    return loader
 
 
 def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:

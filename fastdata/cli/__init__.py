@@ -8,6 +8,7 @@
 ``info.py``     ``fastdata info``
 ``verify.py``   ``fastdata verify``
 ``export.py``   ``fastdata export``
+``tune.py``     ``fastdata tune-workers``
 ``profile.py``  ``fastdata profile``
 ``target.py``   what is measured: dataset or script, transforms, step
 ``users.py``    errors of a user's script, told as such
@@ -27,6 +28,7 @@ from fastdata.cli.info import info_command
 from fastdata.cli.pack import pack_command
 from fastdata.cli.profile import profile_command
 from fastdata.cli.shell import Shell
+from fastdata.cli.tune import tune_command
 from fastdata.cli.verify import verify_command
 
 __all__ = ["main"]
@@ -39,6 +41,7 @@ __all__ = ["main"]
         "info": info_command,
         "verify": verify_command,
         "export": export_command,
+        "tune-workers": tune_command,
         "profile": profile_command,
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -46,10 +49,12 @@ __all__ = ["main"]
 Examples:
   fastdata pack ./images train.lmdb
   fastdata info train.lmdb
+  fastdata tune-workers train.lmdb --batch-size 256 --model resnet50
 
 \b
 Exit codes:
-  0 done    1 failed    2 wrong usage    3 samples rejected, or damage found
+  0 done    1 failed    2 wrong usage    3 samples rejected, damage found,
+                                        or no settings keep the step busy
   4 destination taken   5 disk full      130 Ctrl-C    143 SIGTERM""",
 )
 @click.version_option(__version__, prog_name="fastdata", message="%(prog)s %(version)s")

@@ -6,7 +6,8 @@ code  meaning
 0     all packed; intact; done
 1     failed
 2     wrong usage, or an option with a value that cannot be used
-3     ``pack``: done, but samples were rejected; ``verify``: damage found
+3     ``pack``: done, but samples were rejected; ``verify``: damage found;
+      ``tune-workers``: no settings keep the step busy
 4     the destination exists, is locked, or has an unfinished pack of something else
 5     the disk is full
 130   stopped by Ctrl-C
@@ -37,13 +38,13 @@ from fastdata.errors import (
     OptionError,
 )
 
-__all__ = ["DONE", "FAILED", "FOUND", "Shell", "Terminated"]
+__all__ = ["DONE", "FAILED", "FOUND", "INTERRUPTED", "Shell", "Terminated"]
 
 DONE: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 FOUND: Final = 3
-"""Samples rejected, or damage found."""
+"""Samples rejected, damage found, or no settings that keep the step busy."""
 TAKEN: Final = 4
 DISK_FULL: Final = 5
 INTERRUPTED: Final = 128 + signal.SIGINT

@@ -42,9 +42,15 @@ class Loader:
     ----------
     batches : BatchOrder
     backend : Backend
+
+    Attributes
+    ----------
+    options : fastdata.assembly.LoaderOptions or None
+        What it was made by, so that another can be made that differs in some.
     """
 
     def __init__(self, batches: BatchOrder, backend: Backend) -> None:
+        self.options: Any = None
         self.batches = batches
         self.backend = backend
         self.dataset = backend.dataset

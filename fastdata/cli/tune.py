@@ -1,0 +1,183 @@
+"""``fastdata tune-workers``: which loader settings keep a training step busy on this machine?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastdata.cli.choices import MODELS, parse_crop
+from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
+from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
+
+if TYPE_CHECKING:
+    from fastdata.tuning.results import Rate, TuningResult
+
+__all__ = ["result_lines", "tune_command"]
+
+_EPILOG = """\b
+Examples:
+  fastdata tune-workers train.lmdb --batch-size 256 --model resnet50
+  fastdata tune-workers train.lmdb --batch-size 256 --step-ms 42
+  fastdata tune-workers train.py:build
+
+\b
+TARGET is a dataset, or FILE.py:FUNCTION (or package.module:FUNCTION): a function that
+returns a loader or a dataset, or that and a step, which is called with each batch.
+
+\b
+Without a step (--model, --step-ms, or the function's own) the goal is the most that
+there is.
+
+\b
+Ctrl-C prints what was measured so far.
+
+\b
+Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wrong usage;
+130 Ctrl-C."""
+
+
+@click.command(
+    "tune-workers", epilog=_EPILOG, short_help="Find the loader settings that suit this machine."
+)
+@click.argument("target", type=click.Path())
+@click.option("--batch-size", type=int, help="Samples a batch, for a dataset.  [default: 256]")
+@click.option("--model", type=click.Choice(MODELS), help="Train this model as the step.")
+@click.option("--step-ms", type=float, metavar="MS", help="A step of so many milliseconds.")
+@click.option(
+    "--crop",
+    type=parse_crop,
+    metavar="SIZE|none",
+    help="Random resized crop and flip of a dataset's images.  [default: 224 where they are "
+    "larger, else none]",
+)
+@click.option("--device", metavar="NAME", help="Where batches arrive: cpu, cuda, cuda:1...")
+@click.option(
+    "--seconds", type=float, default=60.0, show_default=True, help="About how long to measure."
+)
+@click.option(
+    "--max-workers",
+    type=int,
+    help="Most workers.  [default: the cores of this rank, more while that helps]",
+)
+@click.option(
+    "--trial-seconds",
+    type=float,
+    default=20.0,
+    show_default=True,
+    help="When to give up a single measurement.",
+)
+@click.option("--plot", "picture", type=click.Path(), help="Write the curve to this file (.png).")
+@quiet_option
+@json_option
+@traceback_option
+def tune_command(
+    target: str,
+    model: str | None,
+    crop: Any,
+    picture: str | None,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Measure which loader settings keep a training step busy with TARGET on this machine."""
+    import fastdata
+    from fastdata.steps import is_script
+    from fastdata.tuning.plot import plot, require_matplotlib
+
+    if picture is not None:
+        require_matplotlib()  # now, not after a minute
+    said = ""
+    if is_script(target):
+        if crop is not None:
+            raise click.UsageError("--crop is for a dataset: the function has its own transforms.")
+    else:
+        options["transform"], said = _transforms(target, crop)
+    result = fastdata.tune_workers(target, step=model, progress=False if quiet else None, **options)
+    if as_json:
+        emit_json({**asdict(result), "transforms": said})
+    else:
+        emit("\n".join(result_lines(result, said) if not quiet else [result.verdict]))
+    if picture is not None:
+        plot(result, picture)
+    if not result.complete:
+        return INTERRUPTED
+    return FOUND if result.demand is not None and not result.saturates else DONE
+
+
+def _transforms(target: str, crop: Any) -> tuple[list[Any] | None, str]:
+    """Return the transforms of a dataset, and what to say of them."""
+    import fastdata
+    from fastdata import transforms as T  # noqa: N812
+
+    if crop is None:
+        dataset = fastdata.open(target)
+        crop = 224 if _short_side(dataset) > 224 else "none"
+    if crop == "none":
+        return None, "images as they are stored"
+    return (
+        [T.RandomResizedCrop(crop), T.RandomHorizontalFlip()],
+        f"RandomResizedCrop({crop}), RandomHorizontalFlip()",
+    )
+
+
+def _short_side(dataset: Any) -> float:
+    """Return the median short side of a dataset's images; 0 without any."""
+    import numpy as np
+
+    name = next(iter(dataset.schema.images), None)
+    if name is None:
+        return 0.0
+    sides = [
+        np.minimum(shard.column(f"{name}.height"), shard.column(f"{name}.width"))
+        for shard in dataset.shards
+    ]
+    return float(np.median(np.concatenate(sides)))
+
+
+def result_lines(result: TuningResult, transforms: str = "") -> list[str]:
+    """Return a result as text: a table of trials, notes, advice, and the verdict last."""
+    lines = [f"batches of {result.batch_size:,} samples" + (f": {transforms}" * bool(transforms))]
+    if result.demand is not None:
+        lines.append(f"demand: {_interval(result.demand.rate)} batches/s, by {result.demand.step}")
+    rows: list[tuple[str, ...]] = [
+        ("", "settings", "batches/s", "95% interval", "samples/s", "start", "memory")
+    ]
+    for trial in result.trials:
+        mark = "*" if trial.settings == result.settings else ""
+        if trial.supply is None:
+            rows.append((mark, str(trial.settings), trial.failure))
+            continue
+        rows.append(
+            (
+                mark,
+                str(trial.settings),
+                f"{trial.supply.median:.4g}",
+                f"{trial.supply.low:.4g} - {trial.supply.high:.4g}",
+                f"{trial.supply.median * result.batch_size:,.0f}",
+                f"{trial.start_seconds:.2f} s",
+                f"{trial.memory_bytes / 1e6:,.0f} MB",
+            )
+        )
+    whole = [row for row in rows if len(row) == 7]
+    widths = [max(len(row[place]) for row in whole) for place in range(7)]
+    widths[1] = max(widths[1], *(len(row[1]) for row in rows))
+    for row in rows:
+        cells = [f"{row[0]:<1}", f"{row[1]:<{widths[1]}}"]
+        if len(row) == 7:
+            cells += [f"{row[place]:>{widths[place]}}" for place in range(2, 7)]
+        else:
+            cells.append(row[2])
+        lines.append("  ".join(cells).rstrip())
+    lines.append(f"page cache: {result.cache_state}")
+    lines += [f"note: {note}" for note in result.notes]
+    lines += [f"would help: {advice}" for advice in result.advice]
+    if not result.complete:
+        lines.append("stopped before its end: of what was measured until then")
+    lines.append(result.verdict)
+    return lines
+
+
+def _interval(rate: Rate) -> str:
+    return f"{rate.median:.4g} ({rate.low:.4g} - {rate.high:.4g})"

@@ -1,0 +1,105 @@
+"""Which settings are chosen: the cheapest that keep the step busy, else the cheapest of the best.
+
+Pure functions of rates, so that each rule can be seen to hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fastdata.tuning.results import Rate, Trial
+from fastdata.tuning.settings import Settings
+
+__all__ = ["CEILING", "HEADROOM", "Measured", "best", "fed", "plateau", "suffices", "sufficient"]
+
+HEADROOM = 1.1
+"""Supply over demand, at the lower end of its interval: uneven batches would use up less."""
+
+CEILING = 0.97
+"""Of the rate without any waiting: within 3% a step counts as busy."""
+
+SAME = 0.97
+"""Rates closer than this are the same to a user, however sure it is that they differ."""
+
+ALIKE = 0.9
+"""Rates further apart than this differ, however wide their intervals are."""
+
+Measured = tuple[Settings, Rate]
+
+
+def fed(settings: Settings, supply: float, demand: float) -> float:
+    """Return the steps a second that come of a supply and a demand in batches a second.
+
+    Without workers nothing is done at the same time: 1 / (1 / demand + 1 / supply).
+    """
+    if settings.num_workers:
+        return min(supply, demand)
+    return 1 / (1 / demand + 1 / supply)
+
+
+def suffices(settings: Settings, supply: Rate, demand: float) -> bool:
+    """Return whether settings keep a step busy that takes `demand` batches a second."""
+    if not settings.num_workers:
+        return fed(settings, supply.low, demand) >= CEILING * demand
+    return supply.low >= HEADROOM * demand
+
+
+def measured(trials: Iterable[Trial]) -> list[Measured]:
+    """Return the settings that have a rate, the cheapest first."""
+    found = [(trial.settings, trial.supply) for trial in trials if trial.supply is not None]
+    return sorted(found, key=lambda one: one[0].cost)
+
+
+def sufficient(rates: Sequence[Measured], demand: float) -> list[Settings]:
+    """Return the settings that keep a step busy, the cheapest first."""
+    ordered = sorted(rates, key=lambda one: one[0].cost)
+    return [settings for settings, rate in ordered if suffices(settings, rate, demand)]
+
+
+def same(rate: Rate, other: Rate) -> bool:
+    """Return whether a rate is no worse than another, as far as that can be told or matters."""
+    if rate.median >= SAME * other.median:
+        return True
+    return rate.high >= other.low and rate.median >= ALIKE * other.median
+
+
+def best(rates: Sequence[Measured], demand: float | None = None) -> Measured:
+    """Return the settings with the highest rate, of supply or of the steps it feeds.
+
+    Without a step those without workers do not count, unless there are no others: nothing
+    of theirs would be done at the same time as a step.
+
+    Raises
+    ------
+    ValueError
+        If there are none.
+    """
+    if demand is None:
+        rates = [one for one in rates if one[0].num_workers] or rates
+        return max(rates, key=lambda one: one[1].median)
+    # Where several feed it fully, the one with the most to spare.
+    return max(rates, key=lambda one: (fed(one[0], one[1].median, demand), one[1].median))
+
+
+def plateau(rates: Sequence[Measured], demand: float | None = None) -> Settings:
+    """Return the cheapest settings whose rate cannot be told from the best.
+
+    Raises
+    ------
+    ValueError
+        If there are none.
+    """
+    top, highest = best(rates, demand)
+    for settings, rate in sorted(rates, key=lambda one: one[0].cost):
+        if not settings.num_workers and top.num_workers:
+            if demand is None:
+                continue
+            rate = _fed(settings, rate, demand)
+        if same(rate, highest):
+            return settings
+    return top
+
+
+def _fed(settings: Settings, rate: Rate, demand: float) -> Rate:
+    low, median, high = (fed(settings, one, demand) for one in (rate.low, rate.median, rate.high))
+    return Rate(median, low, high)

@@ -1,0 +1,130 @@
+"""The curve as a picture: throughput against workers, what the step wants, what was chosen.
+
+By matplotlib, the extra ``plot``.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from dataclasses import replace
+from typing import Any
+
+from fastdata.errors import MissingExtraError, OptionError
+from fastdata.tuning.results import Trial, TuningResult
+from fastdata.tuning.settings import Settings
+
+__all__ = ["INSTALL", "plot", "require_matplotlib"]
+
+INSTALL = 'pip install "fastdata[plot]"'
+
+
+def require_matplotlib() -> Any:
+    """Return matplotlib's class of figures.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(f"a plot needs matplotlib: {INSTALL}") from error
+    return Figure
+
+
+def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
+    """Write a picture of a result to a file.
+
+    Parameters
+    ----------
+    result : TuningResult
+    path : path-like
+        Its suffix says the format: ``.png``, ``.svg``, ``.pdf``...
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    OptionError
+        If it knows no such format.
+    """
+    # No pyplot: it would look for a display, and keep the figure.
+    figure = require_matplotlib()(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (name, trials) in enumerate(_families(result).items()):
+        trials.sort(key=lambda trial: trial.settings.num_workers)
+        medians = [trial.supply.median for trial in trials if trial.supply]
+        lows = [trial.supply.median - trial.supply.low for trial in trials if trial.supply]
+        highs = [trial.supply.high - trial.supply.median for trial in trials if trial.supply]
+        axes.errorbar(
+            [trial.settings.num_workers for trial in trials],
+            medians,
+            yerr=[lows, highs],
+            marker="o" if len(trials) > 1 else "x",
+            linestyle="-" if len(trials) > 1 else "none",
+            capsize=4,
+            label=name,
+            zorder=2 + number / 100,
+        )
+    failed = sorted({t.settings.num_workers for t in result.trials if t.supply is None})
+    if failed:
+        axes.plot(failed, [0.0] * len(failed), "rx", clip_on=False, label="failed")
+    if result.demand is not None:
+        rate = result.demand.rate
+        axes.axhspan(rate.low, rate.high, color="black", alpha=0.15, linewidth=0)
+        axes.axhline(
+            rate.median, color="black", linestyle="--", label=f"demand: {result.demand.step}"
+        )
+    chosen = next((t for t in result.trials if t.settings == result.settings), None)
+    if chosen is not None and chosen.supply is not None:
+        axes.plot(
+            chosen.settings.num_workers,
+            chosen.supply.median,
+            marker="o",
+            markersize=14,
+            markerfacecolor="none",
+            markeredgecolor="tab:red",
+            markeredgewidth=2,
+            linestyle="none",
+            label=f"chosen: {result.settings}",
+            zorder=4,
+        )
+    axes.set_xlabel("workers")
+    axes.set_ylabel(f"batches of {result.batch_size} a second (median, 95% interval)")
+    axes.set_ylim(bottom=0)
+    counts = sorted({trial.settings.num_workers for trial in result.trials})
+    axes.set_xticks(counts)
+    axes.grid(alpha=0.3)
+    axes.set_title(_wrapped(result.verdict), fontsize=9)
+    axes.legend(fontsize=8)
+    try:
+        figure.savefig(path, dpi=120)
+    except ValueError as error:
+        if "format" not in str(error).lower():
+            raise
+        raise OptionError(f"{os.fspath(path)}: {error}") from error
+
+
+def _families(result: TuningResult) -> dict[str, list[Trial]]:
+    """Return the trials that have a rate, by all but their number of workers."""
+    found: dict[str, list[Trial]] = {}
+    for trial in result.trials:
+        if trial.supply is None:
+            continue
+        # The point without workers belongs to what it has the rest of its settings of.
+        name = _name(trial.settings)
+        found.setdefault(name, []).append(trial)
+    return found
+
+
+def _name(settings: Settings) -> str:
+    # Nobody reads "1 thread" in the legend of a curve over threads.
+    _, *parts = str(replace(settings, num_workers=1)).split(", ")
+    kind = {"thread": "threads", "process": "processes"}[settings.worker_method]
+    return ", ".join([kind, *parts])
+
+
+def _wrapped(text: str, width: int = 100) -> str:
+    return "\n".join(textwrap.wrap(text, width))

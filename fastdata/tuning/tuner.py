@@ -1,0 +1,299 @@
+"""`tune_workers`: which settings keep a training step busy on this machine.
+
+    data, step --> Recipe --> ProcessRunner --> Session --> TuningResult
+
+The module has another name than the function: importing it would put a module where the package
+has the function.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fastdata.engine.cores import available_cores
+from fastdata.engine.memory import available_bytes
+from fastdata.errors import OptionError, WorkerError
+from fastdata.steps import SleepStep
+from fastdata.steps.models import MODELS
+from fastdata.tuning.advice import advice_for
+from fastdata.tuning.choice import best
+from fastdata.tuning.progress import Progress
+from fastdata.tuning.results import Rate, TuningResult
+from fastdata.tuning.runner import LocalRunner, ProcessRunner, Runner, TrialFailedError
+from fastdata.tuning.session import Budget, Session
+from fastdata.tuning.settings import Settings
+from fastdata.tuning.subject import Facts, Recipe, called
+from fastdata.tuning.verdict import verdict_of
+
+__all__ = ["MORE_THAN_CORES", "cores_of_rank", "tune_workers"]
+
+MORE_THAN_CORES = 4
+"""So many workers a core are tried where each more gives more: they wait for disks then."""
+
+
+def tune_workers(
+    data: Any,
+    *,
+    batch_size: int | None = None,
+    step: Callable[[Any], Any] | str | None = None,
+    step_ms: float | None = None,
+    device: torch.device | str | None = None,
+    seconds: float = 60.0,
+    max_workers: int | None = None,
+    trial_seconds: float = 20.0,
+    progress: bool | None = None,
+    **options: Any,
+) -> TuningResult:
+    """Find the loader settings that keep a training step busy, by measurement.
+
+    First how fast the step consumes batches that are on its device already; then how fast
+    batches come with one `Settings` after another, each in a process that is not this one.
+    Chosen is the cheapest (fewest workers, then least memory) whose supply is at least 1.1
+    times the demand at the lower end of its 95% interval; where none is, the cheapest of
+    those that cannot be told from the best.  In the end the step is run with them.
+    ``docs/tune.md`` tells how it is measured.
+
+    Parameters
+    ----------
+    data : path, Dataset, Loader, torch Dataset, DataLoader, CUDAPrefetcher or str
+        What to load; or ``"train.py:build"``, a function that returns one of these, or a pair
+        of that and a step.
+    batch_size : int, optional
+        For a dataset; by default 256, or its length.  A loader has its own.
+    step : callable or {"resnet18", "resnet50", "vit_s"}, optional
+        Called with each batch, in this process; or the name of a model that is trained.
+        Without any the goal is the most that there is.
+    step_ms : float, optional
+        The step's length in milliseconds, in place of `step`.
+    device : torch.device or str, optional
+        Where batches arrive, as of `fastdata.loader`; with the name of a model by default the
+        GPU, if there is one.
+    seconds : float
+        About how long to measure, from 1 up; starting takes some more.  The longer, the
+        narrower are the intervals.
+    max_workers : int, optional
+        By default the cores that this process may use (affinity, cgroup quota), divided by
+        ``LOCAL_WORLD_SIZE``; up to four times as many where the rate still grows.
+    trial_seconds : float
+        After which a single turn is given up.
+    progress : bool, optional
+        Whether to show a bar on standard error; by default where that is a terminal.
+    **options
+        Of `fastdata.loader`, for a dataset: ``transform``, ``collate_fn``...  Order is
+        shuffled and an incomplete batch left out unless they say otherwise.
+
+    Returns
+    -------
+    TuningResult
+        After a Ctrl-C what was measured so far, with `complete` False.
+
+    Raises
+    ------
+    OptionError
+        If an argument cannot be used.
+    WorkerError
+        If no settings have a rate, or the step fails; `__cause__` is the reason, where it is
+        an exception.
+    KeyboardInterrupt
+        If nothing has been measured yet.
+
+    Notes
+    -----
+    Data and transforms are sent to the process that measures, which is started by spawn: a
+    script needs its ``if __name__ == "__main__":``.  What cannot be pickled is measured in this
+    process, where a trial that dies or hangs does so for all; `notes` says it.
+
+    For one thread at a time; not for forked processes.
+
+    Examples
+    --------
+    >>> result = fastdata.tune_workers("train.lmdb", batch_size=256, step_ms=42)  # doctest: +SKIP
+    >>> print(result.settings, result.verdict)                                    # doctest: +SKIP
+    """
+    _check(step, step_ms, seconds, max_workers, trial_seconds)
+    if step_ms is not None:
+        step = SleepStep(step_ms / 1e3)
+    portable = step is None or isinstance(step, (str, SleepStep))
+    if device is None and isinstance(step, str) and torch.cuda.is_available():
+        device = "cuda"
+    place = None if device is None else str(device)
+    given = {"batch_size": batch_size, "device": place, **options}
+    recipe = Recipe(data, given, step if portable else None, place)
+    budget = Budget(seconds)
+    notes: list[str] = []
+    runner: Runner
+    local: LocalRunner | None = None
+    try:
+        runner = ProcessRunner(recipe)
+    except Exception as error:  # a user's object may raise anything as it is pickled
+        notes.append(
+            f"measured in this process, as the data cannot be sent to another ({error}): a trial "
+            "that dies or hangs ends this one"
+        )
+        runner = local = LocalRunner(replace(recipe, step=step))
+    try:
+        steps: Runner = runner
+        if not portable:
+            steps = local or LocalRunner(replace(recipe, step=step))
+        with Progress(seconds, lambda: budget.used, progress) as bar:
+            return _tuned(
+                runner,
+                steps,
+                budget,
+                what="" if portable else called(step),
+                max_workers=max_workers,
+                trial_seconds=trial_seconds,
+                notes=notes,
+                say=bar.say,
+            )
+    finally:
+        runner.close()
+
+
+def cores_of_rank() -> int:
+    """Return the cores for workers of this process: those it may use, shared out over ranks."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    processes = int(local) if local.isdigit() else 1
+    return max(1, available_cores() // max(processes, 1))
+
+
+def _tuned(
+    runner: Runner,
+    steps: Runner,
+    budget: Budget,
+    *,
+    what: str,
+    max_workers: int | None,
+    trial_seconds: float,
+    notes: list[str],
+    say: Callable[[str], None],
+) -> TuningResult:
+    """Measure, and choose; what is done is told in words."""
+    cores = cores_of_rank()
+    most = max_workers or cores
+    say("starting")
+    facts = _asked(runner, "look", seconds=trial_seconds)
+    what = what or facts.step
+    budget.begin()  # an interpreter and torch take seconds to start, and say nothing
+    say("reading the data once")
+    try:
+        cache = runner.call("warm", cores, 0.1 * budget.seconds, seconds=trial_seconds)
+    except TrialFailedError:  # the trials say what is wrong
+        cache = ""
+    session = Session(runner, steps, facts, budget, trial_seconds=trial_seconds, say=say)
+    complete, settings = True, None
+    try:
+        if what:
+            _demanded(session, what)
+        session.sweep(
+            most,
+            max_workers or MORE_THAN_CORES * cores,
+            ["thread", "process"],
+        )
+        settings = session.settle()
+    except KeyboardInterrupt:
+        complete = False
+        if not session.rates:
+            raise
+    if settings is None or settings not in dict(session.rates):
+        settings = session.choice()
+    if settings is None:
+        raise WorkerError(
+            "no settings could be measured: "
+            + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.trials())
+        )
+    return _result(session, facts, settings, complete=complete, cache=cache, notes=notes)
+
+
+def _result(
+    session: Session,
+    facts: Facts,
+    settings: Settings,
+    *,
+    complete: bool,
+    cache: str,
+    notes: list[str],
+) -> TuningResult:
+    rates = dict(session.rates)
+    demand, supply = session.rate, rates[settings]
+    trained = session.trained.get(settings)
+    # What is read for the first time only now was not in memory when measuring began.
+    state = cache or ("cold" if session.reads_storage else "warm")
+    saturates, verdict = verdict_of(
+        settings,
+        supply,
+        demand=demand,
+        trained=trained,
+        best=best(session.rates)[1],
+        batch_size=facts.batch_size,
+    )
+    advice: tuple[str, ...] = ()
+    if demand is not None and not saturates:
+        top = best(session.rates)
+        advice = advice_for(
+            facts,
+            cores=cores_of_rank(),
+            cache_state=state,
+            available_bytes=available_bytes(),
+            factor=demand / top[1].median,
+            grew=_grew(rates, top[0]),
+        )
+    return TuningResult(
+        settings,
+        verdict,
+        saturates,
+        facts.batch_size,
+        session.demand,
+        trained,
+        session.trials(),
+        advice,
+        complete,
+        state,
+        notes=(*notes, *facts.notes, *session.notes),
+    )
+
+
+def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:
+    """Return whether fewer workers than those of the best gave clearly less."""
+    fewer = [rate.high for one, rate in rates.items() if one.num_workers < top.num_workers]
+    return bool(fewer) and max(fewer) < rates[top].low
+
+
+def _demanded(session: Session, what: str) -> None:
+    try:
+        session.measure_demand(what)
+    except TrialFailedError as error:
+        if error.refused is not None:
+            raise error.refused from None
+        raise WorkerError(f"{what} cannot be measured: {error}") from error.__cause__
+
+
+def _asked(runner: Runner, name: str, *, seconds: float) -> Any:
+    try:
+        return runner.call(name, seconds=seconds)
+    except TrialFailedError as error:
+        if error.refused is not None:
+            raise error.refused from None
+        raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+
+
+def _check(
+    step: Any, step_ms: float | None, seconds: float, max_workers: int | None, trial_seconds: float
+) -> None:
+    if step is not None and step_ms is not None:
+        raise OptionError("step and step_ms: give the step, or its length")
+    if isinstance(step, str) and step not in MODELS:
+        raise OptionError(f"step is a callable or one of {', '.join(MODELS)}, not {step!r}")
+    if step is not None and not isinstance(step, str) and not callable(step):
+        raise OptionError(f"step is called with each batch, but {step!r} is no callable")
+    if not seconds >= 1:
+        raise OptionError(f"seconds is the time to measure in, 1 or more, not {seconds!r}")
+    if not trial_seconds > 0:
+        raise OptionError(f"trial_seconds is a number above 0, not {trial_seconds!r}")
+    if max_workers is not None and max_workers < 1:
+        raise OptionError(f"max_workers is an int from 1 up, not {max_workers!r}")

@@ -1,0 +1,72 @@
+"""The verdict in one line: whether the settings keep the step busy, with the figures."""
+
+from __future__ import annotations
+
+from fastdata.tuning.choice import CEILING, HEADROOM, suffices
+from fastdata.tuning.results import Rate
+from fastdata.tuning.settings import Settings
+
+__all__ = ["verdict_of"]
+
+
+def verdict_of(
+    settings: Settings,
+    supply: Rate,
+    *,
+    demand: float | None,
+    trained: Rate | None,
+    best: Rate,
+    batch_size: int,
+) -> tuple[bool, str]:
+    """Return whether the step is kept busy, and say it.
+
+    Parameters
+    ----------
+    settings : Settings
+        The chosen ones.
+    supply : Rate
+        Of these.
+    demand : float or None
+        Batches a second; None without a step.
+    trained : Rate or None
+        Of the step with these settings, where that was measured.
+    best : Rate
+        The highest supply of all settings.
+    batch_size : int
+    """
+    if demand is None:
+        return False, (
+            f"{settings}: {_rate(supply.median, batch_size)}; more workers bring no more"
+        )
+    enough = suffices(settings, supply, demand)
+    if trained is None:
+        if enough:
+            return True, (
+                f"{settings}: supply {_rate(supply.median, batch_size)} for a demand of "
+                f"{demand:.4g}; not tried with the step"
+            )
+        return False, _cannot(demand, best, batch_size)
+    share = trained.median / demand
+    reached = f"{trained.median:.4g} of {demand:.4g} steps/s ({share:.1%} of the ceiling)"
+    if share >= CEILING:
+        thin = "" if enough else f", though supply is less than {HEADROOM:g} times the demand"
+        return True, f"{settings}: keeps the step busy{thin}: {reached}"
+    if enough:
+        lost = 1e3 * (1 / trained.median - 1 / demand)
+        return False, (
+            f"{settings}: falls short with the step, {reached}, though supply alone is "
+            f"{_rate(supply.median, batch_size)}: taking a batch costs the loop {lost:.2g} ms, or "
+            "step and workers are in each other's way"
+        )
+    return False, f"{_cannot(demand, best, batch_size)}; {settings}: {reached}"
+
+
+def _cannot(demand: float, best: Rate, batch_size: int) -> str:
+    return (
+        f"cannot saturate: demand {_rate(demand, batch_size)}, best supply "
+        f"{_rate(best.median, batch_size)}"
+    )
+
+
+def _rate(batches: float, batch_size: int) -> str:
+    return f"{batches:.4g} batches/s ({batches * batch_size:,.0f} samples/s)"

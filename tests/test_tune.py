@@ -1,0 +1,395 @@
+"""Tuning for real, of datasets whose right number of workers is known; and what becomes of it
+when trials die, hang or are interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from cli_helpers import run, run_json, start
+from torch.utils.data import DataLoader
+from tune_helpers import Dying, Sleepy, sleep
+
+import fastdata
+from fastdata.errors import MissingExtraError, OptionError, WorkerError
+from fastdata.tuning.measuring import Windows
+from fastdata.tuning.page_cache import read_within, resident
+from fastdata.tuning.plot import plot
+from fastdata.tuning.results import Demand, Rate, Trial, TuningResult
+from fastdata.tuning.runner import ProcessRunner, TrialFailedError
+from fastdata.tuning.settings import Settings
+from fastdata.tuning.subject import Recipe
+
+TESTS = Path(__file__).parent
+QUICK = Windows(1, 0.05)
+
+
+def stock(workers: int) -> Settings:
+    return Settings(workers, "process", 2, backend="torch")
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def tune(data: Any, **options: Any) -> TuningResult:
+    return fastdata.tune_workers(data, **{"seconds": 6, "progress": False, **options})
+
+
+# -- the whole ----------------------------------------------------------------------------
+
+
+def test_the_smallest_number_of_workers_that_feeds_the_step_is_chosen() -> None:
+    # 8 samples of 16 ms: 7.8 batches a second a worker; the step wants 10, so 11.
+    data = Sleepy(seconds=0.016)
+    result = tune(data, batch_size=8, step_ms=100, max_workers=3, seconds=8)
+    supply = {
+        trial.settings.num_workers: trial.supply.median
+        for trial in result.trials
+        if trial.supply is not None and trial.settings.prefetch_factor == 2
+    }
+    assert set(supply) == {0, 1, 2, 3}
+    for workers, rate in supply.items():
+        assert rate == pytest.approx(7.8 * max(workers, 1), rel=0.15)
+    assert result.settings.num_workers == 2
+    assert result.settings.backend == "torch"
+    assert result.saturates
+    assert "keeps the step busy" in result.verdict
+    assert result.demand is not None
+    assert result.demand.rate.median == pytest.approx(10, rel=0.05)
+    assert result.complete
+    assert [trial.settings.cost for trial in result.trials] == sorted(
+        trial.settings.cost for trial in result.trials
+    )
+
+
+def test_a_packed_dataset_is_tuned_by_threads(tiny: dict[str, Path]) -> None:
+    result = tune(tiny["lmdb"], batch_size=25, step_ms=20, max_workers=1, seconds=2)
+    assert result.settings.backend == "cpu"
+    assert result.trained is not None
+    assert result.cache_state == "warm"
+    assert {trial.settings.num_workers for trial in result.trials} == {0, 1}
+    assert all(trial.supply is not None for trial in result.trials)
+
+
+def test_a_loader_of_each_kind_is_made_again_with_its_own_options(tiny: dict[str, Path]) -> None:
+    loader = fastdata.loader(tiny["lmdb"], batch_size=20, num_workers=0)
+    assert tune(loader, seconds=1, max_workers=1).batch_size == 20
+    assert len(next(iter(loader))[0]) == 20  # it is still of use
+    loader.close()
+    theirs: Any = DataLoader(Sleepy(64, 0.0), batch_size=4, shuffle=True)
+    assert tune(theirs, seconds=1, max_workers=1).batch_size == 4
+    with pytest.raises(OptionError, match="batch_size: a loader has been given"):
+        tune(theirs, batch_size=8)
+
+
+def test_a_step_of_ones_own_is_called_in_this_process() -> None:
+    here = []
+
+    def step(batch: Any) -> None:
+        here.append(os.getpid())
+        time.sleep(0.01)
+
+    result = tune(Sleepy(200, 0.0), batch_size=8, step=step, max_workers=1, seconds=1)
+    assert set(here) == {os.getpid()}
+    assert result.demand is not None
+    assert "step" in result.demand.step
+    assert result.trained is not None
+
+
+def test_a_script_has_the_loader_and_the_step() -> None:
+    result = tune(f"{TESTS / 'tune_helpers.py'}:build", max_workers=1, seconds=1)
+    assert result.batch_size == 8
+    assert result.demand is not None
+    assert "sleep" in result.demand.step
+    assert 25 < result.demand.rate.median < 50.5
+
+
+def test_what_cannot_be_sent_to_a_process_is_measured_in_this_one() -> None:
+    data = Sleepy(64, 0.0)
+    data.key = lambda value: value  # type: ignore[attr-defined]
+    result = tune(data, batch_size=8, max_workers=1, seconds=1)
+    assert "measured in this process" in result.notes[0]
+    assert result.settings.num_workers == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"step": sleep, "step_ms": 3}, "give the step, or its length"),
+        ({"step": "resnet5"}, "one of resnet18"),
+        ({"step": 3}, "3 is no callable"),
+        ({"step_ms": -1}, "more than 0 seconds"),
+        ({"seconds": 0}, "1 or more, not 0"),
+        ({"max_workers": 0}, "int from 1 up"),
+        ({"trial_seconds": 0}, "above 0"),
+    ],
+)
+def test_wrong_arguments_are_said(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        fastdata.tune_workers(Sleepy(), **options)
+
+
+def test_an_error_of_the_data_says_what_it_was() -> None:
+    with pytest.raises(WorkerError, match="batches cannot be made: ValueError: sample 7"):
+        tune(Dying("raise", workers=0), batch_size=4)
+    with pytest.raises(OptionError, match="no images"):
+        tune(Sleepy(64, 0.0), batch_size=4, step="resnet18", device="cpu")
+    with pytest.raises(OptionError, match="the loader has no batches"):
+        tune(DataLoader(Sleepy(3), batch_size=8, drop_last=True))
+
+
+# -- trials that die ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("exit", "exited unexpectedly"),
+        ("raise", "ValueError"),
+        ("memory", "MemoryError"),
+        ("kill parent", "died of SIGKILL"),
+        ("hang", "gave no answer within 1 s"),
+    ],
+)
+def test_a_trial_that_dies_has_a_reason_and_leaves_nothing(how: str, reason: str) -> None:
+    before = shared_memory()
+    runner = ProcessRunner(Recipe(Dying(how), {"batch_size": 4}))
+    try:
+        first = runner.call("supply", stock(1), QUICK, seconds=20)
+        family = psutil.Process(runner.pid)
+        seconds = 1 if how == "hang" else 20
+        with pytest.raises(TrialFailedError, match=reason):
+            runner.call("supply", stock(2), QUICK, seconds=seconds)
+        assert not family.is_running()
+        mine = psutil.Process().children(recursive=True)
+        assert not [one for one in mine if "resource_tracker" not in " ".join(one.cmdline())]
+        assert shared_memory() <= before
+        if how == "exit":  # the others go on, in another process
+            again = runner.call("supply", stock(1), QUICK, seconds=20)
+            assert again.rates[0] == pytest.approx(first.rates[0], rel=0.5)
+    finally:
+        temporary = runner._temporary
+        runner.close()
+    assert not os.path.exists(temporary)
+    runner.close()  # twice is once
+
+
+def test_a_trial_that_dies_is_a_row_of_the_result() -> None:
+    result = tune(Dying("exit", 3), batch_size=4, step_ms=10, max_workers=3, seconds=6)
+    rows = {trial.settings.num_workers: trial for trial in result.trials}
+    assert rows[3].supply is None
+    assert "exited unexpectedly" in rows[3].failure
+    assert rows[1].supply is not None
+    assert rows[2].supply is not None
+    assert result.settings.num_workers in (1, 2)
+
+
+def test_a_process_that_is_killed_takes_the_one_that_measures_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, sys
+            from fastdata.tuning.runner import ProcessRunner
+            from fastdata.tuning.subject import Recipe
+            from fastdata.tuning.measuring import Windows
+            from fastdata.tuning.settings import Settings
+            from tune_helpers import Dying
+            if __name__ == "__main__":
+                runner = ProcessRunner(Recipe(Dying("hang"), {"batch_size": 4}))
+                runner.call("supply", Settings(0, backend="torch"), Windows(1, 0.05), seconds=60)
+                print(runner.pid, runner._temporary, flush=True)
+                settings = Settings(2, "process", 2, backend="torch")
+                runner.call("supply", settings, Windows(1, 0.05), seconds=60)
+            """
+        )
+    )
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as process:
+        assert process.stdout is not None
+        pid, temporary = process.stdout.readline().split()
+        runner = psutil.Process(int(pid))
+        deadline = time.monotonic() + 20
+        while len(runner.children()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        family = [runner, *runner.children(recursive=True)]
+        assert len(family) > 2  # workers that hang
+        process.kill()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+    assert not os.path.exists(temporary)
+
+
+# -- Ctrl-C ---------------------------------------------------------------------------------
+
+
+def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_after(3, monkeypatch)
+    result = tune(Sleepy(), batch_size=8, step_ms=20, max_workers=3)
+    assert not result.complete
+    rated = [trial.settings for trial in result.trials if trial.supply is not None]
+    assert len(rated) == 3
+    assert result.settings in rated
+
+
+def test_ctrl_c_before_anything_was_measured_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interrupt_after(0, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        tune(Sleepy(), batch_size=8)
+
+
+def interrupt_after(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C in the turn after so many, while its answer is waited for."""
+    call, seen = ProcessRunner.call, []
+
+    def counted(runner: ProcessRunner, name: str, *arguments: Any, seconds: float) -> Any:
+        if name != "supply":
+            return call(runner, name, *arguments, seconds=seconds)
+        seen.append(name)
+        if len(seen) <= turns:
+            return call(runner, name, *arguments, seconds=seconds)
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            return call(runner, name, *arguments, seconds=seconds)
+        finally:
+            timer.join()
+
+    monkeypatch.setattr(ProcessRunner, "call", counted)
+
+
+# -- the command ------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table_and_the_verdict_last(tiny: dict[str, Path]) -> None:
+    found = run("tune-workers", tiny["lmdb"], "--batch-size", 20, "--step-ms", 60, "--seconds", 1,
+                "--max-workers", 1)  # fmt: skip
+    assert found.exit_code == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[0] == "batches of 20 samples: images as they are stored"
+    assert lines[1].startswith("demand: ")
+    assert "batches/s" in lines[2]
+    assert "keeps the step busy" in lines[-1]
+
+
+def test_the_command_prints_json_and_says_what_cannot_be(tiny: dict[str, Path]) -> None:
+    document = run_json("tune-workers", tiny["lmdb"], "--batch-size", 20, "--step-ms", 0.05,
+                        "--seconds", 1, "--max-workers", 1, "--crop", "24", code=3)  # fmt: skip
+    assert document["saturates"] is False
+    assert document["verdict"].startswith("cannot saturate")
+    assert document["transforms"].startswith("RandomResizedCrop(24)")
+    assert {"settings", "supply", "failure"} <= set(document["trials"][0])
+    assert document["complete"] is True
+    json.dumps(document)
+
+
+def test_ctrl_c_at_the_command_prints_what_there_is(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    target = f"{TESTS / 'tune_helpers.py'}:build"
+    environment = {**os.environ, "TUNE_TEST_SEEN": str(seen)}
+    words = ["tune-workers", target, "--seconds", 15, "--max-workers", 2, "--json"]
+    with start(*words, env=environment) as process:
+        deadline = time.monotonic() + 60
+        # Workers of the pass that warms, and of the turns after: one of these is over.
+        while len(seen.read_text() if seen.exists() else "") < 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=30)
+    assert process.returncode == 130, error
+    document = json.loads(out)
+    assert document["complete"] is False
+    assert any(trial["supply"] for trial in document["trials"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--crop", "x"], "neither a number"),
+        (["--model", "alexnet"], "Invalid value for '--model'"),
+        (["--seconds", "0"], "1 or more"),
+        (["--model", "resnet18", "--step-ms", "3"], "give the step, or its length"),
+    ],
+)
+def test_wrong_usage_of_the_command(tiny: dict[str, Path], words: list[str], message: str) -> None:
+    found = run("tune-workers", tiny["lmdb"], *words)
+    assert found.exit_code == 2
+    assert message in found.stderr
+
+
+def test_crop_is_not_for_a_script() -> None:
+    found = run("tune-workers", "train.py:build", "--crop", "224")
+    assert found.exit_code == 2
+    assert "its own transforms" in found.stderr
+
+
+# -- the picture and the page cache --------------------------------------------------------------
+
+
+def some_result() -> TuningResult:
+    trials = tuple(
+        Trial(Settings(n), Rate(10.0 * max(n, 1), 9.0 * max(n, 1), 11.0 * max(n, 1)))
+        for n in (0, 1, 2, 4)
+    )
+    broken = Trial(Settings(8), None, "the process died")
+    demand = Demand(Rate(15, 14.9, 15.1), "a simulated step of 67 ms")
+    return TuningResult(Settings(2), "well", True, 32, demand, trials=(*trials, broken))
+
+
+def test_a_plot_without_matplotlib_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Path]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "fastdata\[plot\]"'):
+        plot(some_result(), tmp_path / "c.png")
+    found = run("tune-workers", tiny["lmdb"], "--plot", tmp_path / "c.png")
+    assert found.exit_code == 1
+    assert 'pip install "fastdata[plot]"' in found.stderr
+
+
+def test_a_plot_is_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot(some_result(), tmp_path / "c.png")
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(OptionError, match=r"c\.xyz"):
+        plot(some_result(), tmp_path / "c.xyz")
+
+
+def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    (tmp_path / "empty").touch()
+    assert resident([path, tmp_path / "empty"]) == 1.0
+    assert resident([tmp_path / "none"]) is None
+    assert read_within([path], 10, 1 << 30)
+    assert not read_within([path], 10, 1 << 10)
+    assert not read_within([path], 0, 1 << 30)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gets_batches_of_its_own(cuda: torch.device, tiny: dict[str, Path]) -> None:
+    result = tune(
+        tiny["lmdb"], batch_size=20, step="resnet18", device="cuda", seconds=20, max_workers=1
+    )
+    assert result.demand is not None
+    assert "on cuda" in result.demand.step
+    assert {trial.settings.pin_memory for trial in result.trials} == {True, False}

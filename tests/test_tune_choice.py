@@ -1,0 +1,528 @@
+"""The rules of tuning, on figures that are made up: intervals, choice, sweep, memory, sessions."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastdata.tuning.advice import advice_for
+from fastdata.tuning.choice import fed, plateau, suffices, sufficient
+from fastdata.tuning.fitting import PROCESS_BYTES, Need, ahead_of, need_of, refusal
+from fastdata.tuning.measuring import Supplied, Windows, supply, trained
+from fastdata.tuning.results import Demand, Rate
+from fastdata.tuning.runner import TrialFailedError
+from fastdata.tuning.session import Budget, Session
+from fastdata.tuning.settings import Settings
+from fastdata.tuning.statistics import rate_of
+from fastdata.tuning.subject import Facts
+from fastdata.tuning.sweep import between, first_counts, grows, variants
+from fastdata.tuning.verdict import verdict_of
+
+
+def rate(median: float, spread: float = 0.01) -> Rate:
+    return Rate(median, median * (1 - spread), median * (1 + spread))
+
+
+# -- statistics ---------------------------------------------------------------------------
+
+
+def test_the_interval_of_few_windows_is_all_of_them() -> None:
+    found = rate_of([3.0, 1.0, 2.0])
+    assert (found.median, found.low, found.high) == (2.0, 1.0, 3.0)
+    assert found.windows == (3.0, 1.0, 2.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 8, 9, 12, 17, 25, 60])
+def test_intervals_hold_the_median_as_often_as_they_say(count: int) -> None:
+    found = rate_of(range(count))
+    left_out = int(found.low)
+    assert found.high == count - 1 - left_out
+    outside = [2 * sum(math.comb(count, i) for i in range(k + 1)) / 2**count for k in range(count)]
+    assert left_out == 0 or outside[left_out] <= 0.05
+    assert 2 * (left_out + 1) >= count or outside[left_out + 1] > 0.05
+
+
+def test_one_slow_window_of_nine_moves_nothing() -> None:
+    calm, disturbed = [10.0 + i / 100 for i in range(9)], [0.1, *(10.0 + i / 100 for i in range(8))]
+    assert rate_of(disturbed).low == pytest.approx(rate_of(calm).low, rel=0.01)
+
+
+def test_a_rate_of_nothing_raises() -> None:
+    with pytest.raises(ValueError, match="needs a window"):
+        rate_of([])
+
+
+# -- choice -------------------------------------------------------------------------------
+
+T = {n: Settings(n) for n in range(10)}
+CURVE = [(T[0], rate(10)), (T[1], rate(10)), (T[2], rate(20)), (T[4], rate(38)), (T[8], rate(39))]
+
+
+@pytest.mark.parametrize(
+    ("demand", "workers"),
+    [
+        (0.2, 0),  # 50 times as fast: nothing needs to overlap
+        (0.4, 1),  # 1 / (1/0.4 + 1/10) is 96% of it
+        (8.9, 1),
+        (9.1, 2),  # 1.1 x 9.1 is more than the lower end, 9.9
+        (17.9, 2),
+        (18.1, 4),
+        (34, 4),
+        (35, 8),
+    ],
+)
+def test_the_smallest_that_gives_a_tenth_more_is_chosen(demand: float, workers: int) -> None:
+    assert sufficient(CURVE, demand)[0] == T[workers]
+
+
+def test_none_is_enough_for_a_step_that_is_faster_than_the_best() -> None:
+    assert sufficient(CURVE, 36) == []
+    assert plateau(CURVE, 36) == T[4]  # 38 of 39: the same for less
+    assert plateau(CURVE, 1000) == T[4]
+
+
+def test_what_is_wide_does_not_suffice() -> None:
+    assert suffices(T[2], Rate(20, 11.1, 25), 10)
+    assert not suffices(T[2], Rate(20, 10.9, 25), 10)
+
+
+def test_without_workers_nothing_overlaps() -> None:
+    assert fed(T[0], 10, 10) == pytest.approx(5)
+    assert fed(T[1], 10, 8) == 8
+
+
+def test_the_plateau_without_a_step_has_workers() -> None:
+    assert plateau([(T[0], rate(10)), (T[1], rate(9.9))]) == T[1]
+    assert plateau([(T[0], rate(10))]) == T[0]
+
+
+def test_ties_go_to_fewer_workers_but_not_what_is_far_off() -> None:
+    assert plateau([(T[1], Rate(9.3, 8.9, 9.9)), (T[2], Rate(10, 9.8, 10.4))]) == T[1]
+    assert plateau([(T[1], Rate(9.3, 9.2, 9.4)), (T[2], Rate(10, 9.8, 10.4))]) == T[2]
+    assert plateau([(T[1], Rate(7.0, 3, 12)), (T[2], Rate(10, 9.8, 10.4))]) == T[2]
+
+
+def test_a_costlier_kind_loses_to_fewer_batches_ahead_and_wins_over_a_worker() -> None:
+    rates = [
+        (Settings(3), rate(20)),
+        (Settings(2, "process", 4), rate(20)),
+        (Settings(2, "thread", 4), rate(20)),
+        (Settings(2, "process", 2), rate(20)),
+    ]
+    assert sufficient(rates, 10) == [
+        Settings(2, "process", 2),
+        Settings(2, "thread", 4),
+        Settings(2, "process", 4),
+        Settings(3),
+    ]
+
+
+# -- what is tried ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "counts"),
+    [(1, [0, 1]), (2, [0, 1, 2]), (3, [0, 1, 2, 3]), (6, [0, 1, 2, 4, 6]), (8, [0, 1, 2, 4, 8])],
+)
+def test_first_counts(most: int, counts: list[int]) -> None:
+    assert first_counts(most) == counts
+
+
+def test_growth_is_more_than_noise() -> None:
+    assert grows([(T[2], rate(10)), (T[4], rate(20))])
+    assert not grows([(T[2], rate(10)), (T[4], rate(10.5))])
+    assert not grows([(T[2], rate(10, 0.4)), (T[4], rate(15, 0.4))])
+    assert not grows([(T[1], rate(10))])
+
+
+@pytest.mark.parametrize(
+    ("demand", "missing"),
+    [(30, [3]), (35, [5, 6, 7]), (10, []), (None, [3])],
+)
+def test_every_integer_around_the_knee(demand: float | None, missing: list[int]) -> None:
+    assert between(CURVE, demand) == missing
+
+
+def test_of_many_between_the_middle_is_tried() -> None:
+    rates = [(Settings(n), rate(n)) for n in (1, 2, 4, 8, 16)]
+    assert between(rates, 11) == [12]
+    assert between([*rates, (Settings(12), rate(12))], 11) == [13, 14, 15]
+
+
+def test_variants_that_save_cost_less_and_others_differ() -> None:
+    base = Settings(3, "process", 2, pin_memory=True, backend="cpu")
+    options: dict[str, Any] = {"methods": ["thread", "process"], "cuda": True, "dali": True}
+    saving = variants(base, saving=True, **options)
+    assert saving
+    assert all(one.cost < base.cost for one in saving)
+    assert {
+        replace(base, worker_method="thread"),
+        replace(base, prefetch_factor=1),
+        replace(base, pin_memory=False),
+        replace(base, num_workers=2, prefetch_factor=4),
+        Settings(2, "thread", 2, True, True, "dali"),
+    } <= set(saving)
+    more = variants(base, saving=False, **options)
+    assert replace(base, prefetch_factor=4) in more
+    assert base not in more
+    assert variants(Settings(0), saving=True, **options) == []
+
+
+# -- memory -------------------------------------------------------------------------------
+
+
+def test_needs_of_settings() -> None:
+    assert ahead_of(Settings(0)) == 0
+    assert ahead_of(Settings(8, prefetch_factor=2)) == 2
+    assert ahead_of(Settings(8, "process", 2, backend="torch")) == 16
+    assert need_of(Settings(0), 100) == Need(200, 0)
+    assert need_of(Settings(4), 100) == Need(400, 0)
+    assert need_of(Settings(4, "process"), 100) == Need(400 + 4 * PROCESS_BYTES, 0)
+    assert need_of(Settings(4, "process", backend="torch"), 100) == Need(
+        1000 + 4 * PROCESS_BYTES, 1000
+    )
+
+
+def test_what_does_not_fit_is_said_with_figures() -> None:
+    free = {"available_bytes": 10 << 30, "shm_bytes": 64 << 20}
+    assert refusal(Need(1 << 30, 0), **free) == ""
+    assert "takes about 21.5GB of memory" in refusal(Need(20 << 30, 0), **free)
+    assert "67.1MB free (docker run --shm-size" in refusal(Need(1 << 30, 1 << 30), **free)
+
+
+# -- windows, on a clock that is not the machine's ------------------------------------------
+
+
+class Clock:
+    """Time that passes when somebody lets it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Meter:
+    """`fastdata.steps.meter.Meter` of such a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def synchronize(self) -> None: ...
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        began = self.clock()
+        work()
+        return self.clock() - began
+
+
+class Batches:
+    """A loader whose first batches are in stock: they cost nothing."""
+
+    def __init__(self, clock: Clock, seconds: float, stock: int, count: int = 10_000) -> None:
+        self.clock, self.seconds, self.stock, self.count = clock, seconds, stock, count
+
+    def __iter__(self) -> Any:
+        self.clock.now += 5.0  # workers start
+        for number in range(self.count):
+            if number > self.stock:
+                self.clock.now += self.seconds
+            yield number
+
+
+def test_start_and_stock_are_thrown_away() -> None:
+    clock = Clock()
+    settings = Settings(2, prefetch_factor=4)
+    loader: Any = Batches(clock, 0.1, stock=4)
+    found = supply(
+        loader,
+        settings,
+        Windows(3, 1.0),
+        began=0.0,
+        meter=Meter(clock),
+        clock=clock,  # type: ignore[arg-type]
+    )
+    assert found.rates == pytest.approx((10, 10, 10))
+    assert found.start_seconds == 5.0
+
+
+def test_workers_that_do_not_persist_cost_each_epoch_their_start() -> None:
+    clock = Clock()
+    settings = Settings(2, "process", 1, persistent_workers=False, backend="torch")
+    loader: Any = Batches(clock, 0.1, stock=0)
+    found = supply(
+        loader,
+        settings,
+        Windows(2, 1.0),
+        began=0.0,
+        meter=Meter(clock),  # type: ignore[arg-type]
+        clock=clock,
+        batches_of_epoch=100,
+    )
+    assert found.rates == pytest.approx((100 / 15, 100 / 15))
+
+
+def test_training_takes_the_longer_of_step_and_batch_and_never_the_stock() -> None:
+    clock = Clock()
+    settings = Settings(2, prefetch_factor=4)
+    loader: Any = Batches(clock, 0.1, stock=4)
+
+    def step(batch: Any) -> None:
+        clock.now += 0.05
+
+    found = trained(
+        loader,
+        step,
+        settings,
+        Windows(2, 1.0),
+        meter=Meter(clock),
+        rate=20,  # type: ignore[arg-type]
+    )
+    assert found == pytest.approx((1 / 0.15, 1 / 0.15))  # this loader does nothing ahead
+
+
+# -- sessions, of a machine that is made up ------------------------------------------------
+
+
+class Machine:
+    """A runner whose supply is a function of settings; time passes as it is measured."""
+
+    def __init__(
+        self,
+        curve: Callable[[Settings], float],
+        *,
+        noise: float = 0.01,
+        seed: int = 0,
+        overhead: float = 0.0,
+    ) -> None:
+        self.curve, self.noise, self.overhead = curve, noise, overhead
+        self.random = np.random.default_rng(seed)
+        self.demand = 0.0
+        self.clock = Clock()
+        self.asked: list[Settings] = []
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        if name == "demand":
+            return self._windows(self.demand, 7)
+        settings = arguments[0]
+        self.asked.append(settings)
+        self.clock.now += 1.0
+        value = self.curve(settings)
+        if value <= 0:
+            raise TrialFailedError("the process died")
+        if name == "supply":
+            return Supplied(self._windows(value, 3), 0.1)
+        return self._windows(1 / (1 / fed(settings, value, self.demand) + self.overhead), 5)
+
+    def _windows(self, value: float, count: int) -> tuple[float, ...]:
+        noise = 1 - abs(self.random.normal(0, self.noise, count))
+        return tuple((value * noise).tolist())
+
+    def close(self) -> None: ...
+
+
+FACTS = Facts(Settings(1), 32, 1000, 500)
+
+
+def session_of(machine: Machine, demand: float | None, **options: Any) -> Session:
+    facts = options.pop("facts", FACTS)
+    budget = Budget(options.pop("seconds", 1000), machine.clock)
+    session = Session(
+        machine,
+        machine,
+        facts,
+        budget,
+        trial_seconds=10,
+        **{"memory_bytes": lambda: 1 << 34, "shm_bytes": lambda: 1 << 30, **options},
+    )
+    if demand is not None:
+        machine.demand = demand
+        session.measure_demand("a step")
+    return session
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("demand", "workers"), [(2.0, 0), (80.0, 1), (250.0, 3), (430.0, 5), (700.0, 8), (950.0, 8)]
+)
+def test_the_right_number_of_workers_is_found(demand: float, workers: int, seed: int) -> None:
+    # A hundred batches a second a worker, as far as eight cores go.
+    machine = Machine(lambda s: 100.0 * min(max(s.num_workers, 1), 8), noise=0.01, seed=seed)
+    session = session_of(machine, demand)
+    session.sweep(8, 32, ["thread"])
+    assert session.settle().num_workers == workers  # type: ignore[union-attr]
+
+
+def test_with_no_step_the_plateau_is_chosen() -> None:
+    machine = Machine(lambda s: 100.0 * min(max(s.num_workers, 1), 3))
+    session = session_of(machine, None)
+    session.sweep(8, 32, ["thread"])
+    assert session.settle().num_workers == 3  # type: ignore[union-attr]
+
+
+def test_more_workers_than_cores_are_tried_while_that_helps() -> None:
+    machine = Machine(lambda s: 10.0 * max(s.num_workers, 1))
+    session = session_of(machine, 55.0)
+    session.sweep(2, 8, ["process"])
+    assert session.settle().num_workers == 7  # type: ignore[union-attr]
+    machine = Machine(lambda s: 10.0 * min(max(s.num_workers, 1), 2))
+    session = session_of(machine, 55.0)
+    session.sweep(2, 8, ["process"])
+    assert max(one.num_workers for one in machine.asked) == 4
+
+
+def test_another_kind_of_worker_saves_one() -> None:
+    machine = Machine(
+        lambda s: (100.0 if s.worker_method == "process" else 60.0) * s.num_workers or 60.0
+    )
+    session = session_of(machine, 170.0)
+    session.sweep(4, 4, ["thread", "process"])
+    assert session.settle() == Settings(2, "process", 1)
+
+
+def test_what_falls_short_with_the_step_gives_way_to_the_next() -> None:
+    def curve(settings: Settings) -> float:
+        return 100.0 * max(settings.num_workers, 1)
+
+    machine = Machine(curve)
+    trained_with: list[int] = []
+    session = session_of(machine, 150.0)
+    call = machine.call
+
+    def worse(name: str, *arguments: Any, seconds: float) -> Any:
+        if name == "train":
+            trained_with.append(arguments[0].num_workers)
+            if arguments[0].num_workers < 4:
+                return (100.0,) * 5
+        return call(name, *arguments, seconds=seconds)
+
+    machine.call = worse  # type: ignore[method-assign]
+    session.sweep(4, 4, ["thread"])
+    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert set(trained_with) == {2, 4}
+
+
+def test_where_none_reaches_the_ceiling_ties_go_to_fewer_workers() -> None:
+    machine = Machine(lambda s: 100.0 * max(s.num_workers, 1), overhead=0.002)  # 1.2 of 10 ms
+    session = session_of(machine, 100.0)
+    session.sweep(4, 4, ["thread"])
+    assert session.settle().num_workers == 2  # type: ignore[union-attr]
+    assert len(session.trained) > 1
+
+
+def test_where_none_is_enough_what_may_give_more_than_the_best_is_tried() -> None:
+    machine = Machine(lambda s: 90.0 if s.worker_method == "thread" else 50.0 * s.num_workers)
+    session = session_of(machine, 1000.0)
+    session.sweep(4, 4, ["thread", "process"])
+    assert session.settle() == Settings(4, "process")
+    assert Settings(4, "process", 4) in machine.asked
+
+
+def test_a_failure_is_a_row_and_others_go_on() -> None:
+    machine = Machine(lambda s: 0.0 if s.num_workers == 2 else 100.0 * max(s.num_workers, 1))
+    session = session_of(machine, 180.0)
+    session.sweep(4, 4, ["thread"])
+    assert session.settle().num_workers == 3  # type: ignore[union-attr]
+    failed = [trial for trial in session.trials() if trial.supply is None]
+    assert failed
+    assert {trial.failure for trial in failed} == {"the process died"}
+    assert machine.asked.count(Settings(2)) == 1
+
+
+def test_what_would_not_fit_is_not_tried() -> None:
+    machine = Machine(lambda s: 100.0 * max(s.num_workers, 1))
+    facts = replace(FACTS, base=Settings(1, "process", backend="torch"), batch_bytes=100 << 20)
+    session = session_of(machine, 350.0, facts=facts, memory_bytes=lambda: 2 << 30)
+    session.sweep(8, 8, ["process"])
+    rows = {trial.settings.num_workers: trial for trial in session.trials()}
+    assert "would not fit: takes about 2.42GB of memory" in rows[8].failure
+    assert all(one.num_workers < 8 for one in machine.asked)
+    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+
+
+def test_rounds_interleave_in_random_order() -> None:
+    machine = Machine(lambda s: 100.0)
+    session = session_of(machine, None)
+    session.measure([T[n] for n in range(4)])
+    rounds = [machine.asked[start : start + 4] for start in (0, 4, 8)]
+    assert all(set(one) == {T[n] for n in range(4)} for one in rounds)
+    assert len({tuple(one) for one in rounds}) > 1
+
+
+def test_the_time_is_kept_and_what_was_not_tried_is_said() -> None:
+    machine = Machine(lambda s: 1.0)
+    session = session_of(machine, None, seconds=3)
+    session.sweep(64, 64, ["thread"])
+    assert machine.clock.now <= 4
+    assert "the time was up: not tried were" in session.notes[-1]
+    assert session.settle() is not None
+
+
+def test_workers_that_start_slowly_persist() -> None:
+    base = Settings(1, "process", backend="torch")
+    facts = replace(FACTS, base=base, batches=10)
+    machine = Machine(lambda s: 1000.0 * max(s.num_workers, 1))
+    session = session_of(machine, 100.0, facts=facts)  # an epoch of 0.1 s, and a start as long
+    session.sweep(2, 2, ["process"])
+    assert session.settle().persistent_workers  # type: ignore[union-attr]
+    session = session_of(machine, 100.0, facts=replace(facts, batches=100_000))
+    session.sweep(2, 2, ["process"])
+    assert not session.settle().persistent_workers  # type: ignore[union-attr]
+
+
+# -- words --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("supply", "demand", "trained", "saturates", "words"),
+    [
+        (rate(20), 10, rate(9.95), True, "keeps the step busy: 9.95 of 10 steps/s"),
+        (rate(10.2), 10, rate(9.9), True, "less than 1.1 times the demand"),
+        (rate(20), 10, rate(9), False, r"falls short with the step, 9 of 10 steps/s \(90.0%"),
+        (rate(5), 10, rate(5), False, "cannot saturate: demand 10 batches/s .* best supply 5"),
+        (rate(20), None, None, False, "2 threads, prefetch 2: 20 batches/s"),
+        (rate(20), 10, None, True, "not tried with the step"),
+    ],
+)
+def test_verdicts(
+    supply: Rate, demand: float | None, trained: Rate | None, saturates: bool, words: str
+) -> None:
+    found, text = verdict_of(
+        T[2], supply, demand=demand, trained=trained, best=supply, batch_size=4
+    )
+    assert found == saturates
+    assert "\n" not in text
+    assert re.search(words, text)
+
+
+def test_advice_is_given_only_where_it_applies() -> None:
+    packed = replace(
+        FACTS, codecs=("jpeg",), image_sides=(512, 224), decoded_bytes=10**9, cuda=True,
+        device_free_bytes=10**10,
+    )  # fmt: skip
+    known: dict[str, Any] = {"cores": 2, "available_bytes": 1 << 34, "factor": 3.0, "grew": True}
+    told = " ".join(advice_for(packed, cache_state="cold", **known))
+    for word in ('codec="raw"', 'cache="device"', 'cache="ram"', "smaller size", "DALI"):
+        assert word in told
+    warm = " ".join(advice_for(replace(packed, cuda=False), cache_state="warm", **known))
+    assert "DALI" not in warm
+    assert "cache=" not in warm
+    assert "more cores: 2" in warm
+    raw = replace(FACTS, codecs=("raw",), image_sides=(224, 224))
+    assert advice_for(raw, cache_state="warm", **{**known, "grew": False}) == ()
+    stock = replace(FACTS, base=Settings(1, "process", backend="torch"))
+    assert "fastdata pack" in advice_for(stock, cache_state="warm", **known)[0]
+
+
+def test_a_result_has_the_demand() -> None:
+    machine = Machine(lambda s: 100.0)
+    session = session_of(machine, 10.0)
+    assert isinstance(session.demand, Demand)
+    assert session.rate == pytest.approx(10, rel=0.05)
