@@ -11,6 +11,7 @@ package has the function.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Sequence
 from multiprocessing.context import BaseContext
@@ -30,7 +31,7 @@ from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform
 
-__all__ = ["Loader", "LoaderStats", "loader"]
+__all__ = ["Loader", "LoaderStats", "loader", "options_of"]
 
 
 def loader(
@@ -239,6 +240,21 @@ def loader(
     raise OptionError(
         f"a loader takes a path, a fastdata dataset or a torch Dataset, not {type(data).__name__}"
     )
+
+
+def options_of(given: dict[str, Any]) -> LoaderOptions:
+    """Return the options that `loader` makes of its arguments, defaults included.
+
+    Raises
+    ------
+    OptionError
+        If one has a value that cannot be used.
+    """
+    parameters = inspect.signature(loader).parameters.values()
+    named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+    others = {name: value for name, value in given.items() if name not in named}
+    named |= {name: value for name, value in given.items() if name in named}
+    return LoaderOptions(**named, others=others)
 
 
 def _is_location(data: Any) -> bool:

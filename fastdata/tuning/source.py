@@ -13,15 +13,23 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from fastdata.assembly import LoaderOptions, packed_loader
 from fastdata.engine.packed import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS
-from fastdata.loading import loader
+from fastdata.loading import loader, options_of
 from fastdata.prefetch import CUDAPrefetcher
+from fastdata.tuning.key import Key, key_of
 from fastdata.tuning.settings import Settings
 
 __all__ = ["DEFAULT_BATCH_SIZE", "PackedSource", "Source", "StockSource", "source_of"]
@@ -50,6 +58,10 @@ class Source(Protocol):
     @property
     def notes(self) -> list[str]: ...
 
+    @property
+    def key(self) -> Key | None:
+        """Under what a result is kept; None where that cannot be told."""
+
     def opened(self, settings: Settings) -> contextlib.AbstractContextManager[Any]:
         """Return a context with an iterable of batches, whose workers end with it."""
 
@@ -67,6 +79,7 @@ class PackedSource:
 
     def __init__(self, data: Any, options: LoaderOptions) -> None:
         self._data = data
+        self._asked = options
         self._cache = options.cache
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
         self.device = options.target
@@ -121,6 +134,11 @@ class PackedSource:
         return [f"measured without cache={self._cache!r}: these workers fill it in the first epoch"]
 
     @property
+    def key(self) -> Key | None:
+        """Of a loader of this data with these options."""
+        return key_of(self._data, self._asked)
+
+    @property
     def dali(self) -> bool:
         """Whether DALI could make these batches."""
         options = self._options
@@ -172,10 +190,19 @@ class StockSource:
     like : DataLoader
     device : torch.device, optional
         Where batches are copied to.
+    options : LoaderOptions, optional
+        By which `fastdata.loader` makes it; by default as can be seen of `like`.
     """
 
-    def __init__(self, like: DataLoader[Any], device: torch.device | None) -> None:
+    def __init__(
+        self,
+        like: DataLoader[Any],
+        device: torch.device | None,
+        options: LoaderOptions | None = None,
+    ) -> None:
         self.device = device
+        self._data = like.dataset
+        self._asked = options or _options_like(like, device)
         self._arguments = _arguments_of(like)
         self._for_workers = {
             name: value
@@ -214,6 +241,11 @@ class StockSource:
         if not self._subclass:
             return []
         return [f"{self._subclass} was measured as the stock DataLoader that it is made from"]
+
+    @property
+    def key(self) -> Key | None:
+        """Of what `fastdata.loader` makes of the same dataset."""
+        return key_of(self._data, self._asked)
 
     @contextlib.contextmanager
     def opened(self, settings: Settings) -> Iterator[Any]:
@@ -265,6 +297,23 @@ def _arguments_of(like: DataLoader[Any]) -> dict[str, Any]:
     }
 
 
+def _options_like(like: DataLoader[Any], device: torch.device | None) -> LoaderOptions:
+    """Return the options with which `fastdata.loader` makes such a DataLoader."""
+    given: dict[str, Any] = {"device": device}
+    found = _arguments_of(like)
+    if "batch_sampler" in found:
+        given["batch_sampler"] = found["batch_sampler"]
+    else:
+        given |= {"batch_size": found["batch_size"] or 1, "drop_last": bool(found["drop_last"])}
+        if isinstance(like.sampler, RandomSampler):
+            given["shuffle"] = True
+        elif "sampler" in found and not isinstance(like.sampler, SequentialSampler):
+            given["sampler"] = like.sampler
+    if like.collate_fn is not default_collate:
+        given["collate_fn"] = like.collate_fn
+    return options_of(given)
+
+
 _PARAMETERS = inspect.signature(DataLoader.__init__).parameters
 
 
@@ -298,11 +347,14 @@ def source_of(data: Any, options: dict[str, Any]) -> Source:
         if data.options is None:
             raise OptionError("this Loader was not made by fastdata.loader: give the dataset")
         return PackedSource(data.dataset, data.options)
-    made = loader(data, **_completed(data, options))
+    given = _completed(data, options)
+    made = loader(data, **given)
     if isinstance(made, Loader):
         made.close()
         return PackedSource(made.dataset, made.options)
-    return source_of(made, {})
+    if isinstance(made, CUDAPrefetcher):
+        device, made = made.device, made.iterable
+    return StockSource(made, device, options_of(given))
 
 
 def _target(device: Any) -> torch.device | None:

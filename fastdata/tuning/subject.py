@@ -19,6 +19,7 @@ from fastdata.engine.memory import available_bytes
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.steps import ReferenceStep, is_script, run_script
 from fastdata.steps.meter import Meter
+from fastdata.tuning.key import Key
 from fastdata.tuning.measuring import (
     Endless,
     Supplied,
@@ -86,6 +87,8 @@ class Facts:
     device_free_bytes : int
         Memory of the device that is free; 0 without one.
     notes : tuple of str
+    key : Key or None
+        Under what the result is kept.
     """
 
     base: Settings
@@ -102,6 +105,7 @@ class Facts:
     decoded_bytes: int = 0
     device_free_bytes: int = 0
     notes: tuple[str, ...] = ()
+    key: Key | None = None
 
 
 class Subject:
@@ -165,6 +169,7 @@ class Subject:
             step="" if self._step is None else called(self._step),
             device_free_bytes=torch.cuda.mem_get_info()[0] if on_gpu else 0,
             notes=tuple(source.notes),
+            key=source.key,
             **(source.images(self._kept[0]) if isinstance(source, PackedSource) else {}),
         )
 

@@ -8,20 +8,22 @@ has the function.
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from fastdata.engine.cores import available_cores
+from fastdata.engine.cores import available_cores, local_processes
 from fastdata.engine.memory import available_bytes
 from fastdata.errors import OptionError, WorkerError
 from fastdata.steps import SleepStep
 from fastdata.steps.models import MODELS
+from fastdata.tuning import store
 from fastdata.tuning.advice import advice_for
 from fastdata.tuning.choice import best
+from fastdata.tuning.key import Key
 from fastdata.tuning.progress import Progress
 from fastdata.tuning.results import Rate, TuningResult
 from fastdata.tuning.runner import LocalRunner, ProcessRunner, Runner, TrialFailedError
@@ -31,6 +33,8 @@ from fastdata.tuning.subject import Facts, Recipe, called
 from fastdata.tuning.verdict import verdict_of
 
 __all__ = ["MORE_THAN_CORES", "cores_of_rank", "tune_workers"]
+
+log = logging.getLogger("fastdata")
 
 MORE_THAN_CORES = 4
 """So many workers a core are tried where each more gives more: they wait for disks then."""
@@ -46,6 +50,7 @@ def tune_workers(
     seconds: float = 60.0,
     max_workers: int | None = None,
     trial_seconds: float = 20.0,
+    keep: bool = True,
     progress: bool | None = None,
     **options: Any,
 ) -> TuningResult:
@@ -81,6 +86,9 @@ def tune_workers(
         ``LOCAL_WORLD_SIZE``; up to four times as many where the rate still grows.
     trial_seconds : float
         After which a single turn is given up.
+    keep : bool
+        Whether a complete result is kept, so that ``loader(num_workers="auto")`` uses it from
+        now on, in any process (``docs/tuned_settings.md``).
     progress : bool, optional
         Whether to show a bar on standard error; by default where that is a terminal.
     **options
@@ -141,7 +149,7 @@ def tune_workers(
         if not portable:
             steps = local or LocalRunner(replace(recipe, step=step))
         with Progress(seconds, lambda: budget.used, progress) as bar:
-            return _tuned(
+            result, key = _tuned(
                 runner,
                 steps,
                 budget,
@@ -153,13 +161,31 @@ def tune_workers(
             )
     finally:
         runner.close()
+    return _kept(result, key) if keep else result
+
+
+def _kept(result: TuningResult, key: Key | None) -> TuningResult:
+    """Keep a result, and return it with what it was measured on, or why it is not kept."""
+    if key is None:
+        note = (
+            'not kept: loader(num_workers="auto") would not know when it fits; give these settings '
+            "to the loader, or the dataset an attribute `digest` (docs/tuned_settings.md)"
+        )
+        return replace(result, notes=(*result.notes, note))
+    result = replace(result, machine=key.machine)
+    if not result.complete:
+        note = "not kept: it was stopped before its end"
+    elif (path := store.save(key, result)) is None:
+        note = f"not kept: {store.directory()} cannot be written"
+    else:
+        log.info("kept as %s", path)
+        return result
+    return replace(result, notes=(*result.notes, note))
 
 
 def cores_of_rank() -> int:
     """Return the cores for workers of this process: those it may use, shared out over ranks."""
-    local = os.environ.get("LOCAL_WORLD_SIZE", "")
-    processes = int(local) if local.isdigit() else 1
-    return max(1, available_cores() // max(processes, 1))
+    return max(1, available_cores() // local_processes())
 
 
 def _tuned(
@@ -172,7 +198,7 @@ def _tuned(
     trial_seconds: float,
     notes: list[str],
     say: Callable[[str], None],
-) -> TuningResult:
+) -> tuple[TuningResult, Key | None]:
     """Measure, and choose; what is done is told in words."""
     cores = cores_of_rank()
     most = max_workers or cores
@@ -207,7 +233,8 @@ def _tuned(
             "no settings could be measured: "
             + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.trials())
         )
-    return _result(session, facts, settings, complete=complete, cache=cache, notes=notes)
+    result = _result(session, facts, settings, complete=complete, cache=cache, notes=notes)
+    return result, facts.key
 
 
 def _result(
