@@ -141,7 +141,7 @@ def tune_workers(
         if not portable:
             steps = local or LocalRunner(replace(recipe, step=step))
         with Progress(seconds, lambda: budget.used, progress) as bar:
-            return _tuned(
+            result = _tuned(
                 runner,
                 steps,
                 budget,
@@ -153,6 +153,7 @@ def tune_workers(
             )
     finally:
         runner.close()
+    return result
 
 
 def cores_of_rank() -> int:
