@@ -20,10 +20,12 @@ _PUBLIC = {
     "FastdataError": "fastdata.errors",
     "Loader": "fastdata.loading",
     "PackReport": "fastdata.converters.report",
+    "ProfileReport": "fastdata.profiling.report",
     "Schema": "fastdata.schema",
     "loader": "fastdata.loading",
     "open": "fastdata.dataset",
     "pack": "fastdata.converters.driver",
+    "profile": "fastdata.profiling.profiler",
 }
 
 __all__ = [
@@ -33,10 +35,12 @@ __all__ = [
     "FastdataError",
     "Loader",
     "PackReport",
+    "ProfileReport",
     "Schema",
     "loader",
     "open",
     "pack",
+    "profile",
 ]
 
 if TYPE_CHECKING:
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
     from fastdata.errors import FastdataError
     from fastdata.loading import Loader, loader
     from fastdata.prefetch import CUDAPrefetcher
+    from fastdata.profiling.profiler import profile
+    from fastdata.profiling.report import ProfileReport
     from fastdata.sampling import BlockShuffle
     from fastdata.schema import Schema
 
