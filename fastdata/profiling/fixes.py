@@ -140,7 +140,7 @@ def _more_workers(model: Model, facts: Facts, offer: _Offer) -> None:
     if wanted <= model.workers:
         return
     text = f"num_workers={wanted} (now {model.workers})"
-    text += ": the step would hardly wait" if enough else f": more than that would not help"
+    text += ": the step would hardly wait" if enough else ": more than that would not help"
     if not model.workers:
         text += "; batches are then made beside the step, not between"
     if model.period() / model.period(wanted) >= LEAST_GAIN_OF_WORKERS:

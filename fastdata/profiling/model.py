@@ -1,15 +1,17 @@
 """What would be if: a small model of a pipeline, fitted to what was measured.
 
     seconds a batch = the longest of
-        what workers share / workers                  they work side by side
+        what workers share / workers + contention     they work side by side, and wait for
+                                                      each other: locks, memory, the disk
         all that needs a core / cores
         what the loop does itself + the step          one after the other
         what has a thread or stream of its own        a copy that is sent ahead
 
 Without workers everything is one after the other.  Stages are measured one by one, in one
-worker with nothing beside it; together they are slower, by what they do to each other, or
-faster, where the system reads ahead.  So what workers do is scaled by one factor such that the
-model gives the rate that was measured.
+worker with nothing beside it.  Together they are slower, by what they do to each other, or
+faster, where the system reads ahead.  So one number is fitted, such that the model gives the
+rate that was measured: what several workers lose to each other is contention, which more of
+them do not shorten (Amdahl's law); one worker, none, or faster ones are scaled.
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ class Model:
     workers, cores : int
     scale : float
         Of what workers do.
+    contention : float
+        Seconds a batch that workers lose to each other.
     """
 
     costs: tuple[Cost, ...]
@@ -75,6 +79,7 @@ class Model:
     cores: int
     step_cpu: float = 0.0
     scale: float = 1.0
+    contention: float = 0.0
 
     def fitted(self, seconds: float) -> Model:
         """Return the model that gives the time a batch that was measured."""
@@ -92,6 +97,8 @@ class Model:
         # Where workers are not what is waited for, all that is known is that they keep up.
         if needed > 1 and seconds <= 1.05 * max(others, loading / self.workers):
             return self
+        if needed > 1 and self.workers > 1:
+            return replace(self, contention=seconds - loading / self.workers)
         return replace(self, scale=needed)
 
     def period(
@@ -168,8 +175,11 @@ class Model:
             copying = self._sum(costs, copying=True)
             return {"loop": self.scale * inline + copying + step, **own}
         step_cpu = 0.0 if "step" in free else self.step_cpu
+        loading, all_loading = self._sum(costs, parallel=True), self._sum(self.costs, parallel=True)
+        # Who has less to do is in others' way less.
+        lost = self.contention * loading / all_loading if all_loading and workers > 1 else 0.0
         return {
-            "workers": self.scale * self._sum(costs, parallel=True) / workers,
+            "workers": self.scale * loading / workers + lost,
             "cores": (sum(cost.cpu_seconds for cost in costs) + step_cpu) / max(self.cores, 1),
             "loop": self._loop(costs) + step,
             **own,

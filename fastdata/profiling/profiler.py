@@ -116,12 +116,7 @@ def profile(
     >>> report.verdict                                         # doctest: +SKIP
     'input-bound: the step waits 38% of the time; decoding is the bottleneck; ...'
     """
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise OptionError(f"steps is an int from 1 up, not {steps!r}")
-    if not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
-        raise OptionError(f"seconds is a number above 0, not {seconds!r}")
-    if step is not None and not callable(step):
-        raise OptionError(f"step is called with a batch, but {step!r} is no callable")
+    _check(steps, seconds, step)
     with _loader_of(loader, batch_size) as (given, notes), _bar(progress) as bar:
         return _Profile(given, step, device, bar, notes).run(steps, seconds)
 
@@ -364,6 +359,15 @@ class _Profile:
         self._bar.update()
 
 
+def _check(steps: Any, seconds: Any, step: Any) -> None:
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise OptionError(f"steps is an int from 1 up, not {steps!r}")
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+        raise OptionError(f"seconds is a number above 0, not {seconds!r}")
+    if step is not None and not callable(step):
+        raise OptionError(f"step is called with a batch, but {step!r} is no callable")
+
+
 def _nothing(batch: Any) -> None:
     """The step of who has none."""
 
@@ -408,8 +412,10 @@ def _standing(loader: Any) -> Any:
         yield
         return
     state = loader.state_dict()
-    yield
-    loader.load_state_dict(state)
+    try:
+        yield
+    finally:
+        loader.load_state_dict(state)
 
 
 @contextmanager
@@ -431,17 +437,23 @@ def _device_of(
         device = getattr(step, "device", None)
     if isinstance(device, (torch.device, str)):
         return torch.device(device), []
-    if torch.cuda.is_available() and torch.cuda.is_initialized() and step is not None:
+    if step is not None and torch.cuda.is_available() and _in_use():
         found = torch.device("cuda", torch.cuda.current_device())
         return found, [f"device: the step is taken to compute on {found}, as CUDA is in use"]
     return torch.device("cpu"), []
 
 
+def _in_use() -> bool:
+    """Return whether this process has used CUDA."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 def _called(step: Any) -> str:
     """Return what a step is, for people."""
-    if type(step).__str__ is not object.__str__ and not hasattr(step, "__qualname__"):
-        return str(step)
-    return getattr(step, "__qualname__", type(step).__name__)
+    if hasattr(step, "__qualname__"):
+        return str(step.__qualname__)
+    described = "__str__" in vars(type(step))
+    return str(step) if described else type(step).__name__
 
 
 def _described(loader: Any) -> str:

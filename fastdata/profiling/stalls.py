@@ -156,11 +156,11 @@ class _Calls(TorchFunctionMode):
             self.name = outermost
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What came of it: operations on tensors."""
 
     def __init__(self, found: _Found, calls: _Calls, device: torch.device, batch: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._found = found
         self._calls = calls
         self._device = device

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fastdata.profiling.hooks import installed
 from fastdata.profiling.lines import Lines, LineSampler, heaviest
@@ -160,7 +160,8 @@ class _Make:
         """Return the loader."""
         loader, clock = self._loader, self._clock
         iterable = isinstance(loader.dataset, IterableDataset)
-        dataset = (_TimedIterable if iterable else _TimedDataset)(loader.dataset, clock)
+        wrapper: Any = _TimedIterable if iterable else _TimedDataset
+        dataset: Dataset[Any] = wrapper(loader.dataset, clock)
         arguments: dict[str, Any] = {}
         if loader.batch_sampler is not None and not iterable:
             arguments["batch_sampler"] = loader.batch_sampler
@@ -272,7 +273,7 @@ class _Timed:
         setattr(self._fastdata_dataset, name, value)
 
 
-class _TimedDataset(_Timed):
+class _TimedDataset(_Timed, Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         return self._fastdata_clock.call("sample", self._fastdata_dataset.__getitem__, index)
 
