@@ -75,7 +75,7 @@ class Photos(Dataset[np.ndarray]):
         buffer = io.BytesIO()
         picture.save(buffer, "JPEG")
         path.write_bytes(buffer.getvalue())
-        self.transform = np.asarray
+        self.transform = np.array
 
     def __len__(self) -> int:
         return 40
