@@ -73,6 +73,15 @@ def test_contention_is_not_divided_by_workers() -> None:
     assert made.period(free=("decode",), workers=2) == pytest.approx(0.010)
 
 
+def test_workers_that_have_little_to_do_are_not_blamed() -> None:
+    # 1 ms of work, 2 of the loop's beside a step of 10: 16 are the loop's doing.
+    made = model(replace(READ, seconds=0.001), COLLATE, workers=1).fitted(0.016)
+    assert made.period() == pytest.approx(0.016)
+    assert made.period(workers=4) == pytest.approx(0.016)
+    assert [cost.name for cost in made.binding()] == ["collate"]
+    assert made.period(free=("collate",)) == pytest.approx(0.010)
+
+
 def test_workers_that_are_enough() -> None:
     assert model(READ, DECODE).workers_to_saturate() == 4
     assert model(READ, DECODE, workers=0).workers_to_saturate() == 4

@@ -11,7 +11,8 @@ Without workers everything is one after the other.  Stages are measured one by o
 worker with nothing beside it.  Together they are slower, by what they do to each other, or
 faster, where the system reads ahead.  So one number is fitted, such that the model gives the
 rate that was measured: what several workers lose to each other is contention, which more of
-them do not shorten (Amdahl's law); one worker, none, or faster ones are scaled.
+them do not shorten (Amdahl's law); one worker, none, or faster ones are scaled.  Where workers
+are far from being the limit, it is what the loop does itself that is scaled.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ MAX_WORKERS = 64
 
 ENOUGH = 0.03
 """Share of its time that a step may wait and still count as fed."""
+
+FAR = 3.0
+"""Workers that would be ready in a third of the time are not what is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Model:
         Of what workers do.
     contention : float
         Seconds a batch that workers lose to each other.
+    loop_scale : float
+        Of what the loop does itself, where there are workers.
     """
 
     costs: tuple[Cost, ...]
@@ -80,6 +86,7 @@ class Model:
     step_cpu: float = 0.0
     scale: float = 1.0
     contention: float = 0.0
+    loop_scale: float = 1.0
 
     def fitted(self, seconds: float) -> Model:
         """Return the model that gives the time a batch that was measured."""
@@ -97,6 +104,9 @@ class Model:
         # Where workers are not what is waited for, all that is known is that they keep up.
         if needed > 1 and seconds <= 1.05 * max(others, loading / self.workers):
             return self
+        own = self._loop(self.costs)
+        if needed > 1 and own and FAR * loading / self.workers < others:
+            return replace(self, loop_scale=(seconds - self.step) / own)
         if needed > 1 and self.workers > 1:
             return replace(self, contention=seconds - loading / self.workers)
         return replace(self, scale=needed)
@@ -181,7 +191,7 @@ class Model:
         return {
             "workers": self.scale * loading / workers + lost,
             "cores": (sum(cost.cpu_seconds for cost in costs) + step_cpu) / max(self.cores, 1),
-            "loop": self._loop(costs) + step,
+            "loop": self.loop_scale * self._loop(costs) + step,
             **own,
         }
 
