@@ -82,6 +82,18 @@ def test_workers_that_have_little_to_do_are_not_blamed() -> None:
     assert made.period(free=("collate",)) == pytest.approx(0.010)
 
 
+def test_what_the_loop_does_is_as_it_was_seen_to_do() -> None:
+    # Workers would be ready in 5 ms; of 15, the loop is busy 5 in place of 2, beside a step of 10.
+    made = model(replace(READ, seconds=0.010), COLLATE).fitted(0.015, loop=0.005)
+    assert made.period() == pytest.approx(0.015)
+    assert (made.scale, made.contention) == (1.0, 0.0)
+    assert [cost.name for cost in made.binding()] == ["collate"]
+    # It is busy for 5 of 20, and waits for workers.
+    made = model(READ, DECODE, COLLATE).fitted(0.020, loop=0.005)
+    assert [cost.name for cost in made.binding()] == ["read", "decode"]
+    assert made.period(4) == pytest.approx(0.015)
+
+
 def test_workers_that_are_enough() -> None:
     assert model(READ, DECODE).workers_to_saturate() == 4
     assert model(READ, DECODE, workers=0).workers_to_saturate() == 4

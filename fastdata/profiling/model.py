@@ -76,7 +76,7 @@ class Model:
     contention : float
         Seconds a batch that workers lose to each other.
     loop_scale : float
-        Of what the loop does itself, where there are workers.
+        Of what the loop does itself but for copying, where there are workers.
     """
 
     costs: tuple[Cost, ...]
@@ -88,15 +88,31 @@ class Model:
     contention: float = 0.0
     loop_scale: float = 1.0
 
-    def fitted(self, seconds: float) -> Model:
-        """Return the model that gives the time a batch that was measured."""
+    def fitted(self, seconds: float, loop: float = 0.0) -> Model:
+        """Return the model that gives the time that was measured.
+
+        Parameters
+        ----------
+        seconds : float
+            A batch, with the real loader and the step.
+        loop : float
+            Of these, on a core in the loop's thread while it took a batch from the loader: what
+            it does itself, where there are workers.
+        """
         loading = self._sum(self.costs, parallel=True)
         if not self.workers:
-            inline = loading + self._inline()
+            inline = loading + self._own(self.costs)
             if not inline:
                 return self
             copying = self._sum(self.costs, copying=True)
             return replace(self, scale=max(seconds - self.step - copying, 0.0) / inline)
+        own = self._own(self.costs)
+        if own and loop > own:
+            return replace(self, loop_scale=loop / own)._with_workers_fitted(seconds)
+        return self._with_workers_fitted(seconds)
+
+    def _with_workers_fitted(self, seconds: float) -> Model:
+        loading, own = self._sum(self.costs, parallel=True), self._own(self.costs)
         if not loading:
             return self
         needed = seconds * self.workers / loading
@@ -104,9 +120,9 @@ class Model:
         # Where workers are not what is waited for, all that is known is that they keep up.
         if needed > 1 and seconds <= 1.05 * max(others, loading / self.workers):
             return self
-        own = self._loop(self.costs)
         if needed > 1 and own and FAR * loading / self.workers < others:
-            return replace(self, loop_scale=(seconds - self.step) / own)
+            rest = seconds - self.step - (self._loop(self.costs) - self.loop_scale * own)
+            return replace(self, loop_scale=max(rest, 0.0) / own)
         if needed > 1 and self.workers > 1:
             return replace(self, contention=seconds - loading / self.workers)
         return replace(self, scale=needed)
@@ -191,21 +207,19 @@ class Model:
         return {
             "workers": self.scale * loading / workers + lost,
             "cores": (sum(cost.cpu_seconds for cost in costs) + step_cpu) / max(self.cores, 1),
-            "loop": self.loop_scale * self._loop(costs) + step,
+            "loop": self._loop(costs) + step,
             **own,
         }
 
-    def _inline(self) -> float:
-        return sum(
-            cost.seconds
-            for cost in self.costs
-            if not (cost.parallel or cost.overlapped or _copies(cost))
-        )
+    def _loop(self, costs: Collection[Cost]) -> float:
+        """Return what the loop does itself, the step aside."""
+        copying = self._sum(costs, copying=True)
+        return self.loop_scale * self._own(costs) + copying
 
     @staticmethod
-    def _loop(costs: Collection[Cost]) -> float:
-        """Return what the loop does itself, the step aside."""
-        return sum(cost.seconds for cost in costs if not (cost.parallel or cost.overlapped))
+    def _own(costs: Collection[Cost]) -> float:
+        """Return what the loop does itself, the step and copying aside."""
+        return sum(c.seconds for c in costs if not (c.parallel or c.overlapped or _copies(c)))
 
     @staticmethod
     def _sum(costs: Collection[Cost], *, parallel: bool = False, copying: bool = False) -> float:

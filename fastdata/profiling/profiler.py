@@ -237,7 +237,7 @@ class _Profile:
             source.workers if parts.costs else 0,
             cores,
             statistics.median(rates.device_cpu) if measured.has_step else 0.0,
-        ).fitted(measured.loader)
+        ).fitted(measured.loader, statistics.median(rates.busy) if rates.busy else 0.0)
         input_bound = is_input_bound(measured)
         stages = stages_of(model, measured, parts.where)
         bottleneck = bottleneck_of(stages, stalls, input_bound=input_bound)

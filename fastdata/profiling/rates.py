@@ -92,8 +92,9 @@ class Rates:
         On cores, of this process, a step on cached batches.
     loader_cpu : float
         The same with the real loader.
-    intervals, waits, ready : list of float
-        From one batch to the next; waited for a batch; batches that were ready then.
+    intervals, waits, busy, ready : list of float
+        From one batch to the next; waited for a batch; on a core in that time, in this thread;
+        batches that were ready then.
     timeline : list of Event
     steps : int
         With the real loader.
@@ -110,6 +111,7 @@ class Rates:
     loader_cpu: list[float] = field(default_factory=list)
     intervals: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
     ready: list[float] = field(default_factory=list)
     timeline: list[Event] = field(default_factory=list)
     steps: int = 0
@@ -258,17 +260,19 @@ class _LoaderRun(_Run):
         for number in range(count):
             rates.ready.append(source.ready())
             paused = source.paused_seconds
-            asked = clock()
+            asked, core = clock(), time.thread_time()
             try:
                 batch = source.next()
             except Ended:
                 rates.ended = True
                 return number
-            taken = clock()
+            core, taken = time.thread_time() - core, clock()
             step(batch)
             now = clock()
             paused = source.paused_seconds - paused
             rates.waits.append(taken - asked - paused)
+            if not paused:
+                rates.busy.append(core)
             rates.intervals.append(now - before - paused)
             before = now
             if events is not None and number < TIMELINE_STEPS:
@@ -360,8 +364,11 @@ def _marks_seconds() -> float:
     began = clock()
     for _ in range(count):
         clock()
+        time.thread_time()
         clock()
+        time.thread_time()
         found.append(clock())
+        found.append(0.0)
         found.append(0.0)
         found.append(0.0)
     return (clock() - began) / count

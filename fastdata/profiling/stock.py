@@ -111,6 +111,7 @@ def _run(
     found: list[Timed] = []
     periods: list[float] = []
     loop: list[float] = []
+    held: list[Any] = [None]
     deadline = time.perf_counter() + seconds
     with ExitStack() as stack:
         if not loader.num_workers:
@@ -123,18 +124,20 @@ def _run(
             while len(found) < MOST_BATCHES:
                 began, busy = time.perf_counter(), time.thread_time()
                 timed = next(iterator, None)
-                now = time.perf_counter()
                 if timed is None:
                     break
-                timed.batch = None  # its memory is not needed any more
+                # The memory of the one before is given back now, as in any loop.
+                held[0], timed.batch = timed.batch, None
+                now, core = time.perf_counter(), time.thread_time() - busy
                 # The first brings the start of workers with it; a pass of one has no other.
                 if not first or _length(loader) < 2:
                     found.append(timed)
                     periods.append(now - began)
-                    loop.append(time.thread_time() - busy)
+                    loop.append(core)
                 first = False
                 if now > deadline and len(found) >= LEAST_BATCHES:
                     break
+            held[0] = None
             del iterator
             enough = len(found) >= LEAST_BATCHES
             ended = len(found) >= MOST_BATCHES or time.perf_counter() > deadline
