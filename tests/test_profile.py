@@ -27,6 +27,7 @@ from profile_helpers import (
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import fastdata
+from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.errors import OptionError
 from fastdata.profiling.hooks import TimedCall, installed
 from fastdata.profiling.recorder import Recorder
@@ -168,6 +169,28 @@ def line_with(text: str) -> int:
 
 def relative() -> str:
     return __file__.removeprefix(os.getcwd() + os.sep)
+
+
+def test_a_step_that_cannot_be_looked_into_is_said() -> None:
+    def step(batch: torch.Tensor) -> None:
+        STEP(batch)
+        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+            raise RuntimeError("not under a mode")
+
+    report = profiled([torch.zeros(4, 3)] * 50, step)
+    assert report.stalls == ()
+    assert any("RuntimeError: not under a mode" in note for note in report.notes)
+
+
+def test_bytes_of_packed_images_are_touched(small: Path) -> None:
+    with fastdata.open(small) as dataset:
+        images = dataset.images("image", np.array([3, 1]), jpeg_decoder())
+        data = dataset.shards[0].data
+        lengths, pages = images.lengths.tolist(), 4096
+        offsets = dataset.shards[0].column("image.offset")[[3, 1]].tolist()
+        first = [sum(data[o : o + n][::pages]) for o, n in zip(offsets, lengths, strict=True)]
+        assert images.touch() == sum(first) > 0
+        del data
 
 
 def test_slow_iterable_is_named_as_a_whole() -> None:

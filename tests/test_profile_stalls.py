@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from fastdata.profiling.report import Stall
-from fastdata.profiling.stalls import LARGE_BYTES, find_stalls
+from fastdata.profiling.stalls import LARGE_BYTES, _Found, _synchronisations_warned, find_stalls
 
 BATCH = torch.linspace(-1, 1, 12).reshape(3, 4)
 LARGE = 50_000
@@ -195,6 +196,29 @@ def test_an_error_of_the_step_comes_out_and_nothing_stays_on() -> None:
         find_stalls(step, BATCH, "cpu")
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
     assert torch.overrides._get_current_function_mode() is None
+
+
+def test_what_torch_warns_of_is_found_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, of which only the warning is made up."""
+    mode = [0]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda m: mode.__setitem__(0, m))
+
+    def wait_for_the_gpu() -> None:
+        assert mode == ["warn"]
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+
+    show, found = warnings.showwarning, _Found()
+    with _synchronisations_warned(found):
+        wait_for_the_gpu()
+        wait_for_the_gpu()
+    ((place, (count, _)),) = found.places.items()
+    assert place.where.endswith("wait_for_the_gpu")
+    assert count == 2
+    assert (mode, warnings.showwarning) == ([0], show)
+    with _synchronisations_warned(found):  # now it is known
+        wait_for_the_gpu()
+    assert list(found.places.values()) == [(2, 0)]
 
 
 @pytest.mark.gpu

@@ -30,8 +30,8 @@ MAX_WORKERS = 64
 ENOUGH = 0.03
 """Share of its time that a step may wait and still count as fed."""
 
-FAR = 3.0
-"""Workers that would be ready in a third of the time are not what is waited for."""
+FAR = 1.5
+"""Workers that would be ready in two thirds of the time are not what is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
