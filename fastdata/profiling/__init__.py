@@ -6,9 +6,12 @@
 
 =================  ===========================================================
 ``profiler.py``    `fastdata.profile`: all of it, in order
+``subject.py``     what is profiled, and on what
 ``source.py``      any loader as an endless source of batches
 ``rates.py``       the real loader, a cached host batch, cached device batches
+``batches.py``     batches that are kept
 ``packed.py``      the stages of a loader of packed data
+``recorded.py``    its data and transforms, as things that take times
 ``stock.py``       the stages of a stock DataLoader
 ``hooks.py``       times of files, image libraries and transforms of datasets
 ``recorder.py``    a stop watch that knows what is being done

@@ -34,14 +34,14 @@ from fastdata.engine.job import Request, Workers
 from fastdata.engine.packed import Loader
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
+from fastdata.profiling.batches import move
 from fastdata.profiling.lines import LineSampler, heaviest
 from fastdata.profiling.model import Cost
 from fastdata.profiling.parts import Parts, handing_over
-from fastdata.profiling.rates import move
+from fastdata.profiling.recorded import doing, recorded
 from fastdata.profiling.recorder import Recorder, Times, hook_seconds
 from fastdata.profiling.where import boundary
 from fastdata.steps.meter import Meter
-from fastdata.transforms.pipeline import CallStage, PixelStage
 
 __all__ = ["measure_packed"]
 
@@ -77,7 +77,7 @@ def measure_packed(loader: Loader, seconds: float) -> Parts:
     recorder = Recorder()
     with closing(BufferPool(4)) as buffers:
         maker = BatchMaker(
-            _recorded(work, recorder), pieces=max(1, options.num_workers), buffers=buffers
+            recorded(work, recorder), pieces=max(1, options.num_workers), buffers=buffers
         )
         times, device_seconds = _batches(maker, recorder, requests, backend, seconds * share / 2)
         where: dict[str, str] = {}
@@ -157,20 +157,20 @@ def make_recorded(
 ) -> tuple[Times, Times, Any]:
     """Return what the tasks of a batch take, what the loop adds, and the batch."""
     recorder.take()
-    with _doing(recorder, "collate"):
+    with doing(recorder, "collate"):
         job = maker.prepare(request)
         tasks = job.tasks()
     begun = recorder.take()
     memory = job.slot.memory if job.slot is not None else None
     results = []
     for task in tasks:
-        with _doing(recorder, "sample"):
+        with doing(recorder, "sample"):
             results.append(maker.work(task, memory))
     done = recorder.take()
-    with _doing(recorder, "collate"):
+    with doing(recorder, "collate"):
         batch = job.finish(results)
     if finish and maker.work.pipeline.batch is not None:
-        with _doing(recorder, "augment"):
+        with doing(recorder, "augment"):
             batch = finish_on_device(batch, request, maker.work.pipeline, maker.work.seed)
     loop = recorder.take()
     for kind in loop.wall:
@@ -247,89 +247,3 @@ def _requests(loader: Loader) -> Iterator[Request]:
         if not len(indices):
             return
         epoch += 1
-
-
-class _doing:  # noqa: N801 - a context manager, made at every stage of every batch
-    """Records a kind of work inside a block."""
-
-    def __init__(self, recorder: Recorder, kind: Any) -> None:
-        self._recorder = recorder
-        self._kind = kind
-
-    def __enter__(self) -> None:
-        self._recorder.enter(self._kind)
-
-    def __exit__(self, *exception: object) -> None:
-        self._recorder.leave()
-
-
-def _recorded(work: BatchWork, recorder: Recorder) -> BatchWork:
-    """Return the same work over data and transforms that are recorded."""
-    recorded = BatchWork(
-        _RecordedData(work.dataset, recorder),
-        work.pipeline,
-        work.decoder,
-        seed=work.seed,
-        on_corrupt=work.on_corrupt,
-        pixels=bool(work.tables),
-        part=work.part,
-    )
-    tables: Any = {name: _RecordedTable(t, recorder) for name, t in recorded.tables.items()}
-    recorded.tables = tables
-    if not work.pipeline.direct:
-        pipeline: Any = _RecordedPipeline(work.pipeline, recorder)
-        recorded.pipeline = pipeline
-    return recorded
-
-
-class _RecordedData:
-    """Packed data whose images are read, bytes and all, when they are asked for."""
-
-    def __init__(self, data: Any, recorder: Recorder) -> None:
-        self._data = data
-        self._recorder = recorder
-        self.schema, self.digest = data.schema, data.digest
-        self.gather, self.describe_sample = data.gather, data.describe_sample
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def images(self, name: str, indices: Any, decoder: Any) -> Any:
-        with _doing(self._recorder, "read"):
-            images = self._data.images(name, indices, decoder)
-            images.read_ahead()
-            # Of data that are no shards nothing more is known than that they were asked for.
-            touch = getattr(images, "touch", None)
-            if touch is not None:
-                touch()
-            return images
-
-
-class _RecordedTable:
-    """A `PixelTable` whose use is recorded."""
-
-    def __init__(self, table: Any, recorder: Recorder) -> None:
-        self._table = table
-        self._recorder = recorder
-        self.dtype, self.values = table.dtype, table.values
-
-    def apply(self, image: Any, out: Any) -> None:
-        with _doing(self._recorder, "augment"):
-            self._table.apply(image, out)
-
-
-class _RecordedPipeline:
-    """A `Pipeline` with callables whose stages are recorded: geometry decodes, others augment."""
-
-    def __init__(self, pipeline: Any, recorder: Recorder) -> None:
-        self._pipeline = pipeline
-        self._recorder = recorder
-        self.direct, self.batch, self.geometry = False, pipeline.batch, pipeline.geometry
-        self.drop, self.pixels = pipeline.drop, pipeline.pixels
-
-    def run(self, samples: Any, seed: int, epoch: int, indices: Any, describe: Any) -> Any:
-        for stage in self._pipeline.stages:
-            augments = isinstance(stage, (CallStage, PixelStage))
-            with _doing(self._recorder, "augment" if augments else "sample"):
-                samples = stage.run(samples, seed, epoch, indices, describe)
-        return samples

@@ -11,35 +11,33 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import platform
 import statistics
 import time
-from collections.abc import Iterable
 from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from fastdata.cache.ram import RamCacheBackend
 from fastdata.engine.cores import available_cores
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.packed import Loader
-from fastdata.engine.tasks import is_packed
 from fastdata.errors import OptionError
-from fastdata.prefetch import CUDAPrefetcher
 from fastdata.prefetch.tree import leaves
+from fastdata.profiling.batches import Batches, move
 from fastdata.profiling.fixes import Facts, fixes_for
 from fastdata.profiling.model import Cost, Model
 from fastdata.profiling.packed import measure_packed
 from fastdata.profiling.parts import Parts
-from fastdata.profiling.rates import Batches, Rates, measure_rates, move
+from fastdata.profiling.rates import Rates, measure_rates
 from fastdata.profiling.report import ProfileReport, Stall
 from fastdata.profiling.source import Source, inner_loader
 from fastdata.profiling.stalls import find_stalls
 from fastdata.profiling.stock import measure_stock
+from fastdata.profiling.subject import called, described, device_of, loader_of, machine_of, standing
 from fastdata.profiling.verdict import (
     Measured,
     bottleneck_of,
@@ -117,7 +115,7 @@ def profile(
     'input-bound: the step waits 38% of the time; decoding is the bottleneck; ...'
     """
     _check(steps, seconds, step)
-    with _loader_of(loader, batch_size) as (given, notes), _bar(progress) as bar:
+    with loader_of(loader, batch_size) as (given, notes), _bar(progress) as bar:
         return _Profile(given, step, device, bar, notes).run(steps, seconds)
 
 
@@ -135,7 +133,7 @@ class _Profile:
         self._loader = loader
         self._inner = inner_loader(loader)
         self._step = step
-        self._device, said = _device_of(loader, step, device)
+        self._device, said = device_of(loader, step, device)
         self._bar = bar
         self._notes = notes + said
 
@@ -143,7 +141,7 @@ class _Profile:
         """Measure everything."""
         step = self._step or _nothing
         self._say("first batches")
-        with _standing(self._inner), closing(Source(self._loader)) as source:
+        with standing(self._inner), closing(Source(self._loader)) as source:
             batches = Batches.of(source, self._device)
             rates = measure_rates(
                 source,
@@ -279,9 +277,9 @@ class _Profile:
             overhead=rates.marks_seconds / measured.loader if measured.loader > 0 else 0.0,
             steps=rates.steps,
             timeline=tuple(rates.timeline),
-            step=_called(self._step) if self._step is not None else "no step",
-            loader=_described(self._loader),
-            machine=_machine(self._device),
+            step=called(self._step) if self._step is not None else "no step",
+            loader=described(self._loader),
+            machine=machine_of(self._device),
             notes=tuple(self._notes),
         )
 
@@ -377,100 +375,7 @@ def _rate(seconds: float) -> float:
 
 
 @contextmanager
-def _loader_of(data: Any, batch_size: int) -> Any:
-    """Give what to iterate over, and what to say of it; what was made here is closed."""
-    notes: list[str] = []
-    iterable = isinstance(data, (Loader, DataLoader, CUDAPrefetcher))
-    dataset = isinstance(data, Dataset) or is_packed(data) or isinstance(data, str)
-    if iterable or not dataset:
-        if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
-            raise OptionError(
-                "profile takes a loader, a dataset or an iterable of batches, not "
-                f"{type(data).__name__}"
-            )
-        yield data, notes
-        return
-    from fastdata.loading import loader as make_loader
-
-    shuffle = not isinstance(data, torch.utils.data.IterableDataset)
-    made: Any = make_loader(data, batch_size=batch_size, shuffle=shuffle)
-    notes.append(
-        f"a loader was made: batch_size={batch_size}, shuffle={shuffle}, "
-        f"num_workers={made.num_workers}"
-    )
-    try:
-        yield made, notes
-    finally:
-        if isinstance(made, Loader):
-            made.close()
-
-
-@contextmanager
-def _standing(loader: Any) -> Any:
-    """Leave a `Loader` where it stood."""
-    if not isinstance(loader, Loader):
-        yield
-        return
-    state = loader.state_dict()
-    try:
-        yield
-    finally:
-        loader.load_state_dict(state)
-
-
-@contextmanager
 def _bar(progress: bool | None) -> Any:
     disable = None if progress is None else not progress
     with tqdm(disable=disable, bar_format="{desc} [{elapsed}]", leave=False) as bar:
         yield bar
-
-
-def _device_of(
-    loader: Any, step: Step | None, device: torch.device | str | None
-) -> tuple[torch.device, list[str]]:
-    """Return where the step computes, and what to say of that."""
-    if device is None and isinstance(loader, CUDAPrefetcher):
-        device = loader.device
-    if device is None and isinstance(loader, Loader):
-        device = getattr(loader.backend, "device", None)
-    if device is None:
-        device = getattr(step, "device", None)
-    if isinstance(device, (torch.device, str)):
-        return torch.device(device), []
-    if step is not None and torch.cuda.is_available() and _in_use():
-        found = torch.device("cuda", torch.cuda.current_device())
-        return found, [f"device: the step is taken to compute on {found}, as CUDA is in use"]
-    return torch.device("cpu"), []
-
-
-def _in_use() -> bool:
-    """Return whether this process has used CUDA."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def _called(step: Any) -> str:
-    """Return what a step is, for people."""
-    if hasattr(step, "__qualname__"):
-        return str(step.__qualname__)
-    described = "__str__" in vars(type(step))
-    return str(step) if described else type(step).__name__
-
-
-def _described(loader: Any) -> str:
-    """Return what a loader is, in one line, for people."""
-    if isinstance(loader, DataLoader):
-        dataset = type(loader.dataset).__name__
-        return f"{type(loader).__name__} of {dataset}, {loader.num_workers} worker processes"
-    return repr(loader).partition("\n")[0][:200]
-
-
-def _machine(device: torch.device) -> dict[str, Any]:
-    found = {
-        "system": platform.platform(),
-        "cores": available_cores(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    if device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(device)
-    return found
