@@ -20,11 +20,13 @@ _PUBLIC = {
     "FastdataError": "fastdata.errors",
     "Loader": "fastdata.loading",
     "PackReport": "fastdata.converters.report",
+    "ProfileReport": "fastdata.profiling.report",
     "Schema": "fastdata.schema",
     "TuningResult": "fastdata.tuning.results",
     "loader": "fastdata.loading",
     "open": "fastdata.dataset",
     "pack": "fastdata.converters.driver",
+    "profile": "fastdata.profiling.profiler",
     "tune_workers": "fastdata.tuning.tuner",
 }
 
@@ -35,11 +37,13 @@ __all__ = [
     "FastdataError",
     "Loader",
     "PackReport",
+    "ProfileReport",
     "Schema",
     "TuningResult",
     "loader",
     "open",
     "pack",
+    "profile",
     "tune_workers",
 ]
 
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
     from fastdata.errors import FastdataError
     from fastdata.loading import Loader, loader
     from fastdata.prefetch import CUDAPrefetcher
+    from fastdata.profiling.profiler import profile
+    from fastdata.profiling.report import ProfileReport
     from fastdata.sampling import BlockShuffle
     from fastdata.schema import Schema
     from fastdata.tuning.results import TuningResult

@@ -33,6 +33,9 @@ Window: TypeAlias = tuple[int, int, int, int]
 _GAP_BYTES = 1 << 16
 """Ranges closer than this are asked for as one: reading the gap is cheaper than asking again."""
 
+_PAGE_BYTES = 1 << 12
+"""Of the smallest page of memory there is."""
+
 
 class _Item(NamedTuple):
     """One image where it lies."""
@@ -303,3 +306,19 @@ class StoredImages:
             firsts = starts[begins]
             lasts = np.maximum.reduceat(ends, begins)
             reader.will_need(firsts, lasts)
+
+    def touch(self) -> int:
+        """Have the stored bytes of all images in memory: wait for those that are on the disk.
+
+        Returns
+        -------
+        int
+            The sum of one byte of each page, so that they are read indeed.
+        """
+        total = 0
+        for reader, places, _ in self._located:
+            data = np.frombuffer(reader.data, np.uint8)
+            starts, lengths = self._offsets[places].tolist(), self.lengths[places].tolist()
+            for start, length in zip(starts, lengths, strict=True):
+                total += int(data[max(start, 0) : max(start + length, 0) : _PAGE_BYTES].sum())
+        return total

@@ -71,6 +71,21 @@ class CpuBackend:
         )
         self._maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=self._buffers)
 
+    @property
+    def work(self) -> BatchWork:
+        """What workers do."""
+        return self._work
+
+    @property
+    def workers(self) -> WorkerOptions:
+        """Which workers there are."""
+        return self._workers
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where batches arrive."""
+        return self._device
+
     def stream(self) -> BatchStream:
         """Return a new stream, with its own workers."""
         stream = Stream(

@@ -83,7 +83,7 @@ class BatchWork:
         self.decoder = decoder
         self.seed = seed
         self.on_corrupt = on_corrupt
-        self._part = part
+        self.part = part
         self._pause = self._longest_pause = 0
         self.tables: dict[str, PixelTable] = {}
         if pixels and pipeline.pixels is not None:
@@ -144,10 +144,10 @@ class BatchWork:
     def stand_ins(self, epoch: int, index: int) -> Iterator[int]:
         """Yield the samples to take in place of a corrupt one, the first that is sound."""
         draws = Draws(self.seed, epoch, REPLACE, np.array([index]))
-        if self._part is None:
+        if self.part is None:
             yield from draws.integers(len(self.dataset), REPLACEMENTS)[0].tolist()
         else:
-            yield from self._part[draws.integers(len(self._part), REPLACEMENTS)[0]].tolist()
+            yield from self.part[draws.integers(len(self.part), REPLACEMENTS)[0]].tolist()
 
     def replace(
         self, epoch: int, index: int, error: ShardCorruptError, make: Callable[[int], Any]

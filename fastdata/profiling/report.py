@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 __all__ = ["Event", "Fix", "ProfileReport", "Stage", "StageName", "Stall"]
 
 StageName: TypeAlias = Literal[
-    "read", "decode", "augment", "collate", "hand over", "pin", "copy", "step"
+    "read", "decode", "augment", "collate", "load", "hand over", "pin", "copy", "step"
 ]
 """In the order in which a batch passes them.
 
@@ -18,6 +18,7 @@ read       bytes from the disk or the page cache
 decode     from a file's bytes to pixels (of packed data: cut and resized in one)
 augment    transforms, of samples and of batches
 collate    samples put together to a batch
+load       all of these, of a loader that does not let them be told apart
 hand over  from workers to the loop
 pin        a copy to page-locked memory
 copy       from the host to the device

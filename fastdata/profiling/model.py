@@ -1,0 +1,233 @@
+"""What would be if: a small model of a pipeline, fitted to what was measured.
+
+    seconds a batch = the longest of
+        what workers share / workers + contention     they work side by side, and wait for
+                                                      each other: locks, memory, the disk
+        all that needs a core / cores
+        what the loop does itself + the step          one after the other
+        what has a thread or stream of its own        a copy that is sent ahead
+
+Without workers everything is one after the other.  Stages are measured one by one, in one
+worker with nothing beside it.  Together they are slower, by what they do to each other, or
+faster, where the system reads ahead.  So one number is fitted, such that the model gives the
+rate that was measured: what several workers lose to each other is contention, which more of
+them do not shorten (Amdahl's law); one worker, none, or faster ones are scaled.  Where workers
+are far from being the limit, it is what the loop does itself that is scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from fastdata.profiling.report import StageName
+
+__all__ = ["MAX_WORKERS", "Cost", "Model"]
+
+MAX_WORKERS = 64
+"""More are not considered."""
+
+ENOUGH = 0.03
+"""Share of its time that a step may wait and still count as fed."""
+
+FAR = 1.5
+"""Workers that would be ready in two thirds of the time are not what is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a stage takes.
+
+    Attributes
+    ----------
+    name : StageName
+    seconds : float
+        A batch.
+    parallel : bool
+        Whether workers share it.
+    cpu_seconds : float
+        Of these, on a core.
+    overlapped : bool
+        Whether it has a thread or stream of its own.
+    """
+
+    name: StageName
+    seconds: float
+    parallel: bool
+    cpu_seconds: float = 0.0
+    overlapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A pipeline of stages and a step.
+
+    Attributes
+    ----------
+    costs : tuple of Cost
+        All but the step.
+    step : float
+        Seconds a step, on batches that are there already.
+    step_cpu : float
+        Seconds on cores, of all its threads, a step.
+    workers, cores : int
+    scale : float
+        Of what workers do.
+    contention : float
+        Seconds a batch that workers lose to each other.
+    loop_scale : float
+        Of what the loop does itself but for copying, where there are workers.
+    """
+
+    costs: tuple[Cost, ...]
+    step: float
+    workers: int
+    cores: int
+    step_cpu: float = 0.0
+    scale: float = 1.0
+    contention: float = 0.0
+    loop_scale: float = 1.0
+
+    def fitted(self, seconds: float, loop: float = 0.0) -> Model:
+        """Return the model that gives the time that was measured.
+
+        Parameters
+        ----------
+        seconds : float
+            A batch, with the real loader and the step.
+        loop : float
+            Of these, on a core in the loop's thread while it took a batch from the loader: what
+            it does itself, where there are workers.
+        """
+        loading = self._sum(self.costs, parallel=True)
+        if not self.workers:
+            inline = loading + self._own(self.costs)
+            if not inline:
+                return self
+            copying = self._sum(self.costs, copying=True)
+            return replace(self, scale=max(seconds - self.step - copying, 0.0) / inline)
+        own = self._own(self.costs)
+        if own and loop > own:
+            return replace(self, loop_scale=loop / own)._with_workers_fitted(seconds)
+        return self._with_workers_fitted(seconds)
+
+    def _with_workers_fitted(self, seconds: float) -> Model:
+        loading, own = self._sum(self.costs, parallel=True), self._own(self.costs)
+        if not loading:
+            return self
+        needed = seconds * self.workers / loading
+        others = self._loop(self.costs) + self.step
+        # Where workers are not what is waited for, all that is known is that they keep up.
+        if needed > 1 and seconds <= 1.05 * max(others, loading / self.workers):
+            return self
+        if needed > 1 and own and FAR * loading / self.workers < others:
+            rest = seconds - self.step - (self._loop(self.costs) - self.loop_scale * own)
+            return replace(self, loop_scale=max(rest, 0.0) / own)
+        if needed > 1 and self.workers > 1:
+            return replace(self, contention=seconds - loading / self.workers)
+        return replace(self, scale=needed)
+
+    def period(
+        self,
+        workers: int | None = None,
+        *,
+        free: Collection[str] = (),
+        factors: Mapping[str, float] | None = None,
+    ) -> float:
+        """Return seconds a batch.
+
+        Parameters
+        ----------
+        workers : int, optional
+            In place of those there are.
+        free : collection of str
+            Stages, "step" among them, that take no time.
+        factors : mapping of str to float, optional
+            By how much stages are longer.
+        """
+        return max(self._terms(workers, free, factors or {}).values())
+
+    def binding(self) -> tuple[Cost, ...]:
+        """Return the stages that the loop waits for: those of the longest term, the step aside."""
+        terms = self._terms(None, (), {})
+        if not self.workers:
+            return self.costs
+        longest = max(terms, key=lambda name: terms[name])
+        if longest in ("workers", "cores"):
+            return tuple(cost for cost in self.costs if cost.parallel)
+        if longest == "loop":
+            return tuple(c for c in self.costs if not (c.parallel or c.overlapped))
+        return tuple(cost for cost in self.costs if cost.name == longest)
+
+    def waiting(self, workers: int | None = None) -> float:
+        """Return the share of the time, 0 to 1, that the step waits."""
+        period = self.period(workers)
+        return max(0.0, 1 - self.step / period) if period else 0.0
+
+    def workers_to_saturate(self) -> int | None:
+        """Return how many workers feed the step; None where no number does."""
+        for workers in range(1, MAX_WORKERS + 1):
+            if self.waiting(workers) <= ENOUGH:
+                return workers
+        return None
+
+    def best_workers(self) -> int:
+        """Return the smallest number of workers that is within 1% of the best."""
+        best = self.period(MAX_WORKERS)
+        return next(n for n in range(1, MAX_WORKERS + 1) if self.period(n) <= 1.01 * best)
+
+    def cores_to_saturate(self) -> float:
+        """Return how many cores loading needs at the step's own rate."""
+        busy = sum(cost.cpu_seconds for cost in self.costs)
+        return busy / self.step if self.step else 0.0
+
+    def _terms(
+        self, workers: int | None, free: Collection[str], factors: Mapping[str, float]
+    ) -> dict[str, float]:
+        workers = self.workers if workers is None else workers
+        costs = [
+            replace(
+                cost,
+                seconds=cost.seconds * factors.get(cost.name, 1.0),
+                cpu_seconds=cost.cpu_seconds * factors.get(cost.name, 1.0),
+            )
+            for cost in self.costs
+            if cost.name not in free
+        ]
+        step = 0.0 if "step" in free else self.step
+        own: dict[str, float] = {cost.name: cost.seconds for cost in costs if cost.overlapped}
+        if not workers:
+            inline = sum(c.seconds for c in costs if not (c.overlapped or _copies(c)))
+            copying = self._sum(costs, copying=True)
+            return {"loop": self.scale * inline + copying + step, **own}
+        step_cpu = 0.0 if "step" in free else self.step_cpu
+        loading, all_loading = self._sum(costs, parallel=True), self._sum(self.costs, parallel=True)
+        # Who has less to do is in others' way less.
+        lost = self.contention * loading / all_loading if all_loading and workers > 1 else 0.0
+        return {
+            "workers": self.scale * loading / workers + lost,
+            "cores": (sum(cost.cpu_seconds for cost in costs) + step_cpu) / max(self.cores, 1),
+            "loop": self._loop(costs) + step,
+            **own,
+        }
+
+    def _loop(self, costs: Collection[Cost]) -> float:
+        """Return what the loop does itself, the step aside."""
+        copying = self._sum(costs, copying=True)
+        return self.loop_scale * self._own(costs) + copying
+
+    @staticmethod
+    def _own(costs: Collection[Cost]) -> float:
+        """Return what the loop does itself, the step and copying aside."""
+        return sum(c.seconds for c in costs if not (c.parallel or c.overlapped or _copies(c)))
+
+    @staticmethod
+    def _sum(costs: Collection[Cost], *, parallel: bool = False, copying: bool = False) -> float:
+        if copying:
+            return sum(c.seconds for c in costs if _copies(c) and not c.overlapped)
+        return sum(cost.seconds for cost in costs if cost.parallel == parallel)
+
+
+def _copies(cost: Cost) -> bool:
+    """Return whether it was measured by the windows themselves, and needs no scale."""
+    return cost.name == "copy"

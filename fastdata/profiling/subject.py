@@ -1,0 +1,113 @@
+"""What is profiled: a loader, of whatever was given; a step; where it computes; on what machine."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from fastdata.engine.cores import available_cores
+from fastdata.engine.packed import Loader
+from fastdata.engine.tasks import is_packed
+from fastdata.errors import OptionError
+from fastdata.prefetch import CUDAPrefetcher
+from fastdata.steps import Step
+
+__all__ = ["called", "described", "device_of", "loader_of", "machine_of", "standing"]
+
+
+@contextmanager
+def loader_of(data: Any, batch_size: int) -> Any:
+    """Give what to iterate over, and what to say of it; what was made here is closed."""
+    notes: list[str] = []
+    iterable = isinstance(data, (Loader, DataLoader, CUDAPrefetcher))
+    dataset = isinstance(data, Dataset) or is_packed(data) or isinstance(data, str)
+    if iterable or not dataset:
+        if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+            raise OptionError(
+                "profile takes a loader, a dataset or an iterable of batches, not "
+                f"{type(data).__name__}"
+            )
+        yield data, notes
+        return
+    from fastdata.loading import loader as make_loader
+
+    shuffle = not isinstance(data, torch.utils.data.IterableDataset)
+    made: Any = make_loader(data, batch_size=batch_size, shuffle=shuffle)
+    notes.append(
+        f"a loader was made: batch_size={batch_size}, shuffle={shuffle}, "
+        f"num_workers={made.num_workers}"
+    )
+    try:
+        yield made, notes
+    finally:
+        if isinstance(made, Loader):
+            made.close()
+
+
+@contextmanager
+def standing(loader: Any) -> Any:
+    """Leave a `Loader` where it stood."""
+    if not isinstance(loader, Loader):
+        yield
+        return
+    state = loader.state_dict()
+    try:
+        yield
+    finally:
+        loader.load_state_dict(state)
+
+
+def device_of(
+    loader: Any, step: Step | None, device: torch.device | str | None
+) -> tuple[torch.device, list[str]]:
+    """Return where the step computes, and what to say of that."""
+    if device is None and isinstance(loader, CUDAPrefetcher):
+        device = loader.device
+    if device is None and isinstance(loader, Loader):
+        device = getattr(loader.backend, "device", None)
+    if device is None:
+        device = getattr(step, "device", None)
+    if isinstance(device, (torch.device, str)):
+        return torch.device(device), []
+    if step is not None and torch.cuda.is_available() and _in_use():
+        found = torch.device("cuda", torch.cuda.current_device())
+        return found, [f"device: the step is taken to compute on {found}, as CUDA is in use"]
+    return torch.device("cpu"), []
+
+
+def _in_use() -> bool:
+    """Return whether this process has used CUDA."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def called(step: Any) -> str:
+    """Return what a step is, for people."""
+    if hasattr(step, "__qualname__"):
+        return str(step.__qualname__)
+    described = "__str__" in vars(type(step))
+    return str(step) if described else type(step).__name__
+
+
+def described(loader: Any) -> str:
+    """Return what a loader is, in one line, for people."""
+    if isinstance(loader, DataLoader):
+        dataset = type(loader.dataset).__name__
+        return f"{type(loader).__name__} of {dataset}, {loader.num_workers} worker processes"
+    return repr(loader).partition("\n")[0][:200]
+
+
+def machine_of(device: torch.device) -> dict[str, Any]:
+    found = {
+        "system": platform.platform(),
+        "cores": available_cores(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+    return found

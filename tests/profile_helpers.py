@@ -1,0 +1,106 @@
+"""Data with a bottleneck in a known place, for tests of profiling."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from memory_data import MemoryData, MemoryImages
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset
+
+SLOW = 0.006
+"""Seconds a sample: batches of four, beside a step of 4 ms."""
+
+
+def wait(value: Any = None) -> Any:
+    time.sleep(SLOW)
+    return value
+
+
+def compute() -> None:
+    """Be on a core for as long."""
+    until = time.thread_time() + SLOW
+    while time.thread_time() < until:
+        sum(range(100))
+
+
+def slow_collate(samples: list[Any]) -> torch.Tensor:
+    time.sleep(4 * SLOW)
+    return torch.stack(samples)
+
+
+class Samples(Dataset[torch.Tensor]):
+    """Small tensors, some of whose making takes long."""
+
+    def __init__(self, slow: str = "", count: int = 400, transform: Any = None) -> None:
+        self.slow, self.count, self.transform = slow, count, transform
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.slow == "read":
+            read_from_disk()
+        elif self.slow == "decode":
+            compute()
+        sample = torch.full((3, 4, 4), index, dtype=torch.float32)
+        return sample if self.transform is None else self.transform(sample)
+
+
+def read_from_disk() -> None:
+    wait()  # line of the slow disk
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    """The same one after another."""
+
+    def __init__(self, slow: str = "") -> None:
+        self.samples = Samples(slow)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self.samples[index] for index in range(len(self.samples)))
+
+
+class Photos(Dataset[np.ndarray]):
+    """JPEGs in files, read and decoded by PIL as most datasets do."""
+
+    def __init__(self, path: Any) -> None:
+        self.path = path
+        picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG")
+        path.write_bytes(buffer.getvalue())
+        self.transform = np.array
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        with open(self.path, "rb") as file, Image.open(file) as picture:
+            return self.transform(picture.convert("RGB"))
+
+
+class SlowDisk(MemoryData):
+    """Packed data whose images take long to be found."""
+
+    def images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
+        time.sleep(SLOW * len(indices))
+        return super().images(name, indices, decoder)
+
+
+class SlowDecoder(MemoryData):
+    """Packed data whose images take long to decode."""
+
+    def images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
+        return _SlowImages(self, name, indices)
+
+
+class _SlowImages(MemoryImages):
+    def read(self, place: int, out: np.ndarray | None = None) -> np.ndarray:
+        compute()
+        return super().read(place, out)

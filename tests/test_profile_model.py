@@ -1,0 +1,283 @@
+"""The arithmetic of a profile, against values computed by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fastdata.profiling.fixes import Facts, fixes_for
+from fastdata.profiling.model import Cost, Model
+from fastdata.profiling.recorder import Times
+from fastdata.profiling.report import Stall
+from fastdata.profiling.verdict import (
+    Measured,
+    bottleneck_of,
+    is_input_bound,
+    stages_of,
+    verdict_of,
+)
+
+READ, DECODE = Cost("read", 0.010, True, 0.0), Cost("decode", 0.030, True, 0.030)
+COLLATE = Cost("collate", 0.002, False, 0.002)
+COPY = Cost("copy", 0.004, False)
+
+
+def model(*costs: Cost, step: float = 0.010, workers: int = 2, cores: int = 8) -> Model:
+    return Model(costs, step, workers, cores)
+
+
+@pytest.mark.parametrize(
+    ("made", "seconds"),
+    [
+        (model(READ, DECODE), 0.020),  # 40 ms by two
+        (model(READ, DECODE, workers=5), 0.010),  # 8 ms by five, beside a step of 10
+        (model(READ, DECODE, workers=8, cores=2), 0.015),  # 30 ms that need a core, on two
+        (model(READ, DECODE, workers=0), 0.050),  # one after the other
+        (model(READ, DECODE, COLLATE, workers=8), 0.012),  # the loop: collate and step
+        (model(COPY, step=0.020), 0.024),
+        (model(replace(COPY, overlapped=True), step=0.020), 0.020),
+        (model(replace(COPY, overlapped=True, seconds=0.05), step=0.020), 0.050),
+    ],
+)
+def test_period_is_the_longest_term(made: Model, seconds: float) -> None:
+    assert made.period() == pytest.approx(seconds)
+
+
+def test_a_stage_that_is_free_takes_its_share_of_the_time() -> None:
+    made = model(READ, DECODE)
+    assert made.period(free=("decode",)) == pytest.approx(0.010)  # the step
+    assert made.period(free=("read",)) == pytest.approx(0.015)
+    assert made.period(free=("step",)) == pytest.approx(0.020)
+    assert made.period(factors={"decode": 0.5}) == pytest.approx(0.0125)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("seconds", [0.060, 0.045, 0.020])
+def test_a_fitted_model_gives_the_time_that_was_measured(workers: int, seconds: float) -> None:
+    made = model(READ, DECODE, workers=workers).fitted(seconds)
+    assert made.period() == pytest.approx(seconds)
+
+
+def test_a_fed_step_says_only_that_workers_keep_up() -> None:
+    made = model(READ, DECODE, workers=8).fitted(0.010)
+    assert (made.scale, made.contention) == (1.0, 0.0)
+
+
+def test_contention_is_not_divided_by_workers() -> None:
+    # 40 ms by two take 30, not 20: 10 are lost, and stay lost with four.
+    made = model(READ, DECODE).fitted(0.030)
+    assert made.period(4) == pytest.approx(0.020)
+    # Without decoding there is a quarter of the work, and of what is lost.
+    assert made.period(free=("decode",), workers=2) == pytest.approx(0.010)
+
+
+def test_workers_that_have_little_to_do_are_not_blamed() -> None:
+    # 1 ms of work, 2 of the loop's beside a step of 10: 16 are the loop's doing.
+    made = model(replace(READ, seconds=0.001), COLLATE, workers=1).fitted(0.016)
+    assert made.period() == pytest.approx(0.016)
+    assert made.period(workers=4) == pytest.approx(0.016)
+    assert [cost.name for cost in made.binding()] == ["collate"]
+    assert made.period(free=("collate",)) == pytest.approx(0.010)
+
+
+def test_what_the_loop_does_is_as_it_was_seen_to_do() -> None:
+    # Workers would be ready in 5 ms; of 15, the loop is busy 5 in place of 2, beside a step of 10.
+    made = model(replace(READ, seconds=0.010), COLLATE).fitted(0.015, loop=0.005)
+    assert made.period() == pytest.approx(0.015)
+    assert (made.scale, made.contention) == (1.0, 0.0)
+    assert [cost.name for cost in made.binding()] == ["collate"]
+    # It is busy for 5 of 20, and waits for workers.
+    made = model(READ, DECODE, COLLATE).fitted(0.020, loop=0.005)
+    assert [cost.name for cost in made.binding()] == ["read", "decode"]
+    assert made.period(4) == pytest.approx(0.015)
+
+
+def test_workers_that_are_enough() -> None:
+    assert model(READ, DECODE).workers_to_saturate() == 4
+    assert model(READ, DECODE, workers=0).workers_to_saturate() == 4
+    assert model(READ, DECODE, cores=2).workers_to_saturate() is None
+    assert model(READ, DECODE, cores=2).best_workers() == 3  # 40 ms by three: 13.3, under 15
+    assert model(READ, DECODE).cores_to_saturate() == pytest.approx(3.0)
+
+
+def test_waiting_belongs_to_what_is_waited_for() -> None:
+    made = model(READ, DECODE, COLLATE)
+    stages = stages_of(made, Measured(0.020, 0.010, 0.010, 0.5), {"decode": "a.py:3 f"})
+    found = {stage.name: stage for stage in stages}
+    assert list(found) == ["read", "decode", "collate", "step"]
+    assert found["read"].stall_seconds == pytest.approx(0.0025)
+    assert found["decode"].stall_seconds == pytest.approx(0.0075)
+    assert found["collate"].stall_seconds == 0
+    assert found["decode"].where == "a.py:3 f"
+    assert found["decode"].speedup_if_free == pytest.approx(0.020 / 0.012)
+    assert found["collate"].speedup_if_free == 1
+
+
+def test_what_copies_cost_is_the_difference_of_host_and_device_batches() -> None:
+    made = model(READ, DECODE, COPY)
+    stages = stages_of(made, Measured(0.024, 0.014, 0.010, 0.5), {})
+    found = {stage.name: stage.stall_seconds for stage in stages}
+    assert found["copy"] == pytest.approx(0.004)
+    assert found["read"] + found["decode"] == pytest.approx(0.010)
+
+
+ITEM = Stall("synchronisation", ".item()", "train.py:12 step")
+PERMUTATION = Stall("host tensor", "torch.randperm", "train.py:30 mix", 1, 400_000)
+
+
+@pytest.mark.parametrize(
+    ("made", "measured", "stalls", "bottleneck", "verdict"),
+    [
+        (
+            model(READ, DECODE),
+            Measured(0.020, 0.010, 0.010, 0.5),
+            (),
+            "decode",
+            "input-bound: the step waits 50% of the time; decoding is the bottleneck "
+            "(f, a.py:3); with 4 workers it would wait 0%",
+        ),
+        (
+            model(READ, DECODE, cores=2),
+            Measured(0.020, 0.010, 0.010, 0.5, on_gpu=True),
+            (ITEM,),
+            "decode",
+            "input-bound: the GPU waits 50% of the time; decoding is the bottleneck "
+            "(f, a.py:3); with 3 workers it would wait 33%",
+        ),
+        (
+            model(READ, DECODE, workers=8),
+            Measured(0.010, 0.010, 0.010, 0.0),
+            (),
+            None,
+            "step-bound: nothing to gain from the data side",
+        ),
+        (
+            model(READ, DECODE, workers=8),
+            Measured(0.010, 0.010, 0.010, 0.0),
+            (ITEM,),
+            "step",
+            "step-bound, and the step would make a GPU wait: .item() at train.py:12",
+        ),
+        (
+            model(READ, DECODE, workers=8),
+            Measured(0.010, 0.010, 0.010, 0.0, on_gpu=True),
+            (ITEM,),
+            "step",
+            "GPU-bound, and the step makes the device wait: .item() at train.py:12",
+        ),
+        (
+            model(READ, DECODE, workers=8),
+            Measured(0.010, 0.010, 0.010, 0.0, on_gpu=True),
+            (PERMUTATION,),
+            "step",
+            "GPU-bound, and the step makes a large tensor on the host: torch.randperm at "
+            "train.py:30",
+        ),
+        (
+            model(Cost("load", 0.010, False), workers=0),
+            Measured(0.020, 0.010, 0.010, 0.5),
+            (),
+            "load",
+            "input-bound: the step waits 50% of the time; making batches is the bottleneck",
+        ),
+        (
+            model(READ, DECODE, step=0.0),
+            Measured(0.020, 0.0, 0.0, 1.0, has_step=False),
+            (),
+            "decode",
+            "no step to compare with: 50 batches a second are made; decoding is the bottleneck "
+            "(f, a.py:3)",
+        ),
+    ],
+)
+def test_verdict(
+    made: Model, measured: Measured, stalls: tuple[Stall, ...], bottleneck: str, verdict: str
+) -> None:
+    stages = stages_of(made, measured, {"decode": "/home/a.py:3 f"})
+    found = bottleneck_of(stages, stalls, input_bound=is_input_bound(measured))
+    assert found == bottleneck
+    assert verdict_of(made, measured, stages, found, stalls) == verdict
+
+
+def test_a_step_that_shares_its_cores_with_workers_is_not_waiting() -> None:
+    assert not is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.01))
+    assert is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.20))
+    # A GPU's loop hardly waits itself: it is the device that does.
+    assert is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.01, on_gpu=True))
+
+
+def fixes(made: Model, facts: Facts, *stalls: Stall) -> dict[str, float]:
+    return {fix.text: fix.speedup for fix in fixes_for(made, facts, stalls, {})}
+
+
+def test_fixes_are_ranked_by_what_they_gain() -> None:
+    found = fixes_for(model(READ, DECODE), Facts("packed"), (ITEM,), {})
+    gains = [fix.speedup for fix in found[:-1]]
+    assert gains == sorted(gains, reverse=True)
+    assert [round(gain, 3) for gain in gains] == [2.0, 2.0, 2.0, 1.6, 1.333]
+    assert ".item() at train.py:12" in found[-1].text
+    assert found[-1].speedup == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "word", "offered"),
+    [
+        (Facts("packed"), "codec=", True),
+        (Facts("packed", raw=True), "codec=", False),
+        (Facts("packed", plain=False), "codec=", False),
+        (Facts("packed"), 'cache="ram"', True),
+        (Facts("packed", plain=False), 'cache="ram"', False),
+        (Facts("packed"), 'cache="device"', True),
+        (Facts("packed", callables=True), 'cache="device"', False),
+        (Facts("packed"), "dali", False),
+        (Facts("packed", on_gpu=True, dali=True), "dali", True),
+        (Facts("packed"), "fastdata.pack", False),
+        (Facts("stock"), "fastdata.pack", True),
+        (Facts("iterable"), "fastdata.pack", False),
+        (Facts("stock"), "num_workers=4", True),
+        (Facts("stock", input_bound=False), "num_workers", False),
+        (Facts("stock"), "persistent", False),
+        (Facts("stock", persistent=False, start_seconds=1.0, epoch_batches=100), "persist", True),
+        (Facts("stock", persistent=False, start_seconds=0.01, epoch_batches=99), "persist", False),
+    ],
+)
+def test_fixes_only_where_they_apply(facts: Facts, word: str, offered: bool) -> None:
+    assert any(word in text for text in fixes(model(READ, DECODE), facts)) == offered
+
+
+def test_fixes_of_copies() -> None:
+    made = model(COPY, step=0.010)
+    on_gpu = Facts("stock", on_gpu=True, float_bytes=1.0)
+    found = fixes(made, on_gpu)
+    assert [text.partition(":")[0] for text in found if "CUDAPrefetcher" in text]
+    assert any("pin_memory" in text for text in found)
+    eighth = next(gain for text, gain in found.items() if "uint8" in text)
+    assert eighth == pytest.approx(14 / 11)
+    assert not any("pin_memory" in t for t in fixes(made, replace(on_gpu, pinned=True)))
+    assert not any("Prefetcher" in t for t in fixes(made, replace(on_gpu, arrives=True)))
+    assert not fixes(made, Facts("stock"))
+
+
+def test_waiting_of_a_sample_is_reading_but_not_waiting_for_a_core() -> None:
+    times = Times(queued=0.006)
+    times.wall |= {"sample": 0.020, "load": 0.020, "augment": 0.010, "collate": 0.010}
+    times.cpu |= {"sample": 0.005, "load": 0.015}
+    times.wall["read"] = 0.001
+    stages = times.stages()
+    # 40 ms, of which 20 on a core; of 6 in the queue 40/61 belong here.
+    assert stages["read"] == pytest.approx(0.001 + 0.020 - 0.006 * 40 / 61)
+    assert stages["decode"] == pytest.approx(0.020)
+    assert (stages["augment"], stages["collate"]) == (0.010, 0.010)
+
+
+def test_a_model_of_nothing_is_no_division_by_zero() -> None:
+    made = Model((), 0.0, 0, 1).fitted(0.0)
+    assert made.period() == 0
+    assert made.waiting() == 0
+    assert made.cores_to_saturate() == 0
+    assert made.binding() == ()
+    stages = stages_of(made, Measured(0.0, 0.0, 0.0, 0.0), {})
+    assert [stage.name for stage in stages] == ["step"]
+    assert not math.isnan(stages[0].speedup_if_free)
