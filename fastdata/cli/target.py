@@ -17,7 +17,7 @@ from fastdata.cli.choices import MODELS, parse_crop
 from fastdata.cli.users import users_code
 from fastdata.errors import OptionError
 
-__all__ = ["Target", "choose", "loader_of", "target_options"]
+__all__ = ["Target", "choose", "loader_of", "target_options", "transform_of"]
 
 CROP = 224
 BATCH_SIZE = 256
@@ -125,7 +125,7 @@ def choose(
     if is_script(target) and not os.path.exists(target):
         return _of_script(target, _step(model, step_ms, place), crop, place if device else None)
     step = _step(model, step_ms, place)
-    transform, notes = _transform(target, crop)
+    transform, notes = transform_of(target, crop)
     if step is None:
         notes += ("no step: only the loader is measured; --model or --step-ms gives one",)
     return Target(target, target, True, False, transform, step, place, notes)
@@ -193,7 +193,7 @@ def _step(model: str | None, step_ms: float | None, device: str) -> Callable[[An
     return None if step_ms is None else SleepStep(step_ms / 1e3)
 
 
-def _transform(
+def transform_of(
     path: str, crop: int | tuple[int, int] | Literal["none"] | None
 ) -> tuple[tuple[Any, ...], tuple[str, ...]]:
     """Return transforms for a dataset's images, and what to say of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,17 +10,21 @@ import click
 from fastdata.cli.choices import MODELS, parse_crop
 from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
 from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
+from fastdata.cli.target import transform_of
 
 if TYPE_CHECKING:
     from fastdata.tuning.results import Rate, TuningResult
 
 __all__ = ["result_lines", "tune_command"]
 
+_AS_STORED = "images as they are stored"
+
 _EPILOG = """\b
 Examples:
   fastdata tune-workers train.lmdb --batch-size 256 --model resnet50
   fastdata tune-workers train.lmdb --batch-size 256 --step-ms 42
   fastdata tune-workers train.py:build
+  fastdata tune-workers --show
 
 \b
 TARGET is a dataset, or FILE.py:FUNCTION (or package.module:FUNCTION): a function that
@@ -31,7 +35,11 @@ Without a step (--model, --step-ms, or the function's own) the goal is the most 
 there is.
 
 \b
-Ctrl-C prints what was measured so far.
+The result is kept, and loader(num_workers="auto") uses it from then on: for this dataset,
+batch size and transforms, on this machine.  Of a script's own loader that is seen by itself.
+
+\b
+Ctrl-C prints what was measured so far; that is not kept.
 
 \b
 Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wrong usage;
@@ -41,7 +49,12 @@ Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wron
 @click.command(
     "tune-workers", epilog=_EPILOG, short_help="Find the loader settings that suit this machine."
 )
-@click.argument("target", type=click.Path())
+@click.argument("target", type=click.Path(), required=False)
+@click.option("--show", is_flag=True, help="List the results that are kept; of TARGET, or all.")
+@click.option("--forget", is_flag=True, help="Remove those of TARGET, or all.")
+@click.option(
+    "--keep/--no-keep", default=True, help="Whether the result is kept.  [default: it is]"
+)
 @click.option("--batch-size", type=int, help="Samples a batch, for a dataset.  [default: 256]")
 @click.option("--model", type=click.Choice(MODELS), help="Train this model as the step.")
 @click.option("--step-ms", type=float, metavar="MS", help="A step of so many milliseconds.")
@@ -73,32 +86,48 @@ Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wron
 @json_option
 @traceback_option
 def tune_command(
-    target: str,
+    target: str | None,
     model: str | None,
     crop: Any,
     picture: str | None,
+    show: bool,
+    forget: bool,
     quiet: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Measure which loader settings keep a training step busy with TARGET on this machine."""
+    if show or forget:
+        if show and forget:
+            raise click.UsageError("--show and --forget: give one of them.")
+        (_show if show else _forget)(target, quiet, as_json)
+        return DONE
+    if target is None:
+        raise click.UsageError("Missing argument 'TARGET'.")
     import fastdata
     from fastdata.steps import is_script
     from fastdata.tuning.plot import plot, require_matplotlib
 
     if picture is not None:
         require_matplotlib()  # now, not after a minute
-    said = ""
-    if is_script(target):
+    said: tuple[str, ...] = ()
+    if is_script(target) and not os.path.exists(target):
         if crop is not None:
             raise click.UsageError("--crop is for a dataset: the function has its own transforms.")
     else:
-        options["transform"], said = _transforms(target, crop)
+        transform, said = transform_of(target, crop)
+        options["transform"] = list(transform) or None
+    if not quiet:
+        for note in said:
+            click.echo(f"fastdata: {note}", err=True)
     result = fastdata.tune_workers(target, step=model, progress=False if quiet else None, **options)
+    transforms = ""  # of a script, its own
+    if "transform" in options:
+        transforms = ", ".join(map(repr, options["transform"] or ())) or _AS_STORED
     if as_json:
-        emit_json({**asdict(result), "transforms": said})
+        emit_json({**result.to_json(), "transforms": transforms})
     else:
-        emit("\n".join(result_lines(result, said) if not quiet else [result.verdict]))
+        emit("\n".join(result_lines(result, transforms) if not quiet else [result.verdict]))
     if picture is not None:
         plot(result, picture)
     if not result.complete:
@@ -106,34 +135,36 @@ def tune_command(
     return FOUND if result.demand is not None and not result.saturates else DONE
 
 
-def _transforms(target: str, crop: Any) -> tuple[list[Any] | None, str]:
-    """Return the transforms of a dataset, and what to say of them."""
-    import fastdata
-    from fastdata import transforms as T  # noqa: N812
+def _show(dataset: str | None, quiet: bool, as_json: bool) -> None:
+    """Print what is kept."""
+    from fastdata.tuning import kept, store
 
-    if crop is None:
-        dataset = fastdata.open(target)
-        crop = 224 if _short_side(dataset) > 224 else "none"
-    if crop == "none":
-        return None, "images as they are stored"
-    return (
-        [T.RandomResizedCrop(crop), T.RandomHorizontalFlip()],
-        f"RandomResizedCrop({crop}), RandomHorizontalFlip()",
-    )
+    rows = kept.show(dataset)
+    if as_json:
+        emit_json(rows)
+        return
+    for row in rows:
+        rate = "" if row["supply"] is None else f", {row['supply']:.4g} batches/s"
+        where = "" if row["here"] else f" (measured on {row['host']}, or with other versions)"
+        emit(f"{row['dataset']}, batches of {row['batch_size']:,}: {row['settings']}{rate}{where}")
+        if not quiet:
+            emit(f"  {row['measured_at'][:10]}: {row['verdict']}")
+    if not quiet:
+        click.echo(
+            f"fastdata: {len(rows):,} result{'s' * (len(rows) != 1)} kept in {store.directory()}",
+            err=True,
+        )
 
 
-def _short_side(dataset: Any) -> float:
-    """Return the median short side of a dataset's images; 0 without any."""
-    import numpy as np
+def _forget(dataset: str | None, quiet: bool, as_json: bool) -> None:
+    """Remove what is kept."""
+    from fastdata.tuning import kept
 
-    name = next(iter(dataset.schema.images), None)
-    if name is None:
-        return 0.0
-    sides = [
-        np.minimum(shard.column(f"{name}.height"), shard.column(f"{name}.width"))
-        for shard in dataset.shards
-    ]
-    return float(np.median(np.concatenate(sides)))
+    count = kept.forget(dataset)
+    if as_json:
+        emit_json({"forgotten": count})
+    elif not quiet:
+        emit(f"{count:,} result{'s' * (count != 1)} forgotten")
 
 
 def result_lines(result: TuningResult, transforms: str = "") -> list[str]:

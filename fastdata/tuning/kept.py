@@ -121,8 +121,13 @@ def _fits(entry: Entry, data: Any, options: LoaderOptions) -> bool:
     )
 
 
-def show() -> list[dict[str, Any]]:
+def show(dataset: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
     """Return what is kept, the newest first, for people: plain JSON types.
+
+    Parameters
+    ----------
+    dataset : path, optional
+        As of `forget`.
 
     Returns
     -------
@@ -134,7 +139,7 @@ def show() -> list[dict[str, Any]]:
     from fastdata.tuning.key import machine
 
     here, rows = machine(), []
-    for entry in store.entries():
+    for entry in _entries_of(dataset):
         result = entry.result
         supply = next(
             (trial.supply for trial in result.trials if trial.settings == result.settings), None
@@ -172,18 +177,21 @@ def forget(dataset: str | os.PathLike[str] | None = None) -> int:
     OSError
         If a file cannot be removed.
     """
-    kept = store.entries()
+    return store.forget(*_entries_of(dataset))
+
+
+def _entries_of(dataset: str | os.PathLike[str] | None) -> list[Entry]:
+    """Return the results of a dataset, or all."""
+    kept = list(store.entries())
     if dataset is None:
-        return store.forget(*kept)
+        return kept
     path, digest = str(Path(dataset).absolute()), _digest(dataset)
-    return store.forget(
-        *(
-            entry
-            for entry in kept
-            if entry.key.name in (path, str(dataset))
-            or (digest is not None and _of_dataset(entry) == digest)
-        )
-    )
+    return [
+        entry
+        for entry in kept
+        if entry.key.name in (path, str(dataset))
+        or (digest is not None and _of_dataset(entry) == digest)
+    ]
 
 
 def _digest(dataset: str | os.PathLike[str]) -> str | None:
