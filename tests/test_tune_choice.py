@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fastdata.tuning.advice import advice_for
-from fastdata.tuning.choice import fed, plateau, suffices, sufficient
+from fastdata.tuning.choice import fed, plateau, ruled_out, suffices, sufficient
 from fastdata.tuning.fitting import PROCESS_BYTES, Need, ahead_of, need_of, refusal
 from fastdata.tuning.measuring import Supplied, Windows, supply, trained
 from fastdata.tuning.results import Demand, Rate
@@ -445,6 +445,35 @@ def test_what_would_not_fit_is_not_tried() -> None:
     assert "would not fit: takes about 2.42GB of memory" in rows[8].failure
     assert all(one.num_workers < 8 for one in machine.asked)
     assert session.settle().num_workers == 4  # type: ignore[union-attr]
+
+
+def test_slow_batches_leave_time_for_as_many_workers_as_it_takes() -> None:
+    class Slow(Machine):
+        def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+            if name == "supply":  # ten batches a turn, made ahead and measured
+                self.clock.now += 10 / self.curve(arguments[0])
+            return super().call(name, *arguments, seconds=seconds)
+
+    machine = Slow(lambda settings: 3.1 * max(settings.num_workers, 1))
+    session = session_of(machine, 10.0, seconds=30)
+    session.sweep(2, 8, ["thread"])
+    assert session.choice() == T[4]
+
+
+@pytest.mark.parametrize(
+    ("demand", "out"),
+    [
+        (None, {T[0], T[1], T[2]}),
+        (10, {T[0], T[4], T[8]}),  # two workers give twice as much
+        (30, {T[0], T[1], T[2]}),
+        (300, {T[0], T[1], T[2]}),
+    ],
+)
+def test_what_cannot_be_chosen_any_more_is_ruled_out(
+    demand: float | None, out: set[Settings]
+) -> None:
+    assert ruled_out(CURVE, demand) == out
+    assert ruled_out([], demand) == set()
 
 
 def test_rounds_interleave_in_random_order() -> None:

@@ -10,7 +10,17 @@ from collections.abc import Iterable, Sequence
 from fastdata.tuning.results import Rate, Trial
 from fastdata.tuning.settings import Settings
 
-__all__ = ["CEILING", "HEADROOM", "Measured", "best", "fed", "plateau", "suffices", "sufficient"]
+__all__ = [
+    "CEILING",
+    "HEADROOM",
+    "Measured",
+    "best",
+    "fed",
+    "plateau",
+    "ruled_out",
+    "suffices",
+    "sufficient",
+]
 
 HEADROOM = 1.1
 """Supply over demand, at the lower end of its interval: uneven batches would use up less."""
@@ -20,6 +30,9 @@ CEILING = 0.97
 
 SAME = 0.97
 """Rates closer than this are the same to a user, however sure it is that they differ."""
+
+FAR = 0.75
+"""What one turn shows to be so far off is not near after three."""
 
 ALIKE = 0.9
 """Rates further apart than this differ, however wide their intervals are."""
@@ -54,6 +67,28 @@ def sufficient(rates: Sequence[Measured], demand: float) -> list[Settings]:
     """Return the settings that keep a step busy, the cheapest first."""
     ordered = sorted(rates, key=lambda one: one[0].cost)
     return [settings for settings, rate in ordered if suffices(settings, rate, demand)]
+
+
+def ruled_out(rates: Sequence[Measured], demand: float | None) -> set[Settings]:
+    """Return the settings that no further turn would have chosen, for time is short.
+
+    Those far below what is needed, or the best where nothing gives that; and those that cost
+    more than some that give it with much to spare.
+    """
+    if not rates:
+        return set()
+    top = best(rates, demand)
+    if demand is None:
+        return {one for one, rate in rates if rate.median < FAR * top[1].median and one != top[0]}
+    goal = min(demand, fed(top[0], top[1].median, demand))
+    plenty = [one for one, rate in rates if suffices(one, rate, demand / FAR)]
+    cheapest = min((one.cost for one in plenty), default=None)
+    return {
+        one
+        for one, rate in rates
+        if fed(one, rate.median, demand) < FAR * goal
+        or (cheapest is not None and one.cost > cheapest)
+    }
 
 
 def same(rate: Rate, other: Rate) -> bool:

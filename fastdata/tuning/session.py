@@ -14,7 +14,16 @@ from dataclasses import replace
 from statistics import median
 
 from fastdata.engine.memory import available_bytes
-from fastdata.tuning.choice import CEILING, Measured, best, fed, plateau, same, sufficient
+from fastdata.tuning.choice import (
+    CEILING,
+    Measured,
+    best,
+    fed,
+    plateau,
+    ruled_out,
+    same,
+    sufficient,
+)
 from fastdata.tuning.fitting import need_of, refusal
 from fastdata.tuning.measuring import Supplied, Windows
 from fastdata.tuning.results import Demand, Rate, Trial
@@ -202,10 +211,12 @@ class Session:
         """
         facts, base = self.facts, self.facts.base
         counts = [count for count in first_counts(most) if count or base.backend != "dali"]
-        self.measure([_with(base, count) for count in counts])
+        # All once; then again those that this leaves in question.
+        self.measure([_with(base, count) for count in counts], rounds=1)
         while counts[-1] < limit and not self._enough() and grows(self._family(base)):
             counts.append(min(2 * counts[-1], limit))
-            self.measure([_with(base, counts[-1])])
+            self.measure([_with(base, counts[-1])], rounds=1)
+        self.measure([_with(base, count) for count in counts], rounds=ROUNDS - 1)
         while missing := between(self._family(base), self.rate):
             if not self.measure([_with(base, count) for count in missing]):
                 break
@@ -233,13 +244,17 @@ class Session:
                 f"the time was up: not tried were {'; '.join(map(str, self._untried))}"
             )
 
-    def measure(self, candidates: Iterable[Settings]) -> bool:
-        """Measure settings in turns; return whether any of them has a rate."""
+    def measure(self, candidates: Iterable[Settings], rounds: int = ROUNDS) -> bool:
+        """Measure settings in turns; return whether any of them has a rate.
+
+        One that has been measured has no further turn where it cannot be chosen any more.
+        """
         wanted = [one for one in dict.fromkeys(candidates) if one not in self._failures]
-        for turn in range(ROUNDS):
+        for turn in range(rounds):
             self._random.shuffle(wanted)
+            out = ruled_out(self.rates, self.rate)
             for settings in wanted:
-                if settings in self._failures:
+                if settings in self._failures or settings in out:
                     continue
                 if self._budget.over(0.85) and self._turns:
                     if not turn and settings not in self._turns:
