@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 import torch
 from cli_helpers import make_folder, run, run_json
+from samples import write_shard
 from test_profile_page import INPUT_BOUND, ODD, STALLING
 from torch.utils.data import DataLoader
+from worker_helpers import PICTURES, pictures
 
 import fastdata
 from fastdata.cli.target import Target, choose, loader_of
@@ -110,6 +112,13 @@ def test_text_goes_to_standard_output_and_what_was_chosen_to_standard_error(
         "fastdata: images are up to 240x256: batches are random resized crops of 224, and flips; "
         "--crop takes another size, or none\n"
     )
+
+
+def test_small_images_of_several_sizes_are_cropped_to_what_all_have(
+    seen: Seen, tmp_path: Path
+) -> None:
+    path = write_shard(tmp_path / "some.lmdb", pictures(12), PICTURES)
+    assert "random resized crops of 40, and flips" in run("profile", path).stderr
 
 
 def test_quiet_prints_the_verdict_only(seen: Seen, large: Path) -> None:

@@ -21,6 +21,7 @@ __all__ = ["Target", "choose", "loader_of", "target_options", "transform_of"]
 
 CROP = 224
 BATCH_SIZE = 256
+_SIDES = ("height", "width")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -69,7 +70,8 @@ def target_options(command: _Command) -> _Command:
             type=parse_crop,
             metavar="N|HxW|none",
             help="Of a dataset by its path: random resized crops of this size, and flips; none "
-            f"takes images as they are.  [default: {CROP} where images are larger, else none]",
+            f"takes images as they are.  [default: {CROP} where images are larger, their shortest "
+            "side where sizes differ, else none]",
         ),
         click.option(
             "--step-ms",
@@ -204,18 +206,23 @@ def transform_of(
     if crop == "none" or not images:
         return (), ()
     notes: tuple[str, ...] = ()
-    if crop is None:
-        height, width = (
-            max(field[side]["max"] for field in images) for side in ("height", "width")
-        )
-        if max(height, width) <= CROP:
+    if crop is not None:
+        size = crop
+    else:
+        height, width = (max(field[side]["max"] for field in images) for side in _SIDES)
+        least = min(field[side]["min"] for field in images for side in _SIDES)
+        alike = all(field[side]["min"] == field[side]["max"] for field in images for side in _SIDES)
+        if max(height, width) > CROP:
+            size = CROP
+        elif alike:
             return (), ()
-        crop = CROP
+        else:
+            size = int(least)
         notes = (
-            f"images are up to {height}x{width}: batches are random resized crops of {CROP}, "
+            f"images are up to {height}x{width}: batches are random resized crops of {size}, "
             "and flips; --crop takes another size, or none",
         )
-    return (RandomResizedCrop(crop), RandomHorizontalFlip()), notes
+    return (RandomResizedCrop(size), RandomHorizontalFlip()), notes
 
 
 def loader_of(

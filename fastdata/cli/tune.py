@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastdata.cli.choices import MODELS, parse_crop
 from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
 from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
-from fastdata.cli.target import transform_of
+from fastdata.cli.target import target_options, transform_of
 
 if TYPE_CHECKING:
     from fastdata.tuning.results import Rate, TuningResult
@@ -56,16 +55,7 @@ Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wron
     "--keep/--no-keep", default=True, help="Whether the result is kept.  [default: it is]"
 )
 @click.option("--batch-size", type=int, help="Samples a batch, for a dataset.  [default: 256]")
-@click.option("--model", type=click.Choice(MODELS), help="Train this model as the step.")
-@click.option("--step-ms", type=float, metavar="MS", help="A step of so many milliseconds.")
-@click.option(
-    "--crop",
-    type=parse_crop,
-    metavar="SIZE|none",
-    help="Random resized crop and flip of a dataset's images.  [default: 224 where they are "
-    "larger, else none]",
-)
-@click.option("--device", metavar="NAME", help="Where batches arrive: cpu, cuda, cuda:1...")
+@target_options
 @click.option(
     "--seconds", type=float, default=60.0, show_default=True, help="About how long to measure."
 )
