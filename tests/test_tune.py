@@ -124,6 +124,30 @@ def test_what_cannot_be_sent_to_a_process_is_measured_in_this_one() -> None:
     assert result.settings.num_workers == 1
 
 
+def test_what_only_the_caller_knows_is_measured_in_the_caller(tmp_path: Path) -> None:
+    # As a notebook's classes: pickled by their name, which the other process does not have.
+    script = """
+import fastdata, time, torch
+class Mine(torch.utils.data.Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, index):
+        time.sleep(0.0005)
+        return torch.zeros(3)
+if __name__ == "__main__":
+    del globals()["__file__"]  # a notebook has none
+    result = fastdata.tune_workers(Mine(), batch_size=8, seconds=1, max_workers=1, keep=False)
+    print(result.notes[0])
+"""
+    path = tmp_path / "notebook.py"
+    path.write_text(script)
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("measured in this process, as the data cannot be sent")
+    assert "Mine" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

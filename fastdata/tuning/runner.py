@@ -30,7 +30,7 @@ from fastdata.tuning.fitting import RESERVE_BYTES
 from fastdata.tuning.serving import Answer, run
 from fastdata.tuning.subject import Recipe, Subject
 
-__all__ = ["LocalRunner", "ProcessRunner", "Runner", "TrialFailedError"]
+__all__ = ["LocalRunner", "ProcessRunner", "Runner", "TrialFailedError", "UnsentError"]
 
 PROCESS_NAME = "fastdata-tuner"
 START_SECONDS = 120.0
@@ -52,6 +52,10 @@ class TrialFailedError(FastdataError, RuntimeError):
     def __init__(self, message: str, refused: FastdataError | None = None) -> None:
         super().__init__(message)
         self.refused = refused
+
+
+class UnsentError(TrialFailedError):
+    """The process that measures cannot have what it is to measure, or does not start with it."""
 
 
 class Runner(Protocol):
@@ -137,6 +141,8 @@ class ProcessRunner:
         if answer.kind == "value":
             return answer.value
         self._end()  # what it was in the middle of goes with it
+        if answer.kind == "unsent":
+            raise UnsentError(answer.text) from answer.value
         refused = answer.value if answer.kind == "refused" else None
         raise TrialFailedError(answer.text, refused) from answer.value
 
@@ -180,7 +186,7 @@ class ProcessRunner:
                     return answer
             # The sentinel says nothing while something that it has forked lives on.
             if ready or not life.process.is_alive():
-                raise TrialFailedError(_death(life))
+                raise _death(life)
             if time.monotonic() > deadline:
                 raise TrialFailedError(
                     f"gave no answer within {seconds:.0f} s, and was ended: it hangs, or is that "
@@ -260,12 +266,12 @@ def _close(lives: list[_Life], recipe: PickledFile, temporary: str, owner: int) 
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _death(life: _Life) -> str:
+def _death(life: _Life) -> TrialFailedError:
     """Return why a process is no more."""
     life.process.join(1.0)
     code = life.process.exitcode
     if life.fresh and code == 1:
-        return (
+        return UnsentError(
             "the process that measures died as it started; its own message is above, on standard "
             "error. In a script, call tune_workers under `if __name__ == '__main__':`"
         )
@@ -274,5 +280,5 @@ def _death(life: _Life) -> str:
         with contextlib.suppress(ValueError):
             name = signal.Signals(-code).name
         hint = ": out of memory, most likely" if -code == signal.SIGKILL else ""
-        return f"the process died of {name}{hint}"
-    return f"the process ended with exit code {code}"
+        return TrialFailedError(f"the process died of {name}{hint}")
+    return TrialFailedError(f"the process ended with exit code {code}")

@@ -31,15 +31,16 @@ class Answer(NamedTuple):
 
     Attributes
     ----------
-    kind : {"value", "error", "refused"}
+    kind : {"value", "error", "refused", "unsent"}
         "refused": an error of fastdata's own that says what is wrong with an argument.
+        "unsent": what to measure cannot be had in this process.
     value : Any
         Pickled error, where it can be.
     text : str
         Of an error: its type and message, in a line.
     """
 
-    kind: Literal["value", "error", "refused"]
+    kind: Literal["value", "error", "refused", "unsent"]
     value: Any = None
     text: str = ""
 
@@ -77,7 +78,12 @@ def run(recipe: PickledFile, end: Connection, temporary: str, start_method: str 
             if subject is None:
                 from fastdata.tuning.subject import Subject
 
-                subject = Subject(recipe.load())
+                try:
+                    loaded = recipe.load()
+                except Exception as error:  # classes of a notebook, say
+                    end.send(_failed(error)._replace(kind="unsent"))
+                    return
+                subject = Subject(loaded)
             answer = Answer("value", getattr(subject, name)(*arguments))
         except BaseException as error:  # SystemExit too: it is the user's code's
             answer = _failed(error)

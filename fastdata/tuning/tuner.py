@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from fastdata.engine.cores import available_cores, local_processes
 from fastdata.engine.memory import available_bytes
 from fastdata.errors import OptionError, WorkerError
-from fastdata.steps import SleepStep
+from fastdata.steps import SleepStep, is_script
 from fastdata.steps.models import MODELS
 from fastdata.tuning import store
 from fastdata.tuning.advice import advice_for
@@ -26,7 +27,13 @@ from fastdata.tuning.choice import best
 from fastdata.tuning.key import Key
 from fastdata.tuning.progress import Progress
 from fastdata.tuning.results import Rate, TuningResult
-from fastdata.tuning.runner import LocalRunner, ProcessRunner, Runner, TrialFailedError
+from fastdata.tuning.runner import (
+    LocalRunner,
+    ProcessRunner,
+    Runner,
+    TrialFailedError,
+    UnsentError,
+)
 from fastdata.tuning.session import Budget, Session
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.subject import Facts, Recipe, called
@@ -134,34 +141,82 @@ def tune_workers(
     recipe = Recipe(data, given, step if portable else None, place)
     budget = Budget(seconds)
     notes: list[str] = []
-    runner: Runner
-    local: LocalRunner | None = None
-    try:
-        runner = ProcessRunner(recipe)
-    except Exception as error:  # a user's object may raise anything as it is pickled
+    here = replace(recipe, step=step)
+    with (
+        Progress(seconds, lambda: budget.used, progress) as bar,
+        closing(_Runners(recipe, here, trial_seconds, notes, bar.say)) as runners,
+    ):
+        result, key = _tuned(
+            runners.loaders,
+            runners.steps if portable else runners.local(),
+            runners.facts,
+            budget,
+            what="" if portable else called(step),
+            max_workers=max_workers,
+            trial_seconds=trial_seconds,
+            notes=notes,
+            say=bar.say,
+        )
+    return _kept(result, key) if keep else result
+
+
+class _Runners:
+    """Who measures: another process, or this one where that one cannot have the data.
+
+    Attributes
+    ----------
+    loaders, steps : Runner
+        Who makes loaders, and who has a step that can be sent; the same.
+    facts : Facts
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        here: Recipe,
+        trial_seconds: float,
+        notes: list[str],
+        say: Callable[[str], None],
+    ) -> None:
+        self._here = here
+        self._local: LocalRunner | None = None
+        self.loaders: Runner
+        self.steps: Runner
+        self.facts: Facts
+        say("starting")
+        try:
+            self.loaders = ProcessRunner(recipe)
+        except Exception as error:  # a user's object may raise anything as it is pickled
+            why: Exception = error
+        else:
+            try:
+                self.facts = _asked(self.loaders, "look", seconds=trial_seconds)
+                self.steps = self.loaders
+                return
+            except UnsentError as error:
+                self.loaders.close()
+                if isinstance(recipe.data, str) and is_script(recipe.data):
+                    raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+                why = error
+            except BaseException:
+                self.loaders.close()
+                raise
         notes.append(
-            f"measured in this process, as the data cannot be sent to another ({error}): a trial "
+            f"measured in this process, as the data cannot be sent to another ({why}): a trial "
             "that dies or hangs ends this one"
         )
-        runner = local = LocalRunner(replace(recipe, step=step))
-    try:
-        steps: Runner = runner
-        if not portable:
-            steps = local or LocalRunner(replace(recipe, step=step))
-        with Progress(seconds, lambda: budget.used, progress) as bar:
-            result, key = _tuned(
-                runner,
-                steps,
-                budget,
-                what="" if portable else called(step),
-                max_workers=max_workers,
-                trial_seconds=trial_seconds,
-                notes=notes,
-                say=bar.say,
-            )
-    finally:
-        runner.close()
-    return _kept(result, key) if keep else result
+        self.loaders = self.steps = self.local()
+        self.facts = _asked(self.loaders, "look", seconds=trial_seconds)
+
+    def local(self) -> LocalRunner:
+        """Return this process."""
+        if self._local is None:
+            self._local = LocalRunner(self._here)
+        return self._local
+
+    def close(self) -> None:
+        """End the process and all that it has started.  Idempotent."""
+        self.loaders.close()
 
 
 def _kept(result: TuningResult, key: Key | None) -> TuningResult:
@@ -191,6 +246,7 @@ def cores_of_rank() -> int:
 def _tuned(
     runner: Runner,
     steps: Runner,
+    facts: Facts,
     budget: Budget,
     *,
     what: str,
@@ -202,8 +258,6 @@ def _tuned(
     """Measure, and choose; what is done is told in words."""
     cores = cores_of_rank()
     most = max_workers or cores
-    say("starting")
-    facts = _asked(runner, "look", seconds=trial_seconds)
     what = what or facts.step
     budget.begin()  # an interpreter and torch take seconds to start, and say nothing
     say("reading the data once")
@@ -303,6 +357,8 @@ def _demanded(session: Session, what: str) -> None:
 def _asked(runner: Runner, name: str, *, seconds: float) -> Any:
     try:
         return runner.call(name, seconds=seconds)
+    except UnsentError:
+        raise
     except TrialFailedError as error:
         if error.refused is not None:
             raise error.refused from None
