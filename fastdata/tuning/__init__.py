@@ -18,6 +18,7 @@
 ``subject.py``     what is measured, where it is measured
 ``measuring.py``   windows of batches and of steps
 ``runner.py``      the process that measures, seen from outside: its limits, its end
+``runners.py``     where is measured: in that process, or in this one
 ``serving.py``     the same from inside
 ``page_cache.py``  whether files are in memory
 ``plot.py``        the curve, by matplotlib

@@ -19,7 +19,7 @@ import torch
 from fastdata.engine.cores import available_cores, local_processes
 from fastdata.engine.memory import available_bytes
 from fastdata.errors import OptionError, WorkerError
-from fastdata.steps import SleepStep, is_script
+from fastdata.steps import SleepStep
 from fastdata.steps.models import MODELS
 from fastdata.tuning import store
 from fastdata.tuning.advice import advice_for
@@ -28,12 +28,10 @@ from fastdata.tuning.key import Key
 from fastdata.tuning.progress import Progress
 from fastdata.tuning.results import Rate, TuningResult
 from fastdata.tuning.runner import (
-    LocalRunner,
-    ProcessRunner,
     Runner,
     TrialFailedError,
-    UnsentError,
 )
+from fastdata.tuning.runners import Runners
 from fastdata.tuning.session import Budget, Session
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.subject import Facts, Recipe, called
@@ -144,7 +142,7 @@ def tune_workers(
     here = replace(recipe, step=step)
     with (
         Progress(seconds, lambda: budget.used, progress) as bar,
-        closing(_Runners(recipe, here, trial_seconds, notes, bar.say)) as runners,
+        closing(Runners(recipe, here, trial_seconds, notes, bar.say)) as runners,
     ):
         result, key = _tuned(
             runners.loaders,
@@ -158,65 +156,6 @@ def tune_workers(
             say=bar.say,
         )
     return _kept(result, key) if keep else result
-
-
-class _Runners:
-    """Who measures: another process, or this one where that one cannot have the data.
-
-    Attributes
-    ----------
-    loaders, steps : Runner
-        Who makes loaders, and who has a step that can be sent; the same.
-    facts : Facts
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        here: Recipe,
-        trial_seconds: float,
-        notes: list[str],
-        say: Callable[[str], None],
-    ) -> None:
-        self._here = here
-        self._local: LocalRunner | None = None
-        self.loaders: Runner
-        self.steps: Runner
-        self.facts: Facts
-        say("starting")
-        try:
-            self.loaders = ProcessRunner(recipe)
-        except Exception as error:  # a user's object may raise anything as it is pickled
-            why: Exception = error
-        else:
-            try:
-                self.facts = _asked(self.loaders, "look", seconds=trial_seconds)
-                self.steps = self.loaders
-                return
-            except UnsentError as error:
-                self.loaders.close()
-                if isinstance(recipe.data, str) and is_script(recipe.data):
-                    raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
-                why = error
-            except BaseException:
-                self.loaders.close()
-                raise
-        notes.append(
-            f"measured in this process, as the data cannot be sent to another ({why}): a trial "
-            "that dies or hangs ends this one"
-        )
-        self.loaders = self.steps = self.local()
-        self.facts = _asked(self.loaders, "look", seconds=trial_seconds)
-
-    def local(self) -> LocalRunner:
-        """Return this process."""
-        if self._local is None:
-            self._local = LocalRunner(self._here)
-        return self._local
-
-    def close(self) -> None:
-        """End the process and all that it has started.  Idempotent."""
-        self.loaders.close()
 
 
 def _kept(result: TuningResult, key: Key | None) -> TuningResult:
@@ -352,17 +291,6 @@ def _demanded(session: Session, what: str) -> None:
         if error.refused is not None:
             raise error.refused from None
         raise WorkerError(f"{what} cannot be measured: {error}") from error.__cause__
-
-
-def _asked(runner: Runner, name: str, *, seconds: float) -> Any:
-    try:
-        return runner.call(name, seconds=seconds)
-    except UnsentError:
-        raise
-    except TrialFailedError as error:
-        if error.refused is not None:
-            raise error.refused from None
-        raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
 
 
 def _check(
