@@ -51,9 +51,9 @@ def tune(data: Any, **options: Any) -> TuningResult:
 
 
 def test_the_smallest_number_of_workers_that_feeds_the_step_is_chosen() -> None:
-    # 8 samples of 16 ms: 7.8 batches a second a worker; the step wants 10, so 11.
-    data = Sleepy(seconds=0.016)
-    result = tune(data, batch_size=8, step_ms=100, max_workers=3, seconds=8)
+    # 8 samples of 26 ms: 4.8 batches a second a worker; the step wants 5, so 5.5.
+    data = Sleepy(seconds=0.026)
+    result = tune(data, batch_size=8, step_ms=200, max_workers=3, seconds=12)
     supply = {
         trial.settings.num_workers: trial.supply.median
         for trial in result.trials
@@ -61,13 +61,13 @@ def test_the_smallest_number_of_workers_that_feeds_the_step_is_chosen() -> None:
     }
     assert set(supply) == {0, 1, 2, 3}
     for workers, rate in supply.items():
-        assert rate == pytest.approx(7.8 * max(workers, 1), rel=0.15)
+        assert 0.6 < rate / (4.8 * max(workers, 1)) < 1.1
     assert result.settings.num_workers == 2
     assert result.settings.backend == "torch"
     assert result.saturates
     assert "keeps the step busy" in result.verdict
     assert result.demand is not None
-    assert result.demand.rate.median == pytest.approx(10, rel=0.05)
+    assert result.demand.rate.median == pytest.approx(5, rel=0.1)
     assert result.complete
     assert [trial.settings.cost for trial in result.trials] == sorted(
         trial.settings.cost for trial in result.trials
