@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,16 @@ from profile_helpers import (
     slow_collate,
     wait,
 )
+from samples import write_shard
 from torch.utils.data import ConcatDataset, DataLoader, Subset
+from worker_helpers import PICTURES, pictures
 
 import fastdata
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.errors import OptionError
 from fastdata.profiling.hooks import TimedCall, installed
 from fastdata.profiling.recorder import Recorder
+from fastdata.profiling.stalls import find_stalls
 from fastdata.profiling.stock import measure_stock
 from fastdata.profiling.where import short
 from fastdata.steps import SleepStep
@@ -334,3 +338,69 @@ def test_what_cannot_be_profiled(arguments: dict[str, Any], message: str) -> Non
 def test_lines_are_named_for_people() -> None:
     assert short("/a/b/train.py:12 collate") == "collate, train.py:12"
     assert short("train.py:12 <module>") == "train.py:12"
+
+
+# -- what a profile leaves behind ------------------------------------------------------------
+
+
+def test_an_epoch_under_way_is_not_disturbed(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "some.lmdb", pictures(60, size=(40, 40)), PICTURES)
+    with fastdata.loader(path, batch_size=4, shuffle=True, num_workers=1) as whole:
+        wanted = [batch.label.tolist() for _ in range(2) for batch in whole]
+    with fastdata.loader(path, batch_size=4, shuffle=True, num_workers=1) as it:
+        epoch = iter(it)
+        seen = [next(epoch).label.tolist() for _ in range(5)]
+        fastdata.profile(it, seconds=0.5, progress=False)
+        assert it.state_dict()["batch"] == 5
+        seen += [batch.label.tolist() for batch in epoch]
+        assert (it.state_dict()["epoch"], it.state_dict()["batch"]) == (1, 0)
+        seen += [batch.label.tolist() for batch in it]
+    assert seen == wanted
+
+
+class Short:
+    """An iterable that can be begun again and again, without a length."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter([torch.zeros(4, 3, 8, 8)] * self.count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_short_passes_without_a_length(count: int) -> None:
+    report = fastdata.profile(Short(count), lambda batch: None, seconds=0.5, progress=False)
+    assert report.steps >= 3
+    with pytest.raises(OptionError, match="Short gave no batch"):
+        fastdata.profile(Short(0), seconds=0.5, progress=False)
+
+
+def test_generators_of_random_numbers_stay_as_they_were() -> None:
+    random.seed(3)
+    np.random.seed(4)
+    torch.manual_seed(5)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    data = DataLoader(list(torch.zeros(64, 3)), batch_size=4, shuffle=True)  # type: ignore[arg-type]
+    fastdata.profile(data, lambda batch: torch.rand(3), seconds=0.5, progress=False)
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert after == before
+
+
+@pytest.mark.parametrize("as_given", [Path, lambda path: [path], str])
+def test_a_dataset_may_be_given_by_its_path(
+    tmp_path: Path, as_given: Callable[[Path], Any]
+) -> None:
+    path = write_shard(tmp_path / "some.lmdb", pictures(64, size=(40, 40)), PICTURES)
+    report = fastdata.profile(as_given(path), batch_size=8, seconds=0.5, progress=False)
+    assert report.batch_size == 8
+    assert {stage.name for stage in report.stages} >= {"read", "decode"}
+
+
+def test_typed_steps_are_users_code() -> None:
+    for file in ("<ipython-input-3-abc>", "<stdin>"):
+        source = "def step(batch):\n    batch.sum().item()\n"
+        space: dict[str, Any] = {}
+        exec(compile(source, file, "exec"), space)
+        (stall,) = find_stalls(space["step"], torch.ones(4), torch.device("cpu"))
+        assert file in stall.where

@@ -80,6 +80,14 @@ def size_of(batch: Any) -> int:
         return 1
 
 
+def nbytes_of(leaf: Any) -> int:
+    """Return the bytes of a tensor or array; 0 of a sparse one, which does not say."""
+    try:
+        return int(leaf.nbytes)
+    except RuntimeError:
+        return 0
+
+
 def _own(leaf: Any) -> Any:
     """Return a copy on the host, page-locked where the original is."""
     if not isinstance(leaf, torch.Tensor):
@@ -90,4 +98,4 @@ def _own(leaf: Any) -> Any:
 
 
 def _nbytes(batch: Any) -> int:
-    return sum(int(leaf.nbytes) for leaf in leaves(batch))
+    return sum(map(nbytes_of, leaves(batch)))

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from fastdata.profiling.model import Model
 from fastdata.profiling.report import Fix, Stall
+from fastdata.profiling.stalls import BLOCKING_COPY
 from fastdata.profiling.where import short
 
 __all__ = ["LEAST_GAIN", "Facts", "fixes_for"]
@@ -209,6 +210,11 @@ def _of_stall(stall: Stall) -> Fix:
         return Fix(
             f"device= in {stall.operation} at {stall.where}: {stall.nbytes:,} bytes a step are "
             "made on the host and copied"
+        )
+    if stall.operation == BLOCKING_COPY:
+        return Fix(
+            f"{stall.operation} at {stall.where}: from page-locked memory (pin_memory=True) and "
+            "with it the host goes on while the batch is copied"
         )
     return Fix(
         f"{stall.operation} at {stall.where}: keep it on the device, or ask for it once in many "

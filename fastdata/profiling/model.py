@@ -77,6 +77,8 @@ class Model:
         Seconds a batch that workers lose to each other.
     loop_scale : float
         Of what the loop does itself but for copying, where there are workers.
+    core_scale : float
+        Of what needs a core: others may have some of the cores, or two of them share one.
     """
 
     costs: tuple[Cost, ...]
@@ -87,6 +89,7 @@ class Model:
     scale: float = 1.0
     contention: float = 0.0
     loop_scale: float = 1.0
+    core_scale: float = 1.0
 
     def fitted(self, seconds: float, loop: float = 0.0) -> Model:
         """Return the model that gives the time that was measured.
@@ -120,11 +123,21 @@ class Model:
         # Where workers are not what is waited for, all that is known is that they keep up.
         if needed > 1 and seconds <= 1.05 * max(others, loading / self.workers):
             return self
+        # Nor where it is something with a thread or stream of its own.
+        alone = max((cost.seconds for cost in self.costs if cost.overlapped), default=0.0)
+        if needed > 1 and seconds <= FAR * alone and alone > max(others, loading / self.workers):
+            return self
         if needed > 1 and own and FAR * loading / self.workers < others:
             rest = seconds - self.step - (self._loop(self.costs) - self.loop_scale * own)
             return replace(self, loop_scale=max(rest, 0.0) / own)
         if needed > 1 and self.workers > 1:
-            return replace(self, contention=seconds - loading / self.workers)
+            fitted = replace(self, contention=seconds - loading / self.workers)
+            computed = sum(cost.cpu_seconds for cost in self.costs if cost.parallel)
+            if self.workers >= self.cores and computed > loading / 2:
+                # Each core has a worker that computes: more of them find no core.
+                cores = fitted._terms(None, (), {})["cores"]
+                return replace(fitted, core_scale=max(seconds / cores, 1.0))
+            return fitted
         return replace(self, scale=needed)
 
     def period(
@@ -178,7 +191,7 @@ class Model:
 
     def cores_to_saturate(self) -> float:
         """Return how many cores loading needs at the step's own rate."""
-        busy = sum(cost.cpu_seconds for cost in self.costs)
+        busy = min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in self.costs)
         return busy / self.step if self.step else 0.0
 
     def _terms(
@@ -206,7 +219,9 @@ class Model:
         lost = self.contention * loading / all_loading if all_loading and workers > 1 else 0.0
         return {
             "workers": self.scale * loading / workers + lost,
-            "cores": (sum(cost.cpu_seconds for cost in costs) + step_cpu) / max(self.cores, 1),
+            "cores": self.core_scale
+            * (min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in costs) + step_cpu)
+            / max(self.cores, 1),
             "loop": self._loop(costs) + step,
             **own,
         }

@@ -85,7 +85,9 @@ def measure_packed(loader: Loader, seconds: float) -> Parts:
             where = _lines(maker, recorder, requests, seconds * LINES_SHARE)
     costs, overhead = _costs(times)
     if device_seconds:
-        costs.append(Cost("augment", statistics.median(device_seconds), False))
+        # On the copying stream, beside the step.
+        seconds_there = statistics.median(device_seconds)
+        costs.append(Cost("augment", seconds_there, False, overlapped=True))
     if options.num_workers:
         costs += _hand_over(work, options, requests, seconds * share / 2)
     return Parts(tuple(costs), where, overhead)

@@ -13,7 +13,8 @@ import importlib.util
 import math
 import statistics
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,27 @@ from fastdata.engine.cores import available_cores
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.packed import Loader
 from fastdata.errors import OptionError
+from fastdata.prefetch import CUDAPrefetcher
 from fastdata.prefetch.tree import leaves
-from fastdata.profiling.batches import Batches, move
+from fastdata.profiling.batches import Batches, move, nbytes_of
 from fastdata.profiling.fixes import Facts, fixes_for
 from fastdata.profiling.model import Cost, Model
 from fastdata.profiling.packed import measure_packed
 from fastdata.profiling.parts import Parts
 from fastdata.profiling.rates import Rates, measure_rates
 from fastdata.profiling.report import ProfileReport, Stall
-from fastdata.profiling.source import Source, inner_loader
+from fastdata.profiling.source import Ended, Source, inner_loader
 from fastdata.profiling.stalls import find_stalls
 from fastdata.profiling.stock import measure_stock
-from fastdata.profiling.subject import called, described, device_of, loader_of, machine_of, standing
+from fastdata.profiling.subject import (
+    called,
+    described,
+    device_of,
+    loader_of,
+    machine_of,
+    random_state_kept,
+    standing,
+)
 from fastdata.profiling.verdict import (
     Measured,
     bottleneck_of,
@@ -115,7 +125,11 @@ def profile(
     'input-bound: the step waits 38% of the time; decoding is the bottleneck; ...'
     """
     _check(steps, seconds, step)
-    with loader_of(loader, batch_size) as (given, notes), _bar(progress) as bar:
+    with (
+        random_state_kept(),
+        loader_of(loader, batch_size) as (given, notes),
+        _bar(progress) as bar,
+    ):
         return _Profile(given, step, device, bar, notes).run(steps, seconds)
 
 
@@ -155,6 +169,8 @@ class _Profile:
         self._say("stages")
         parts = self._parts((1 - RATES_SHARE) * seconds)
         copying, copy_rate = self._copying(batches, rates)
+        if parts.costs:
+            copying += self._transforming()
         self._say("stalls of the step")
         stalls = self._stalls(batches)
         return self._report(source, batches, rates, parts, copying, copy_rate, stalls)
@@ -184,12 +200,31 @@ class _Profile:
         costs = [Cost("copy", took, False, overlapped=batches.arrive)]
         inner = self._inner
         if device.type == "cuda" and isinstance(inner, DataLoader) and inner.pin_memory:
-            began = time.perf_counter()
-            for leaf in leaves(batch):
-                if isinstance(leaf, torch.Tensor):
-                    leaf.clone().pin_memory()
-            costs.append(Cost("pin", time.perf_counter() - began, False, overlapped=True))
+            # Not page-locked; and the memory that is page-locked for the first is used again.
+            plain = [leaf.clone() for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
+            pinning = []
+            for _ in range(6):
+                began = time.perf_counter()
+                for leaf in plain:
+                    leaf.pin_memory()
+                pinning.append(time.perf_counter() - began)
+            costs.append(Cost("pin", statistics.median(pinning[1:]), False, overlapped=True))
         return costs, batches.nbytes / took if took else 0.0
+
+    def _transforming(self) -> list[Cost]:
+        """Return what a prefetcher's own transform takes of a batch, beside the step."""
+        loader = self._loader
+        transform = loader._transform if isinstance(loader, CUDAPrefetcher) else None
+        if transform is None:
+            return []
+        meter, took = Meter(self._device), []
+        with standing(self._inner), closing(Source(self._inner)) as source, suppress(Ended):
+            for _ in range(4):
+                batch = move(source.next(), self._device)
+                took.append(meter.seconds(partial(transform, batch)))
+        if len(took) < 2:
+            return []
+        return [Cost("augment", statistics.median(took[1:]), False, overlapped=True)]
 
     def _stalls(self, batches: Batches) -> tuple[Stall, ...]:
         if self._step is None:
@@ -232,7 +267,7 @@ class _Profile:
         model = Model(
             costs,
             measured.device if measured.has_step else 0.0,
-            source.workers if parts.costs else 0,
+            max(source.workers, self._in_thread()) if parts.costs else 0,
             cores,
             statistics.median(rates.device_cpu) if measured.has_step else 0.0,
         ).fitted(measured.loader, statistics.median(rates.busy) if rates.busy else 0.0)
@@ -283,10 +318,14 @@ class _Profile:
             notes=tuple(self._notes),
         )
 
+    def _in_thread(self) -> int:
+        """Return 1 where a prefetcher's thread makes batches beside the step, as a worker does."""
+        return int(isinstance(self._loader, CUDAPrefetcher) and self._loader.device.type == "cpu")
+
     def _facts(self, source: Source, batches: Batches, input_bound: bool) -> Facts:
         inner = self._inner
         tensors = [leaf for leaf in leaves(batches.host[0]) if isinstance(leaf, torch.Tensor)]
-        floats = sum(t.nbytes for t in tensors if t.is_floating_point())
+        floats = sum(nbytes_of(t) for t in tensors if t.is_floating_point())
         on_gpu = self._device.type == "cuda"
         kind: Any = "iterable"
         raw = callables = False

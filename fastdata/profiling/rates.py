@@ -10,12 +10,14 @@ or faster does so for all; each is reported by its median.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -28,9 +30,12 @@ from fastdata.steps.meter import Meter
 
 __all__ = ["Rates", "measure_rates"]
 
-ROUNDS = 5
+ROUNDS, LEAST_ROUNDS = 5, 3
 LEAST_STEPS = 3
-"""A window has so many at least."""
+"""A window has so many at least; one where that alone takes longer than a window."""
+
+LONGEST_FACTOR = 2
+"""No round is begun after so many times the seconds that were asked for."""
 
 LONGEST_SETTLING_SECONDS = 1.0
 TIMELINE_STEPS = 24
@@ -122,21 +127,25 @@ def measure_rates(
     }
     # A first look, unmeasured: what a first time costs, and how many steps fill a window.
     counts = {}
+    deadline = time.perf_counter() + LONGEST_FACTOR * seconds
     for name, run in runs.items():
         took = run.look()
-        counts[name] = int(max(LEAST_STEPS, min(window / max(took, 1e-9), 100_000)))
+        least = LEAST_STEPS if took < window else 1
+        counts[name] = int(max(least, min(window / max(took, 1e-9), 100_000)))
     if steps is not None:
         counts["loader"] = max(1, math.ceil(steps / ROUNDS))
     order = random.Random(seed)
     settling = min(LONGEST_SETTLING_SECONDS, source.primed * runs["loader"].took)
     for number in range(ROUNDS):
+        if number >= LEAST_ROUNDS and steps is None and time.perf_counter() > deadline:
+            break
         if progress is not None:
             progress(f"rates, {number + 1} of {ROUNDS}")
         for name in order.sample(list(runs), len(runs)):
             if rates.ended and name == "loader":
                 continue
             runs[name].window(counts[name])
-            if name == "loader" and source.workers:
+            if name == "loader" and source.makes_ahead:
                 time.sleep(settling)  # until workers have made what they make ahead
     if not rates.loader:
         raise OptionError(
@@ -164,6 +173,7 @@ class _LoaderRun(_Run):
 
     def __init__(self, source: Source, step: Step, meter: Meter, rates: Rates) -> None:
         self._source, self._step, self._meter, self._rates = source, step, meter, rates
+        self._marks: list[tuple[Any, float]] = []
 
     def look(self) -> float:
         self._steps(self._source.primed)
@@ -177,7 +187,7 @@ class _LoaderRun(_Run):
     def window(self, count: int) -> None:
         source, rates = self._source, self._rates
         # Those that were made while others were measured.
-        lead = source.primed if source.workers else 0
+        lead = source.primed if source.makes_ahead else 0
         counted = [0, 0.0, 0.0]
 
         def work() -> None:
@@ -187,6 +197,10 @@ class _LoaderRun(_Run):
             counted[2] = time.process_time() - cpu
 
         took = self._meter.seconds(work, lambda: self._steps(lead))
+        # The host may be ahead of a GPU: the time from batch to batch is the device's.
+        marks_of, self._marks = self._marks, []
+        for (first, _), (last, without) in itertools.pairwise(marks_of):
+            rates.intervals.append(max(self._meter.between(first, last) - without, 0.0))
         done, paused, cpu = counted
         if not done:
             return
@@ -212,7 +226,8 @@ class _LoaderRun(_Run):
         source, step, rates = self._source, self._step, self._rates
         clock = time.perf_counter
         events = rates.timeline if not rates.timeline else None
-        start = before = clock()
+        start = clock()
+        self._marks = [(self._meter.mark(), 0.0)]
         for number in range(count):
             rates.ready.append(source.ready())
             paused = source.paused_seconds
@@ -229,8 +244,7 @@ class _LoaderRun(_Run):
             rates.waits.append(taken - asked - paused)
             if not paused:
                 rates.busy.append(core)
-            rates.intervals.append(now - before - paused)
-            before = now
+            self._marks.append((self._meter.mark(), paused))
             if events is not None and number < TIMELINE_STEPS:
                 label = f"batch {number}"
                 events.append(Event("loop: wait", asked - start, taken - asked, label))

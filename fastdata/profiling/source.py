@@ -43,6 +43,8 @@ class Source:
     primed : int
         Batches that may be made before they are asked for.
     workers : int
+    makes_ahead : bool
+        Whether some are, in workers or in a prefetcher's thread.
     paused_seconds : float
         In which passes were begun, so far.
     start_seconds : float
@@ -61,11 +63,14 @@ class Source:
         inner = inner_loader(loader)
         self.workers, ahead = _workers_of(inner)
         self.primed = ahead + (2 if inner is not loader else 1)
+        self.makes_ahead = bool(self.workers) or inner is not loader
         self.joins = isinstance(loader, Loader) and loader.backend.persistent
         self.paused_seconds = 0.0
         self.start_seconds = 0.0
         self.passes = 0
         self._iterator: Any = None
+        self._taken = 0
+        self._pass_length = _length(loader)
 
     def next(self) -> Any:
         """Return the next batch.
@@ -75,13 +80,17 @@ class Source:
         Ended
         """
         if self._iterator is None:
-            return self._begin()
+            return self._begin(time.perf_counter())
+        asked = time.perf_counter()
         try:
-            return next(self._iterator)
+            batch = next(self._iterator)
         except StopIteration:
             if self._iterator is self.loader:
                 raise Ended from None
-            return self._begin()
+            self._pass_length = self._taken  # of what has no length, too
+            return self._begin(asked)  # workers that end are no part of a step either
+        self._taken += 1
+        return batch
 
     def ready(self) -> float:
         """Return how many batches wait to be taken; nan where the loader does not say."""
@@ -104,26 +113,30 @@ class Source:
         if callable(close) and iterator is not self.loader:
             close()
 
-    def _begin(self) -> Any:
+    def _begin(self, began: float) -> Any:
         """Begin a pass, and return the first batch that was not made before it was asked for."""
-        began = time.perf_counter()
         first, self.passes = not self.passes, self.passes + 1
         self._iterator = iter(self.loader)
         try:
             batch = next(self._iterator)
         except StopIteration:
-            if not first and self._iterator is self.loader:
+            if not first:  # it can be iterated over once
                 raise Ended from None
             raise OptionError(
                 f"{type(self.loader).__name__} gave no batch: a profile needs some; is the "
                 "dataset empty, or smaller than a batch with drop_last=True?"
             ) from None
+        self._taken = 1
         if first:
             self.start_seconds = time.perf_counter() - began
         elif not self.joins:
             # Half of a short pass has to do.
-            for _ in range(min(self.primed, (_length(self.loader) - 1) // 2)):
-                batch = next(self._iterator)
+            for _ in range(min(self.primed, (self._pass_length - 1) // 2)):
+                try:
+                    batch = next(self._iterator)
+                except StopIteration:  # a pass that is shorter than the one before
+                    break
+                self._taken += 1
         if not (self.joins and not first):
             self.paused_seconds += time.perf_counter() - began
         return batch

@@ -32,7 +32,7 @@ from fastdata.profiling.report import Stall
 from fastdata.profiling.where import boundary, user_line
 from fastdata.steps import Step
 
-__all__ = ["LARGE_BYTES", "find_stalls"]
+__all__ = ["BLOCKING_COPY", "LARGE_BYTES", "find_stalls"]
 
 LARGE_BYTES = 1 << 16
 """Less is copied in the time that any copy takes to begin: some 5 us at 12 GB/s."""
@@ -63,6 +63,8 @@ VALUE_SHAPED = {
 """Operations whose result has a size, or is a value, that the host has to know."""
 
 BATCH = "the batch"
+
+BLOCKING_COPY = "a copy without non_blocking=True"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _note(self._found, "repeat_interleave", self._device)
         elif name in ("index", "index_put", "index_put_", "_index_put_impl_") and here:
             chosen = [i for i in args[1] if isinstance(i, torch.Tensor)]
-            if any(i.dtype in (torch.bool, torch.uint8) for i in chosen):
+            masks = [i for i in chosen if i.dtype in (torch.bool, torch.uint8)]
+            if masks and not _fills(args, kwargs, len(masks) == len(chosen) == 1):
                 _note(self._found, "a boolean mask", self._device)
         elif name in ("_to_copy", "copy_") and self._device.type != "cpu":
             self._copied(name, args, kwargs)
@@ -242,6 +245,18 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             origin = (_factory(self._calls.name or name, where), where)
         for tensor in outputs:
             self._origins[tensor.untyped_storage().data_ptr()] = origin
+
+
+def _fills(args: Any, kwargs: Any, one_mask: bool) -> bool:
+    """Return whether ``x[mask] = number`` is meant, which torch does by `masked_fill_`.
+
+    That waits for nothing (``canDispatchToMaskedFill`` in TensorAdvancedIndexing.cpp).
+    """
+    value = args[2] if len(args) > 2 else None
+    adds = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    if not isinstance(value, torch.Tensor) or adds or not one_mask:
+        return False
+    return value.numel() == 1 and value.device.type == "cpu"
 
 
 def _to_host(name: str, args: Any) -> bool:
@@ -325,4 +340,11 @@ def _synchronisations_warned(found: _Found) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(before)
     for where in seen:
         if where not in known:
-            found.add("synchronisation", "a synchronising operation", where)
+            found.add("synchronisation", _warned_of(where), where)
+
+
+def _warned_of(where: str) -> str:
+    """Return what torch warned of, as far as the line tells: copies that block are, too."""
+    text = _text(where)
+    copies = any(word in text for word in (".to(", ".cuda(", ".copy_("))
+    return BLOCKING_COPY if copies else "a synchronising operation"

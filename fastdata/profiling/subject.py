@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import platform
+import random
 from collections.abc import Iterable
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -17,7 +21,15 @@ from fastdata.errors import OptionError
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.steps import Step
 
-__all__ = ["called", "described", "device_of", "loader_of", "machine_of", "standing"]
+__all__ = [
+    "called",
+    "described",
+    "device_of",
+    "loader_of",
+    "machine_of",
+    "random_state_kept",
+    "standing",
+]
 
 
 @contextmanager
@@ -25,7 +37,12 @@ def loader_of(data: Any, batch_size: int) -> Any:
     """Give what to iterate over, and what to say of it; what was made here is closed."""
     notes: list[str] = []
     iterable = isinstance(data, (Loader, DataLoader, CUDAPrefetcher))
-    dataset = isinstance(data, Dataset) or is_packed(data) or isinstance(data, str)
+    paths = data if isinstance(data, (list, tuple)) else [data]
+    dataset = (
+        isinstance(data, Dataset)
+        or is_packed(data)
+        or (bool(paths) and all(isinstance(path, (str, os.PathLike)) for path in paths))
+    )
     if iterable or not dataset:
         if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
             raise OptionError(
@@ -50,16 +67,34 @@ def loader_of(data: Any, batch_size: int) -> Any:
 
 
 @contextmanager
+def random_state_kept() -> Any:
+    """Leave the random generators that everybody shares as they were."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before_cuda = torch.cuda.get_rng_state_all() if cuda else []
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+        if cuda:
+            torch.cuda.set_rng_state_all(before_cuda)
+
+
+@contextmanager
 def standing(loader: Any) -> Any:
     """Leave a `Loader` where it stood."""
     if not isinstance(loader, Loader):
         yield
         return
-    state = loader.state_dict()
+    # Not by `state_dict`: an epoch that is under way keeps its place, and the next is the next.
+    before = loader._latest, loader._next
+    loader._next = dataclasses.replace(loader._next)  # an iterator moves it on
     try:
         yield
     finally:
-        loader.load_state_dict(state)
+        loader._latest, loader._next = before
 
 
 def device_of(

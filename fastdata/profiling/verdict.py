@@ -134,6 +134,12 @@ def verdict_of(
     if bottleneck in (None, "step"):
         bound = "GPU-bound" if measured.on_gpu else "step-bound"
         if not stalls:
+            if measured.has_step and measured.waiting > WAITS:
+                longer = measured.loader / measured.device
+                return (
+                    f"{bound}: the step waits for no batch, but shares its cores with the "
+                    f"workers, and takes {longer:.2g} times as long beside them"
+                )
             return f"{bound}: nothing to gain from the data side"
         first = stalls[0]
         what = f"{first.operation} at {first.where.partition(' ')[0]}"

@@ -25,6 +25,9 @@ LIBRARIES = tuple(
     )
 )
 
+TYPED = "<stdin>", "<ipython-input", "<python-input"
+"""Beginnings of the file names of what is typed into Python and IPython."""
+
 
 _BOUNDARIES: set[CodeType] = set()
 """Functions of ours that call the user's: what is outside of them is somebody else's doing."""
@@ -71,8 +74,8 @@ def short(where: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_users(file: str) -> bool:
-    if file.startswith("<"):  # "<frozen importlib>", "<string>"
-        return False
+    if file.startswith("<"):  # "<frozen importlib>", "<string>": but what is typed is the user's
+        return file.startswith(TYPED)
     path = str(Path(file).resolve())
     if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -60,6 +61,18 @@ class Meter:
         last.record(stream)
         self.synchronize()
         return float(first.elapsed_time(last)) / 1e3
+
+    def mark(self) -> Any:
+        """Return a point of time of the device: behind what was submitted to the current stream."""
+        if not self.on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def between(self, first: Any, last: Any) -> float:
+        """Return the seconds between two marks; on a GPU, once it is synchronised."""
+        return float(first.elapsed_time(last)) / 1e3 if self.on_gpu else last - first
 
     def repeats(self, work: Callable[[int], object], seconds: float, least: int = 10) -> int:
         """Return how often `work` has to be done to fill a window of `seconds`.
