@@ -51,6 +51,8 @@ from fastdata.tuning.kept import settle
 
 __all__ = ["LoaderOptions", "foreign_loader", "packed_loader"]
 
+_FOR_WORKERS = ("multiprocessing_context", "timeout")
+
 DEFAULT_PREFETCH = 2
 """Batches made ahead where nothing says otherwise, as in a stock `DataLoader`."""
 
@@ -309,7 +311,10 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         others["batch_sampler"] = options.batch_sampler
     if options.multiprocessing_context is not None:
         others["multiprocessing_context"] = options.multiprocessing_context
-    options = settle(data, options)
+    if options.num_workers == "auto":
+        options = settle(data, options)
+        if not options.workers:  # as tuned: then what is for workers is refused
+            others = {k: v for k, v in others.items() if k not in _FOR_WORKERS}
     loader = stock_loader(
         data,
         batch_size=options.batch_size,

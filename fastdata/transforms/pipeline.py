@@ -38,7 +38,15 @@ from fastdata.transforms.lookup import BatchLookup
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import render
 
-__all__ = ["CallStage", "DropStage", "GeometryStage", "Pipeline", "PixelStage", "Transform"]
+__all__ = [
+    "CallStage",
+    "DropStage",
+    "GeometryStage",
+    "Pipeline",
+    "PixelStage",
+    "Transform",
+    "listed",
+]
 
 Transform: TypeAlias = (
     GeometricTransform | PixelTransform | BatchTransform | DropEmptyBoxes | Callable[..., Any]
@@ -218,7 +226,7 @@ class Pipeline:
     """
 
     def __init__(self, transforms: Transform | Sequence[Transform] | None, schema: Schema) -> None:
-        self.transforms = _listed(transforms)
+        self.transforms = listed(transforms)
         stages, self.batch = _cut(self.transforms, schema)
         self.stages = tuple(stages)
         self.direct = not any(isinstance(stage, CallStage) for stage in self.stages)
@@ -301,7 +309,8 @@ def check_sizes_equal(
         )
 
 
-def _listed(transforms: Transform | Sequence[Transform] | None) -> tuple[Transform, ...]:
+def listed(transforms: Transform | Sequence[Transform] | None) -> tuple[Transform, ...]:
+    """Return transforms as they may be given, none, one or several, as a tuple."""
     if transforms is None:
         return ()
     if isinstance(transforms, Iterable) and not callable(transforms):

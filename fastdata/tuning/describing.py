@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import dis
 import enum
 import functools
+import logging
 import marshal
 import os
 import platform
@@ -41,7 +43,7 @@ from fastdata import __version__
 from fastdata.errors import FastdataError
 from fastdata.formats.digest import canonical_json
 
-__all__ = ["UndescribableError", "describe"]
+__all__ = ["UndescribableError", "describe", "named"]
 
 MAX_PARTS = 20_000
 """Objects in one description, so that none takes longer than some 100 ms."""
@@ -62,6 +64,7 @@ _GENERATORS = (
 )
 _BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _UNSAID = object()
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 class UndescribableError(FastdataError, ValueError):
@@ -84,27 +87,40 @@ def describe(value: Any) -> Any:
         If a part of it cannot be described; the message says which, and what to do.
     """
     try:
-        return _Describer().of(value, type(value).__name__)
+        describer = _Describer()
+        return {"is": describer.of(value, type(value).__name__), "code": describer.code}
     except RecursionError:
         raise UndescribableError(
             f"{type(value).__name__} is nested too deep to be described"
         ) from None
 
 
+def named(value: Any) -> str:
+    """Return the name of a class or function, without a user's module: it runs as __main__ too."""
+    name: str = value.__qualname__
+    return f"{value.__module__}.{name}" if _version(value.__module__) else name
+
+
 class _Describer:
-    """One description: what has been met already is a number from then on, as it may be a cycle."""
+    """One description.
+
+    Functions, classes and modules are numbers, and stand in `code`: pickling sends their names,
+    so that which of them are one is the same everywhere.  Which other objects are one is not, a
+    module's list and a dataset's attribute say: they are described in full wherever they are met.
+    """
 
     def __init__(self) -> None:
         # Objects are held: the id of one that is gone might come again.
-        self._met: dict[int, tuple[int, Any]] = {}
+        self.code: list[Any] = []
+        self._numbers: dict[int, tuple[int, Any]] = {}
+        self._open: dict[int, int] = {}
+        self._done: dict[int, tuple[Any, int, Any]] = {}
         self._parts = 0
         self._bytes = 0
 
     def of(self, value: Any, where: str) -> Any:
         """Return the description of `value`, which is found at `where`, for messages."""
-        self._parts += 1
-        if self._parts > MAX_PARTS:
-            raise UndescribableError(f"{where}: more than {MAX_PARTS:,} objects hang together")
+        self._count(1, where)
         kind = type(value)
         if value is None or kind in (bool, int):
             return value
@@ -115,14 +131,36 @@ class _Describer:
             return {kind.__name__: repr(value)}
         if kind in (bytes, bytearray):
             return {"bytes": self._hashed(value, where)}
-        if kind not in _SHARED_BY_CHANCE:
-            if id(value) in self._met:
-                return {"again": self._met[id(value)][0]}
-            self._met[id(value)] = len(self._met), value
+        if isinstance(value, _BY_NAME):
+            if id(value) not in self._numbers:
+                number = len(self.code)
+                self._numbers[id(value)] = number, value
+                self.code.append(None)
+                self.code[number] = self._described(value, where)
+            return {"code": self._numbers[id(value)][0]}
+        if id(value) in self._open:
+            return {"again": self._open[id(value)]}
+        if id(value) in self._done:
+            _, parts, described = self._done[id(value)]
+            self._count(parts, where)
+            return described
+        before = self._parts
+        self._open[id(value)] = len(self._open)
+        described = self._described(value, where)
+        del self._open[id(value)]
+        self._done[id(value)] = value, self._parts - before, described
+        return described
+
+    def _described(self, value: Any, where: str) -> Any:
         for known, describing in _KNOWN:
             if isinstance(value, known):
                 return describing(self, value, where)
         return self._object(value, where)
+
+    def _count(self, parts: int, where: str) -> None:
+        self._parts += parts
+        if self._parts > MAX_PARTS:
+            raise UndescribableError(f"{where}: more than {MAX_PARTS:,} objects hang together")
 
     # -- containers and arrays ------------------------------------------------------
 
@@ -214,7 +252,10 @@ class _Describer:
             else self.of(constant, f"a constant of {where}")
             for constant in code.co_consts
         ]
-        used = {name: names[name] for name in code.co_names if name in names}
+        # Not all of `co_names`: self.transform names no global that happens to be there.
+        loaded = {each.argval for each in dis.get_instructions(code) if each.opname in _LOADS}
+        # Without __name__ and the like: a script's module has several.
+        used = {n: names[n] for n in sorted(loaded) if n in names and not n.startswith("__")}
         for name, found in list(used.items()):
             if isinstance(found, types.ModuleType) and not _version(found.__name__):
                 inside = {other: vars(found).get(other, _UNSAID) for other in code.co_names}
@@ -227,9 +268,15 @@ class _Describer:
         }
 
     def _global(self, value: Any, name: str) -> Any:
-        """Describe what a function names: loggers, locks and caches by their type alone."""
-        if isinstance(value, (types.FunctionType, type, types.ModuleType, *_PLAIN)):
-            return self.of(value, name)
+        """Describe what a function names: loggers, locks and the like by their type alone."""
+        if not isinstance(value, logging.Logger):
+            opened = dict(self._open)
+            try:
+                return self.of(value, name)
+            except UndescribableError:
+                if isinstance(value, (*_BY_NAME, *_PLAIN)) or callable(value):
+                    raise
+                self._open = opened
         return {"global": self._name(type(value))}
 
     def _method(self, value: Any, where: str) -> Any:
@@ -297,16 +344,16 @@ class _Describer:
 
     @staticmethod
     def _name(value: Any) -> str:
-        return f"{value.__module__}.{value.__qualname__}"
+        return named(value)
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, np.generic)
-_SHARED_BY_CHANCE = frozenset((tuple, frozenset, np.dtype, torch.dtype, torch.Size, range))
-"""Whether two of these are one object depends on how a module was loaded; none is in a cycle by
-itself."""
+_BY_NAME = (types.FunctionType, type, types.ModuleType)
+"""Of which each process has one, as pickling sends their names alone."""
 
 _NOT_CODE = {
     *("__module__", "__qualname__", "__doc__", "__annotations__", "__firstlineno__", "__slots__"),
+    "__slotnames__",  # which pickling adds
     *("__static_attributes__", "__dataclass_fields__", "__orig_bases__", "__parameters__"),
 }
 

@@ -39,7 +39,8 @@ from fastdata.engine.cores import available_cores, cpu_quota, local_processes
 from fastdata.engine.tasks import is_packed
 from fastdata.formats.digest import canonical_json
 from fastdata.native.library import compiled
-from fastdata.tuning.describing import UndescribableError, describe
+from fastdata.transforms.pipeline import listed
+from fastdata.tuning.describing import UndescribableError, describe, named
 
 if TYPE_CHECKING:
     from fastdata.assembly import LoaderOptions
@@ -139,7 +140,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
         "dataset": _dataset(data),
         "batch_size": _batch_size(options),
         "order": _order(options),
-        "transform": describe(options.transform),
+        "transform": describe(listed(options.transform)),
         "dtype": None if options.dtype is None else str(options.dtype),
         "device": None if target is None else target.type,
         "decoder": [options.decoder, jpeg_decoder(options.decoder).name],
@@ -199,7 +200,7 @@ def _order(options: LoaderOptions) -> Any:
     for name in ("sampler", "batch_sampler"):
         given = getattr(options, name)
         if given is not None:
-            order = {name: f"{type(given).__module__}.{type(given).__qualname__}"}
+            order = {name: named(type(given))}
     return "weights" if options.weights is not None else order
 
 

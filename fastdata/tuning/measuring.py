@@ -21,6 +21,7 @@ from fastdata.tuning.fitting import ahead_of
 from fastdata.tuning.settings import Settings
 
 __all__ = [
+    "LEAST_BATCHES",
     "Endless",
     "Supplied",
     "Windows",

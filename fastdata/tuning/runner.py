@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.process
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -134,17 +135,20 @@ class ProcessRunner:
             self._start()
         life = self._lives[0]
         try:
-            answer = self._ask(life, (name, arguments), seconds)
+            answer = self._ask(life, ("", ()), seconds) if life.fresh else Answer("value")
+            if answer.kind == "value":  # it has started, which is no part of the time
+                answer = self._ask(life, (name, arguments), seconds)
         except BaseException:
             self._end()
             raise
         if answer.kind == "value":
             return answer.value
         self._end()  # what it was in the middle of goes with it
+        error = _error_of(answer)
         if answer.kind == "unsent":
-            raise UnsentError(answer.text) from answer.value
-        refused = answer.value if answer.kind == "refused" else None
-        raise TrialFailedError(answer.text, refused) from answer.value
+            raise UnsentError(answer.text) from error
+        refused = error if isinstance(error, FastdataError) else None
+        raise TrialFailedError(answer.text, refused) from error
 
     def close(self) -> None:
         """End the process and all that it has started.  Idempotent."""
@@ -157,6 +161,8 @@ class ProcessRunner:
         process = context.Process(
             target=run, args=(self._recipe, there, self._temporary, method), name=PROCESS_NAME
         )
+        # Until it leads a group of its own, a Ctrl-C would have it print a traceback.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
         except (AssertionError, EOFError, OSError, RuntimeError) as error:
@@ -166,6 +172,7 @@ class ProcessRunner:
                 "tune_workers under `if __name__ == '__main__':`, as all worker processes need it"
             ) from error
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             there.close()
         # multiprocessing would wait for it as this interpreter ends.
         getattr(multiprocessing.process, "_children", set()).discard(process)
@@ -264,6 +271,15 @@ def _close(lives: list[_Life], recipe: PickledFile, temporary: str, owner: int) 
         lives.pop(0)
     recipe.close()
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _error_of(answer: Answer) -> BaseException | None:
+    """Return the error of an answer; None where its class is a script's, not loaded here."""
+    try:
+        error: BaseException | None = pickle.loads(answer.value) if answer.value else None
+    except Exception:
+        return None
+    return error
 
 
 def _death(life: _Life) -> TrialFailedError:

@@ -35,7 +35,7 @@ class Answer(NamedTuple):
         "refused": an error of fastdata's own that says what is wrong with an argument.
         "unsent": what to measure cannot be had in this process.
     value : Any
-        Pickled error, where it can be.
+        Of an error: itself, pickled, where it can be; else empty.
     text : str
         Of an error: its type and message, in a line.
     """
@@ -61,7 +61,9 @@ def run(recipe: PickledFile, end: Connection, temporary: str, start_method: str 
         How the parent starts processes: as loaders would there, they do here.
     """
     os.setpgid(0, 0)
+    os.dup2(2, 1)  # what the user's code prints is no part of a command's output
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     assert parent is not None, "this is a process of multiprocessing"
     threading.Thread(target=_end_with, args=(parent, temporary), daemon=True).start()
@@ -84,7 +86,8 @@ def run(recipe: PickledFile, end: Connection, temporary: str, start_method: str 
                     end.send(_failed(error)._replace(kind="unsent"))
                     return
                 subject = Subject(loaded)
-            answer = Answer("value", getattr(subject, name)(*arguments))
+            # No name: it is asked whether all is there.
+            answer = Answer("value", getattr(subject, name)(*arguments) if name else None)
         except BaseException as error:  # SystemExit too: it is the user's code's
             answer = _failed(error)
         with contextlib.suppress(BrokenPipeError):
@@ -94,12 +97,12 @@ def run(recipe: PickledFile, end: Connection, temporary: str, start_method: str 
 
 def _failed(error: BaseException) -> Answer:
     text = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
-    kept: BaseException | None = error
     try:
         error.__traceback__ = None
-        pickle.loads(pickle.dumps(error))
+        kept = pickle.dumps(error)
+        pickle.loads(kept)
     except Exception:  # a user's error may do anything
-        kept = None
+        kept = b""
     return Answer("refused" if isinstance(error, FastdataError) else "error", kept, text)
 
 

@@ -24,8 +24,8 @@ from fastdata.tuning.choice import (
     same,
     sufficient,
 )
-from fastdata.tuning.fitting import need_of, refusal
-from fastdata.tuning.measuring import Supplied, Windows
+from fastdata.tuning.fitting import ahead_of, need_of, refusal
+from fastdata.tuning.measuring import LEAST_BATCHES, Supplied, Windows
 from fastdata.tuning.results import Demand, Rate, Trial
 from fastdata.tuning.runner import Runner, TrialFailedError
 from fastdata.tuning.settings import Settings
@@ -71,6 +71,10 @@ class Budget:
     def used(self) -> float:
         """Seconds that are over."""
         return self._clock() - self._began
+
+    def count_at_most(self, share: float) -> None:
+        """Count no more than a share as used, where something took longer than it should."""
+        self._began = max(self._began, self._clock() - share * self.seconds)
 
     def over(self, share: float = 1.0) -> bool:
         """Return whether a share of the time is over."""
@@ -156,6 +160,12 @@ class Session:
         seen = [turn.storage_bytes_per_second for turns in self._turns.values() for turn in turns]
         return bool(seen) and median(seen) > COLD_BYTES_PER_SECOND
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether the time was up before all numbers of workers had a turn."""
+        tried = {settings.num_workers for settings in self._turns}
+        return any(settings.num_workers not in tried for settings in self._untried)
+
     def trials(self) -> tuple[Trial, ...]:
         """Return a row for all settings that were tried, in the order of their cost."""
         rates = dict(self.rates)
@@ -197,6 +207,7 @@ class Session:
                 "seconds"
             )
         self.demand = Demand(rate_of(rates), what)
+        self._budget.count_at_most(0.3)  # a slow step leaves the settings their time
 
     def sweep(self, most: int, limit: int, methods: Sequence[str]) -> None:
         """Try numbers of workers, then what else there is.
@@ -285,8 +296,10 @@ class Session:
         self._say(f"training with {settings}")
         seconds = min(max(self._budget.seconds / 60, 0.2), 2.0)
         expected = fed(settings, dict(self.rates)[settings].median, self.rate)
-        # One step may take longer than a window.
-        limit = self._trial_seconds + (TRAINING_WINDOWS + 3) * max(seconds, 10 / expected)
+        # Of a stock loader with many workers, whose batches come in waves, several of each.
+        waves = max(LEAST_BATCHES, seconds * expected) + settings.num_workers
+        count = ahead_of(settings) + 3 + TRAINING_WINDOWS * waves
+        limit = self._trial_seconds + 2 * count / expected
         windows = Windows(TRAINING_WINDOWS, seconds)
         try:
             rates = self._steps.call("train", settings, windows, expected, seconds=limit)

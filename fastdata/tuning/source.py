@@ -146,6 +146,7 @@ class PackedSource:
         return (
             options.backend == "auto"
             and possible
+            and self._cache is None  # which DALI does not go with
             and importlib.util.find_spec("nvidia") is not None
             and importlib.util.find_spec("nvidia.dali") is not None
         )
@@ -338,7 +339,8 @@ def source_of(data: Any, options: dict[str, Any]) -> Source:
     if isinstance(data, (Loader, DataLoader)):
         if device is None and isinstance(data, DataLoader):
             device = _target(options.get("device"))
-            options = {name: value for name, value in options.items() if name != "device"}
+        # Where its batches arrive a loader knows; the step's device is another thing.
+        options = {name: value for name, value in options.items() if name != "device"}
         if any(value is not None for value in options.values()):
             names = ", ".join(name for name, value in options.items() if value is not None)
             raise OptionError(f"{names}: a loader has been given, which has its own options")

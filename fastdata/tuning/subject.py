@@ -141,6 +141,8 @@ class Subject:
     def look(self) -> Facts:
         """Make a few batches in this process, and keep them; return what there is to tune."""
         source = self.source
+        # Before any batch: a dataset that opens its file with the first sample is another then.
+        key = source.key
         settings = _without_workers(source.base)
         with source.opened(settings) as loader:
             batches = Endless(loader)
@@ -169,7 +171,7 @@ class Subject:
             step="" if self._step is None else called(self._step),
             device_free_bytes=torch.cuda.mem_get_info()[0] if on_gpu else 0,
             notes=tuple(source.notes),
-            key=source.key,
+            key=key,
             **(source.images(self._kept[0]) if isinstance(source, PackedSource) else {}),
         )
 

@@ -47,6 +47,8 @@ def between(rates: Sequence[Measured], demand: float | None) -> list[int]:
     demand : float or None
         Batches a second that are to be had; None: the most there is.
     """
+    if not rates:
+        return []
     by_count: dict[int, Rate] = {settings.num_workers: rate for settings, rate in rates}
     settings_of = {settings.num_workers: settings for settings, _ in rates}
     counts = sorted(by_count)

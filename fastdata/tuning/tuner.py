@@ -144,7 +144,7 @@ def tune_workers(
         Progress(seconds, lambda: budget.used, progress) as bar,
         closing(Runners(recipe, here, trial_seconds, notes, bar.say)) as runners,
     ):
-        result, key = _tuned(
+        result, whole = _tuned(
             runners.loaders,
             runners.steps if portable else runners.local(),
             runners.facts,
@@ -155,10 +155,10 @@ def tune_workers(
             notes=notes,
             say=bar.say,
         )
-    return _kept(result, key) if keep else result
+    return _kept(result, runners.facts.key, whole) if keep else result
 
 
-def _kept(result: TuningResult, key: Key | None) -> TuningResult:
+def _kept(result: TuningResult, key: Key | None, whole: bool) -> TuningResult:
     """Keep a result, and return it with what it was measured on, or why it is not kept."""
     if key is None:
         note = (
@@ -169,6 +169,8 @@ def _kept(result: TuningResult, key: Key | None) -> TuningResult:
     result = replace(result, machine=key.machine)
     if not result.complete:
         note = "not kept: it was stopped before its end"
+    elif not whole:
+        note = "not kept: the time was up before all numbers of workers had a turn: more seconds"
     elif (path := store.save(key, result)) is None:
         note = f"not kept: {store.directory()} cannot be written"
     else:
@@ -193,8 +195,8 @@ def _tuned(
     trial_seconds: float,
     notes: list[str],
     say: Callable[[str], None],
-) -> tuple[TuningResult, Key | None]:
-    """Measure, and choose; what is done is told in words."""
+) -> tuple[TuningResult, bool]:
+    """Measure, and choose; return also whether all numbers of workers had a turn."""
     cores = cores_of_rank()
     most = max_workers or cores
     what = what or facts.step
@@ -227,7 +229,7 @@ def _tuned(
             + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.trials())
         )
     result = _result(session, facts, settings, complete=complete, cache=cache, notes=notes)
-    return result, facts.key
+    return result, not session.cut_short
 
 
 def _result(
@@ -251,6 +253,7 @@ def _result(
         trained=trained,
         best=best(session.rates)[1],
         batch_size=facts.batch_size,
+        more_tried=any(one.num_workers > settings.num_workers for one in rates),
     )
     advice: tuple[str, ...] = ()
     if demand is not None and not saturates:

@@ -17,6 +17,7 @@ def verdict_of(
     trained: Rate | None,
     best: Rate,
     batch_size: int,
+    more_tried: bool = True,
 ) -> tuple[bool, str]:
     """Return whether the step is kept busy, and say it.
 
@@ -33,10 +34,13 @@ def verdict_of(
     best : Rate
         The highest supply of all settings.
     batch_size : int
+    more_tried : bool
+        Whether settings with more workers have a rate.
     """
     if demand is None:
         return False, (
-            f"{settings}: {_rate(supply.median, batch_size)}; more workers bring no more"
+            f"{settings}: {_rate(supply.median, batch_size)}; "
+            + ("more workers bring no more" if more_tried else "more workers were not tried")
         )
     enough = suffices(settings, supply, demand)
     if trained is None:

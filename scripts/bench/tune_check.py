@@ -43,7 +43,7 @@ from fastdata.tuning.settings import Settings
 from harness import say
 
 CEILING, ALIKE = 0.97, 0.9
-ROUNDS, WINDOW_SECONDS = 5, 1.5
+ROUNDS, WINDOW_SECONDS = 3, 1.2
 QUICK_ROUNDS, QUICK_WINDOW_SECONDS = 3, 0.7
 TUNE_SECONDS, QUICK_TUNE_SECONDS = 30.0, 15.0
 PASS_SAMPLES = 2048
@@ -199,6 +199,7 @@ def check(pair: Pair, datasets: Datasets, quick: bool) -> dict[str, Any]:
         step_ms=pair.step_ms,
         seconds=QUICK_TUNE_SECONDS if quick else TUNE_SECONDS,
         progress=False,
+        keep=False,
         **options,
     )
     tuned_seconds = time.monotonic() - began
