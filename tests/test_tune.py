@@ -19,7 +19,7 @@ import pytest
 import torch
 from cli_helpers import run, run_json, start
 from torch.utils.data import DataLoader
-from tune_helpers import Dying, Sleepy, sleep
+from tune_helpers import Dying, Sleepy, Tiring, sleep
 
 import fastdata
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
@@ -432,3 +432,46 @@ def test_a_gpu_gets_batches_of_its_own(cuda: torch.device, tiny: dict[str, Path]
     assert result.demand is not None
     assert "on cuda" in result.demand.step
     assert {trial.settings.pin_memory for trial in result.trials} == {True, False}
+
+
+def test_where_all_trials_fail_it_says_why() -> None:
+    with pytest.raises(WorkerError, match="sample 7 is no good"):
+        tune(Tiring(), batch_size=8, max_workers=1, seconds=1)
+
+
+CUSTOM = """
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+class BadSample(Exception):
+    pass
+
+class Mine(Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        info = get_worker_info()
+        if info is not None and info.num_workers == 2:
+            raise BadSample("this sample is broken")
+        return torch.zeros(3), index
+
+def build():
+    print("hello from build")
+    return DataLoader(Mine(), batch_size=8)
+"""
+
+
+def test_an_error_class_of_a_script_is_a_row_and_what_it_prints_is_no_output(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "custom.py"
+    script.write_text(CUSTOM)
+    with start("tune-workers", f"{script}:build", "--seconds", 2, "--max-workers", 2, "--json",
+               "--no-keep") as process:  # fmt: skip
+        out, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    document = json.loads(out)
+    (failed,) = (row for row in document["trials"] if row["settings"]["num_workers"] == 2)
+    assert "BadSample" in failed["failure"]
+    assert "hello from build" in error

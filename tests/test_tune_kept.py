@@ -13,10 +13,16 @@ from typing import Any
 import pytest
 from cli_helpers import run, run_json
 from samples import write_shard
+from tune_helpers import Sleepy
 from worker_helpers import PICTURES, pictures
 
 import fastdata
+from fastdata import transforms as T  # noqa: N812
+from fastdata.loading import options_of
 from fastdata.tuning import kept, store
+from fastdata.tuning.key import key_of
+from fastdata.tuning.results import TuningResult
+from fastdata.tuning.settings import Settings
 
 QUICK: dict[str, Any] = {"seconds": 1, "max_workers": 1, "progress": False}
 
@@ -176,3 +182,68 @@ def test_wrong_usage(words: tuple[str, ...], message: str) -> None:
     found = run("tune-workers", *words)
     assert found.exit_code == 2
     assert message in found.stderr
+
+
+def test_keys_of_a_scripts_datasets_are_those_of_the_process_that_measures() -> None:
+    assert output(Path(__file__).with_name("key_cases.py")) == "all compared\n"
+
+
+def test_one_transform_a_list_or_a_tuple_are_one_key(packed: Path) -> None:
+    crop, flip = T.RandomResizedCrop(24), T.RandomHorizontalFlip()
+    data = fastdata.open(packed)
+
+    def key(transform: Any) -> Any:
+        return key_of(data, options_of({"batch_size": 4, "transform": transform}))
+
+    assert key([crop, flip]) == key((crop, flip)) != key([flip, crop])
+    assert key(crop) == key([crop])
+    assert key(None) == key([])
+
+
+def test_a_global_that_a_transform_names_is_part_of_the_key(tmp_path: Path) -> None:
+    script = tmp_path / "globals.py"
+    text = """
+import functools, torch
+from torch.utils.data import Dataset
+from fastdata.loading import options_of
+from fastdata.tuning.key import key_of
+
+def sized(n):
+    return torch.zeros(n)
+
+TRANSFORM = functools.partial(sized, n=3)
+
+class Mine(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return TRANSFORM()
+
+if __name__ == "__main__":
+    print(key_of(Mine(), options_of({})).digest)
+"""
+    script.write_text(text)
+    first = output(script)
+    assert output(script) == first
+    script.write_text(text.replace("n=3", "n=5000"))
+    assert output(script) != first
+
+
+@pytest.mark.parametrize("options", [{"timeout": 5}, {"multiprocessing_context": "spawn"}])
+def test_no_workers_as_tuned_do_without_what_is_for_workers(options: dict[str, Any]) -> None:
+    data = Sleepy(16, 0.0)
+    key = key_of(data, options_of({"batch_size": 4, **options}))
+    assert key is not None
+    tuned = Settings(0, "process", backend="torch")
+    store.save(key, TuningResult(tuned, "keeps the step busy", True, 4))
+    loader = fastdata.loader(data, batch_size=4, **options)
+    assert loader.num_workers == 0
+    assert len(list(loader)) == 4
+
+
+def test_what_was_not_swept_whole_is_not_kept() -> None:
+    result = fastdata.tune_workers(
+        Sleepy(64, 0.1), batch_size=4, seconds=1, max_workers=8, progress=False
+    )
+    assert any("the time was up" in note for note in result.notes)
+    assert store.is_empty()

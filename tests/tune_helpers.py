@@ -27,6 +27,20 @@ class Sleepy(Dataset[Any]):
         return torch.zeros(4), index
 
 
+class Tiring(Sleepy):
+    """Fine for as many samples as a look at it takes, and not for more, in any process."""
+
+    def __init__(self) -> None:
+        super().__init__(seconds=0.0)
+        self.made = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.made += 1
+        if self.made > 40:
+            raise ValueError("sample 7 is no good")
+        return super().__getitem__(index)
+
+
 class Dying(Sleepy):
     """Fine with any number of workers but one, with which it does what it is told."""
 

@@ -1,0 +1,126 @@
+"""Datasets of a script, run as one: is the key of the process that measures the loader's own?
+
+python key_cases.py          prints a line for each that differs
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import os
+import sys
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from fastdata.loading import options_of
+from fastdata.tuning.key import key_of
+from fastdata.tuning.runner import ProcessRunner
+from fastdata.tuning.subject import Recipe
+
+
+class Mode(enum.Enum):
+    TRAIN = 1
+
+
+class Configuration:
+    def __init__(self) -> None:
+        self.size = 3
+
+
+Item = collections.namedtuple("Item", "path label")
+CLASSES = ["cat", "dog"]
+CONFIGURATION = Configuration()
+
+
+class Plain(Dataset[Any]):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(3), index
+
+
+class WithEnum(Plain):
+    def __init__(self) -> None:
+        self.mode = Mode.TRAIN
+
+
+class WithTuples(Plain):
+    def __init__(self) -> None:
+        self.items = [Item("a", 1), Item("b", 2)]
+
+
+class Shares(Plain):
+    def __init__(self) -> None:
+        self.classes = CLASSES
+
+    def name(self, index: int) -> str:
+        return CLASSES[index]
+
+
+class WithDefault(Plain):
+    def __init__(self, mean: Any = [0.5]) -> None:  # noqa: B006 - as users write it
+        self.mean = mean
+
+
+class NamesGlobal(Plain):
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(CONFIGURATION.size), index
+
+
+class WithTransform(Plain):
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(torch.zeros(3)), index
+
+
+class Lazy(Plain):
+    handle: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.handle is None:
+            self.handle = open(os.devnull, "rb")  # noqa: SIM115 - as users write it
+        return torch.zeros(3), index
+
+
+class Remembers(Plain):
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        self.seen[index] = 1
+        return torch.zeros(3), index
+
+
+def scaled(value: Any, factor: int = 2) -> Any:
+    return value * factor
+
+
+if __name__ == "__main__":
+    # A global that the process that measures does not have.
+    transform = functools.partial(scaled, factor=3)
+    datasets = [
+        Plain(),
+        WithEnum(),
+        WithTuples(),
+        Shares(),
+        WithDefault(),
+        NamesGlobal(),
+        WithTransform(transform),
+        Lazy(),
+        Remembers(),
+    ]
+    for dataset in datasets:
+        runner = ProcessRunner(Recipe(dataset, {"batch_size": 8}))
+        found = runner.call("look", seconds=20).key
+        runner.close()
+        # After pickling, which leaves its traces in classes.
+        wanted = key_of(dataset, options_of({"batch_size": 8, "shuffle": True}))
+        if wanted is None or found != wanted:
+            sys.stdout.write(f"{type(dataset).__name__}: {wanted} {found}\n")
+    sys.stdout.write("all compared\n")
