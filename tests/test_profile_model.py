@@ -21,6 +21,7 @@ from fastdata.profiling.verdict import (
 
 READ, DECODE = Cost("read", 0.010, True, 0.0), Cost("decode", 0.030, True, 0.030)
 COLLATE = Cost("collate", 0.002, False, 0.002)
+HAND_OVER = Cost("hand over", 0.001, False, 0.001)
 COPY = Cost("copy", 0.004, False)
 
 
@@ -199,6 +200,19 @@ def test_verdict(
     found = bottleneck_of(stages, stalls, input_bound=is_input_bound(measured))
     assert found == bottleneck
     assert verdict_of(made, measured, stages, found, stalls) == verdict
+
+
+def test_a_step_that_shares_its_cores_is_told_so_and_who_computes_beside_it() -> None:
+    made = model(READ, DECODE, HAND_OVER)
+    measured = Measured(0.020, 0.010, 0.010, waited=0.001)
+    stages = stages_of(made, measured, {})
+    found = {stage.name: stage.stall_seconds for stage in stages}
+    assert found["hand over"] == 0
+    assert found["read"] + found["decode"] == pytest.approx(0.010)
+    assert verdict_of(made, measured, stages, None, ()) == (
+        "step-bound: the step waits for no batch, but shares its cores with the workers, and "
+        "takes 2 times as long beside them"
+    )
 
 
 def test_a_step_that_shares_its_cores_with_workers_is_not_waiting() -> None:

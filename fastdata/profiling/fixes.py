@@ -28,6 +28,8 @@ class Facts:
     ----------
     kind : {"packed", "stock", "iterable"}
     input_bound : bool
+    shares_cores : bool
+        Whether workers make the step slower, on whose cores they compute.
     on_gpu : bool
         Whether the step computes on one.
     arrives : bool
@@ -52,6 +54,7 @@ class Facts:
 
     kind: Literal["packed", "stock", "iterable"]
     input_bound: bool = True
+    shares_cores: bool = False
     on_gpu: bool = False
     arrives: bool = False
     pinned: bool = False
@@ -110,6 +113,7 @@ def fixes_for(
 
     if facts.input_bound:
         _more_workers(model, facts, offer)
+    if facts.input_bound or facts.shares_cores:
         if facts.kind == "packed":
             _packed(facts, offer)
         elif facts.kind == "stock":
@@ -198,7 +202,8 @@ def _device(facts: Facts, offer: _Offer) -> None:
         offer(f"{how}: batches are copied while the one before is computed with", free=("copy",))
         if not facts.pinned:
             offer("pin_memory=True, and copies with non_blocking=True; at most", free=("copy",))
-    if facts.float_bytes > 0.5:
+    # Of a loader that brings packed data there it is uint8 that travels already.
+    if facts.float_bytes > 0.5 and not (facts.kind == "packed" and facts.arrives):
         offer(
             "send uint8 over the bus and convert on the device: a quarter of the bytes",
             factors={"copy": 1 - 0.75 * facts.float_bytes},

@@ -52,6 +52,7 @@ from fastdata.profiling.verdict import (
     Measured,
     bottleneck_of,
     is_input_bound,
+    shares_cores,
     stages_of,
     verdict_of,
 )
@@ -274,7 +275,7 @@ class _Profile:
         input_bound = is_input_bound(measured)
         stages = stages_of(model, measured, parts.where)
         bottleneck = bottleneck_of(stages, stalls, input_bound=input_bound)
-        facts = self._facts(source, batches, input_bound)
+        facts = self._facts(source, batches, measured, input_bound)
         self._notes += parts.notes
         if parts.overhead > 0.05:
             self._notes.append(
@@ -322,7 +323,9 @@ class _Profile:
         """Return 1 where a prefetcher's thread makes batches beside the step, as a worker does."""
         return int(isinstance(self._loader, CUDAPrefetcher) and self._loader.device.type == "cpu")
 
-    def _facts(self, source: Source, batches: Batches, input_bound: bool) -> Facts:
+    def _facts(
+        self, source: Source, batches: Batches, measured: Measured, input_bound: bool
+    ) -> Facts:
         inner = self._inner
         tensors = [leaf for leaf in leaves(batches.host[0]) if isinstance(leaf, torch.Tensor)]
         floats = sum(nbytes_of(t) for t in tensors if t.is_floating_point())
@@ -347,6 +350,7 @@ class _Profile:
         return Facts(
             kind,
             input_bound=input_bound,
+            shares_cores=shares_cores(measured),
             on_gpu=on_gpu,
             arrives=batches.arrive,
             pinned=on_gpu and any(t.is_pinned() for t in tensors),

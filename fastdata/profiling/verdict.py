@@ -13,7 +13,15 @@ from fastdata.profiling.model import Model
 from fastdata.profiling.report import Stage, StageName, Stall
 from fastdata.profiling.where import short
 
-__all__ = ["WAITS", "Measured", "bottleneck_of", "is_input_bound", "stages_of", "verdict_of"]
+__all__ = [
+    "WAITS",
+    "Measured",
+    "bottleneck_of",
+    "is_input_bound",
+    "shares_cores",
+    "stages_of",
+    "verdict_of",
+]
 
 WAITS = 0.05
 """A step that waits a smaller share of its time is fed."""
@@ -71,6 +79,12 @@ def is_input_bound(measured: Measured) -> bool:
     return measured.waiting > WAITS
 
 
+def shares_cores(measured: Measured) -> bool:
+    """Return whether the step is slower because workers compute on its cores."""
+    fed = measured.has_step and not is_input_bound(measured)
+    return fed and measured.waiting > WAITS
+
+
 def stages_of(model: Model, measured: Measured, where: Mapping[str, str]) -> tuple[Stage, ...]:
     """Return what each stage takes, and how much of the waiting is its.
 
@@ -90,6 +104,8 @@ def stages_of(model: Model, measured: Measured, where: Mapping[str, str]) -> tup
         stalls["copy"] = min(rest, max(measured.host - measured.device, 0.0))
         rest -= stalls["copy"]
     waited_for = [cost for cost in model.binding() if cost.name != "copy" or cost.overlapped]
+    if shares_cores(measured):  # nothing is waited for: it is those who compute beside the step
+        waited_for = [cost for cost in model.costs if cost.parallel]
     waited_for = waited_for or [cost for cost in model.costs if cost.name != "copy"]
     total = sum(cost.seconds for cost in waited_for)
     for cost in waited_for:
@@ -134,7 +150,7 @@ def verdict_of(
     if bottleneck in (None, "step"):
         bound = "GPU-bound" if measured.on_gpu else "step-bound"
         if not stalls:
-            if measured.has_step and measured.waiting > WAITS:
+            if shares_cores(measured):
                 longer = measured.loader / measured.device
                 return (
                     f"{bound}: the step waits for no batch, but shares its cores with the "
