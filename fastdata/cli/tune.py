@@ -96,10 +96,10 @@ def tune_command(
         raise click.UsageError("Missing argument 'TARGET'.")
     import fastdata
     from fastdata.steps import is_script
-    from fastdata.tuning.plot import plot, require_matplotlib
+    from fastdata.tuning.plot import check_plot, plot
 
     if picture is not None:
-        require_matplotlib()  # now, not after a minute
+        check_plot(picture)  # now, not after a minute
     said: tuple[str, ...] = ()
     if is_script(target) and not os.path.exists(target):
         if crop is not None:

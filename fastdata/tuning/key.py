@@ -146,6 +146,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
         "decoder": [options.decoder, jpeg_decoder(options.decoder).name],
         "cache": [options.cache, options.cache_scope],
         "others": describe(options.others),
+        "started": _start_method(options),
     }
 
 
@@ -202,6 +203,12 @@ def _order(options: LoaderOptions) -> Any:
         if given is not None:
             order = {name: named(type(given))}
     return "weights" if options.weights is not None else order
+
+
+def _start_method(options: LoaderOptions) -> str | None:
+    """Return how worker processes are asked to be started; None where nothing is said."""
+    given = options.multiprocessing_context
+    return given if given is None or isinstance(given, str) else given.get_start_method()
 
 
 def _processor() -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.tuning.results import Trial, TuningResult
 from fastdata.tuning.settings import Settings
 
-__all__ = ["INSTALL", "plot", "require_matplotlib"]
+__all__ = ["INSTALL", "check_plot", "plot", "require_matplotlib"]
 
 INSTALL = 'pip install "fastdata[plot]"'
 
@@ -32,6 +33,26 @@ def require_matplotlib() -> Any:
     except ImportError as error:
         raise MissingExtraError(f"a plot needs matplotlib: {INSTALL}") from error
     return Figure
+
+
+def check_plot(path: str | os.PathLike[str]) -> None:
+    """Raise, before time is spent, what `plot` would.
+
+    Raises
+    ------
+    MissingExtraError
+        If matplotlib is not installed.
+    OptionError
+        If it knows no format of this suffix, or there is no such folder.
+    """
+    known = require_matplotlib()().canvas.get_supported_filetypes()
+    place = Path(path)
+    if place.suffix.lstrip(".").lower() not in known:
+        raise OptionError(
+            f"{path}: no picture of this suffix; it is one of {', '.join(sorted(known))}"
+        )
+    if not place.absolute().parent.is_dir():
+        raise OptionError(f"{path}: there is no folder {place.parent}; make it first")
 
 
 def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:

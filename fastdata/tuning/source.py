@@ -300,7 +300,10 @@ def _arguments_of(like: DataLoader[Any]) -> dict[str, Any]:
 
 def _options_like(like: DataLoader[Any], device: torch.device | None) -> LoaderOptions:
     """Return the options with which `fastdata.loader` makes such a DataLoader."""
-    given: dict[str, Any] = {"device": device}
+    given: dict[str, Any] = {
+        "device": device,
+        "multiprocessing_context": like.multiprocessing_context,
+    }
     found = _arguments_of(like)
     if "batch_sampler" in found:
         given["batch_sampler"] = found["batch_sampler"]
