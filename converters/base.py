@@ -5,30 +5,40 @@ in the entry-point group ``fastdata.converters``.  A source
 
 * says what fields its samples have (`schema`);
 * yields its samples in one fixed order, with images *undecoded*: a
-  `pathlib.Path`, or the bytes of an image file.  Workers read and decode them;
-* tells, for resuming, what each sample was made from (`fingerprints`).
+  `pathlib.Path`, a `FileSpan`, or the bytes of an image file.  Workers read and
+  decode them;
+* tells, for resuming, what the samples were made from (`fingerprints`).
 
 `IndexedSource` is for sources that can reach sample *i* at once; they can be
-packed in shuffled order.
+packed in shuffled order.  Others may offer an index that costs a look at the
+whole source (`Source.indexed`).  ``finding.py`` chooses a source.
 """
 
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import FastdataError, JobChangedError, OptionError
 from fastdata.schema import Field, Schema
 
-__all__ = ["IndexedSource", "Reject", "Sample", "Source", "find_source", "hash_fields"]
+__all__ = ["Deferred", "IndexedSource", "Reject", "Sample", "Source", "hash_fields", "reason_of"]
 
 FieldSpec: TypeAlias = Mapping[str, Field | str]
+
+
+class Deferred(abc.ABC):
+    """The values of a sample, to be read by the worker; small, and picklable."""
+
+    @abc.abstractmethod
+    def load(self) -> tuple[Any, ...]:
+        """Return the values in the schema's order; an exception makes the sample a reject."""
 
 
 class Sample(NamedTuple):
@@ -38,17 +48,20 @@ class Sample(NamedTuple):
     ----------
     key : str
         What the source calls it, e.g. its path; shown in errors and reports.
-    values : tuple
-        In the schema's order.  An image is a Path, bytes of a file, a uint8 array
-        (H x W or H x W x C) or a ``PIL.Image.Image``.
+    values : tuple or Deferred
+        In the schema's order.  An image is a Path, a `FileSpan`, bytes of a file, a
+        uint8 array (H x W or H x W x C) or a ``PIL.Image.Image``.
     """
 
     key: str
-    values: tuple[Any, ...]
+    values: tuple[Any, ...] | Deferred
 
 
 class Reject(NamedTuple):
-    """A sample that cannot be packed, and why; a source may yield one too."""
+    """A sample that cannot be packed, and why; a source may yield one too.
+
+    Where it is a piece of a file, the key names that and the place: ``a.tfrecord@4096``.
+    """
 
     key: str
     reason: str
@@ -61,14 +74,24 @@ class Source(abc.ABC):
     ----------
     name : str
         Of the format, as ``--format`` takes it.
+    summary : str
+        What it reads, in a few words, for ``fastdata formats``.
+    general : bool
+        Whether it takes what is also a special case of other formats (any folder, any
+        iterable); it is then asked after those.
     schema : Schema
     num_samples : int or None
         None where only reading to the end would tell.
     notes : list of str
         What the user should know about the source, e.g. files left out.
+    given : mapping
+        The format's own options that it was opened with; part of what a pack is of.
     """
 
     name: ClassVar[str]
+    given: Mapping[str, Any] = MappingProxyType({})
+    summary: ClassVar[str] = ""
+    general: ClassVar[bool] = False
     schema: Schema
     num_samples: int | None = None
     notes: list[str]
@@ -83,6 +106,9 @@ class Source(abc.ABC):
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
     ) -> None:
         """Look at the source and settle `schema`.
+
+        Further keyword arguments, with annotations and defaults, are the format's own
+        options (``--option NAME=VALUE``, ``pack(source_options=...)``).
 
         Parameters
         ----------
@@ -100,12 +126,54 @@ class Source(abc.ABC):
         In the place of one that cannot be read, a `Reject` says why.
         """
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return a hash a sample of what it is made from, without reading images.
+    def start_at(self, start: int) -> Iterator[Sample | Reject]:
+        """Yield the samples from number `start` on.
 
-        Resuming compares them; an empty array means that nothing can be told.
+        Raises
+        ------
+        JobChangedError
+            If there are not so many; they were there when the pack was begun.
+        """
+        samples = iter(self)
+        skipped = sum(1 for _ in itertools.islice(samples, start))
+        if skipped < start:
+            raise JobChangedError(
+                f"the unfinished pack is of something else: the source had at least {start} "
+                f"samples and has {skipped}. Pass overwrite=True (--overwrite) to start anew."
+            )
+        yield from samples
+
+    def count(self) -> int | None:
+        """Return the number of samples, where need be by reading to the end.
+
+        None where they can be read only once.
+        """
+        return self.num_samples if self.num_samples is not None else sum(1 for _ in self)
+
+    def indexed(self) -> IndexedSource:
+        """Return the same samples, reachable at once; may take a look at the whole source.
+
+        Raises
+        ------
+        OptionError
+            If this source can only be read in order.
+        """
+        raise OptionError(
+            f"shuffle needs a source that can be indexed; {self.name!r} can only be read in "
+            "order. The loader shuffles too: fastdata.loader(shuffle=True)."
+        )
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Return hashes of what the samples are made from, without reading images.
+
+        One a sample, or one a file where samples are pieces of files.  Resuming
+        compares them; an empty array means that nothing can be told.
         """
         return np.zeros(0, np.uint64)
+
+    def fingerprint_key(self, index: int) -> str:
+        """Return what a fingerprint is of, for messages: a sample's name, or a file's."""
+        return self.key_at(index)
 
     def key_at(self, index: int) -> str:
         """Return the name of a sample for messages."""
@@ -118,64 +186,45 @@ class Source(abc.ABC):
 
 
 class IndexedSource(Source):
-    """A source that can reach any sample at once."""
+    """A source that can reach any sample at once.
+
+    One that reads cheaper in order than one by one, in blocks, also has a `start_at`.
+    """
 
     num_samples: int
 
     @abc.abstractmethod
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> Sample | Reject:
         """Return one sample; an exception makes it a reject."""
 
     def __iter__(self) -> Iterator[Sample | Reject]:
-        return (self[index] for index in range(self.num_samples))
+        return self.start_at(0)
+
+    def start_at(self, start: int) -> Iterator[Sample | Reject]:
+        return map(self.get, range(start, self.num_samples))
+
+    def get(self, index: int) -> Sample | Reject:
+        """Return one sample, or why it cannot be read."""
+        try:
+            return self[index]
+        except Exception as error:  # e.g. a row of a manifest that does not fit its column
+            return Reject(self.key_at(index), reason_of(error))
+
+    def indexed(self) -> IndexedSource:
+        return self
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a list of rejects says of the exception that a sample met with."""
+    if isinstance(error, MemoryError):
+        return "not enough memory to decode it"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    if isinstance(error, (FastdataError, ValueError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def hash_fields(*parts: object) -> int:
     """Hash what a sample is made from, for `Source.fingerprints`."""
     return xxhash.xxh3_64_intdigest(repr(parts).encode("utf-8", "surrogateescape"))
-
-
-def find_source(
-    location: Any,
-    *,
-    format: str | None = None,
-    channels: int = 3,
-    fields: FieldSpec | None = None,
-) -> Source:
-    """Return the source that reads `location`.
-
-    Parameters
-    ----------
-    location : path or object
-    format : str, optional
-        Name of the format; recognised by content where not given.
-
-    Raises
-    ------
-    SourceError
-        If there is nothing there or no format fits.
-    OptionError
-        If `format` is not known.
-    """
-    points = {point.name: point for point in entry_points(group="fastdata.converters")}
-    if format is not None:
-        if format not in points:
-            raise OptionError(f"format {format!r} is not one of {', '.join(sorted(points))}")
-        chosen: type[Source] = points[format].load()
-        return chosen(location, channels=channels, fields=fields)
-    if isinstance(location, (str, Path)) and not Path(location).exists():
-        raise SourceError(f"{location}: no such file or directory")
-    # Formats that other packages bring first: ours take a good deal for theirs.
-    for name in sorted(points, key=lambda name: (_is_ours(points[name]), name)):
-        candidate: type[Source] = points[name].load()
-        if candidate.recognises(location):
-            return candidate(location, channels=channels, fields=fields)
-    raise SourceError(
-        f"{location!r}: not recognised as any of the formats {', '.join(sorted(points))}. "
-        "Expected a folder of class folders with images, a .csv or .tsv with the columns "
-        "path,label, or, from Python, an iterable or a torch Dataset."
-    )
-
-
-def _is_ours(point: EntryPoint) -> bool:
-    return point.value.startswith("fastdata.")

@@ -19,7 +19,8 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
-from .table import StringTable
+from .reading.locations import printable, stat_of
+from .reading.table import StringTable
 
 __all__ = ["FolderSource", "is_image_name"]
 
@@ -36,6 +37,8 @@ class FolderSource(IndexedSource):
     """A folder of class folders; fields ``image`` and ``label``."""
 
     name = "folder"
+    summary = "class folders, as torchvision's ImageFolder takes them"
+    general = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -110,17 +113,3 @@ class FolderSource(IndexedSource):
             path = self._paths[index]
             result[index] = hash_fields(path, self._labels[index], *stat_of(self.root / path))
         return result
-
-
-def printable(path: str) -> str:
-    """Return a file name as valid Unicode, whatever bytes it has."""
-    return os.fsencode(path).decode("utf-8", "replace")
-
-
-def stat_of(path: Path) -> tuple[int, int]:
-    """Return size and modification time (ns) of a file; zeros where there is none."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: a null byte
-        return 0, 0
-    return status.st_size, status.st_mtime_ns

@@ -40,10 +40,11 @@ from fastdata.schema import (
 )
 
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
-from .cells import parse_array, parse_bytes, read_schema, schema_path
-from .fields import check_names, convert, named_field
-from .folder import is_image_name, stat_of
-from .table import StringTable
+from .folder import is_image_name
+from .reading.cells import parse_array, parse_bytes, read_schema, schema_path
+from .reading.fields import check_names, convert, named_field
+from .reading.locations import stat_of
+from .reading.table import StringTable
 
 __all__ = ["ManifestSource"]
 
@@ -59,6 +60,8 @@ class ManifestSource(IndexedSource):
     """Rows of a CSV or TSV file."""
 
     name = "manifest"
+    summary = "a CSV or TSV with the columns path,label[,more]"
+    general = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

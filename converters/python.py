@@ -29,16 +29,18 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import (
+    Deferred,
     FieldSpec,
     IndexedSource,
     Reject,
     Sample,
     Source,
     hash_fields,
+    reason_of,
 )
-from .chunk import reason_of
-from .fields import check_names, convert, field_of, named_field
-from .folder import is_image_name, printable, stat_of
+from .folder import is_image_name
+from .reading.fields import check_names, convert, field_of, named_field
+from .reading.locations import printable, stat_of
 
 __all__ = ["DatasetSource", "ImageFolderSource", "IterableSource"]
 
@@ -50,6 +52,8 @@ class IterableSource(Source):
     """Any iterable; to be resumed it must yield the same samples again."""
 
     name = "iterable"
+    summary = "any Python iterable of samples (Python only)"
+    general = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -64,11 +68,14 @@ class IterableSource(Source):
         self._peeked = list(itertools.islice(self._iterator, _PEEK))
         self.schema = _schema(self._peeked, channels, fields or {})
 
+    def count(self) -> None:
+        return None
+
     def __iter__(self) -> Iterator[Sample | Reject]:
         samples = itertools.chain(self._peeked, self._iterator)
         for index, item in enumerate(samples):
             try:
-                yield to_sample(item, f"{index:08}", self.schema)
+                yield Sample(f"{index:08}", to_values(item, self.schema))
             except Exception as error:  # a lazily opened image may raise nearly anything
                 yield Reject(f"{index:08}", reason_of(error))
 
@@ -77,6 +84,8 @@ class DatasetSource(IndexedSource):
     """A map-style Dataset, called in the workers."""
 
     name = "dataset"
+    summary = "a map-style torch Dataset or sequence (Python only)"
+    general = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -100,7 +109,7 @@ class DatasetSource(IndexedSource):
     def __getitem__(self, index: int) -> Sample:
         if index >= self.num_samples:
             raise IndexError(index)
-        return Sample(f"{index:08}", (Deferred(self._token, index, self.schema),))
+        return Sample(f"{index:08}", DatasetItem(self._token, index, self.schema))
 
     @property
     def worker_setup(self) -> Callable[[], None]:
@@ -116,6 +125,7 @@ class ImageFolderSource(IndexedSource):
     """``torchvision.datasets.ImageFolder`` and its like: (path, class) pairs."""
 
     name = "imagefolder"
+    summary = "an object like torchvision's ImageFolder, by its files (Python only)"
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -191,19 +201,19 @@ def _torch_dataset() -> type[Any]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Deferred:
+class DatasetItem(Deferred):
     """A sample that the worker asks the dataset for."""
 
     token: str
     index: int
     schema: Schema
 
-    def load(self) -> Sample:
+    def load(self) -> tuple[Any, ...]:
         """Call the dataset."""
-        return to_sample(_DATASETS[self.token][self.index], f"{self.index:08}", self.schema)
+        return to_values(_DATASETS[self.token][self.index], self.schema)
 
 
-def to_sample(item: Any, key: str, schema: Schema) -> Sample:
+def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
     """Bring what a dataset yields into the schema's form.
 
     Raises
@@ -214,7 +224,7 @@ def to_sample(item: Any, key: str, schema: Schema) -> Sample:
     values = _values(item, list(schema))
     if values.keys() != schema.keys():
         raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
-    return Sample(key, tuple(convert(values[n], field, n) for n, field in schema.items()))
+    return tuple(convert(values[name], field, name) for name, field in schema.items())
 
 
 def _schema(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:

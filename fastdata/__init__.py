@@ -19,13 +19,13 @@ _PUBLIC = {
     "Dataset": "fastdata.dataset",
     "FastdataError": "fastdata.errors",
     "Loader": "fastdata.loading",
-    "PackReport": "fastdata.converters.report",
+    "PackReport": "fastdata.converters.packing.report",
     "ProfileReport": "fastdata.profiling.report",
     "Schema": "fastdata.schema",
     "TuningResult": "fastdata.tuning.results",
     "loader": "fastdata.loading",
     "open": "fastdata.dataset",
-    "pack": "fastdata.converters.driver",
+    "pack": "fastdata.converters.packing.driver",
     "profile": "fastdata.profiling.profiler",
     "tune_workers": "fastdata.tuning.tuner",
 }
@@ -48,8 +48,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fastdata.converters.driver import pack
-    from fastdata.converters.report import PackReport
+    from fastdata.converters.packing.driver import pack
+    from fastdata.converters.packing.report import PackReport
     from fastdata.dataset import Dataset, open
     from fastdata.errors import FastdataError
     from fastdata.loading import Loader, loader

@@ -16,7 +16,7 @@ from PIL import Image
 from samples import photo
 
 import fastdata
-from fastdata.converters import packer
+from fastdata.converters.packing import packer
 from fastdata.errors import DatasetNotFoundError, DestinationExistsError
 
 __all__ = [

@@ -23,9 +23,9 @@ from fastdata import errors
 from fastdata.cli import choices, main
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
-from fastdata.converters.fields import KINDS
-from fastdata.converters.job import Job
-from fastdata.converters.options import Container
+from fastdata.converters.packing.job import Job
+from fastdata.converters.packing.options import Container
+from fastdata.converters.reading.fields import KINDS
 from fastdata.engine.workers import WorkerMethod
 from fastdata.schema import Codec
 from fastdata.steps.models import MODELS
@@ -133,7 +133,7 @@ def test_pack_has_every_option_of_the_function_with_its_default() -> None:
     expected = {
         name: parameter.default
         for name, parameter in inspect.signature(fastdata.pack).parameters.items()
-        if name not in ("source", "destination", "executor", "progress", "fields")
+        if name not in ("source", "destination", "executor", "progress", "fields", "source_options")
     }
     command = main.commands["pack"]  # type: ignore[attr-defined]
     context = command.make_context("pack", ["a", "b"])
@@ -153,7 +153,7 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "--size 224x320 --resize exact --enlarge --filter lanczos --codec png --quality 80 "
         "--channels 1 --container hdf5 --shards 2 --shard-size 2GB --workers 3 --on-error stop "
         "--overwrite --limit 9 --shuffle --seed 4 --format folder --field caption=string "
-        "--field mask=image --max-pixels 1000 --dct-margin 1.5 --quiet"
+        "--field mask=image --option image=a=b --max-pixels 1000 --dct-margin 1.5 --quiet"
     )
     assert run("pack", "a", "b", *words.split()).exit_code == 1
     assert seen == {
@@ -175,6 +175,7 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         "seed": 4,
         "format": "folder",
         "fields": {"caption": "string", "mask": "image"},
+        "source_options": {"image": "a=b"},
         "max_pixels": 1000,
         "dct_margin": 1.5,
         "progress": False,

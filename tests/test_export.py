@@ -22,9 +22,9 @@ from PIL import Image
 from samples import EVERY_KIND, encode, make_records, photo, write_shard
 
 import fastdata
-from fastdata.converters import export as export_module
-from fastdata.converters.export import export
-from fastdata.converters.names import FileNames, folder_names, image_suffix, split_key
+from fastdata.converters.exporting import export as export_module
+from fastdata.converters.exporting.export import export
+from fastdata.converters.exporting.names import FileNames, folder_names, image_suffix, split_key
 from fastdata.errors import (
     DestinationExistsError,
     DestinationLockedError,

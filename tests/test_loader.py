@@ -576,7 +576,7 @@ def test_importing_the_module_does_not_hide_the_function() -> None:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    driver = pytest.importorskip("fastdata.converters.driver")
+    driver = pytest.importorskip("fastdata.converters.packing.driver")
     from PIL import Image
 
     folder = tmp_path_factory.mktemp("packed")

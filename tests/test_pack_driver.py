@@ -25,9 +25,9 @@ from pack_helpers import digest_of, image_folder, pil_file, pixels, png, rejects
 from samples import photo
 
 import fastdata
-from fastdata.converters import driver, packer, pool
 from fastdata.converters.base import IndexedSource, Reject, Sample
-from fastdata.converters.pool import ProcessPool, run_in_order
+from fastdata.converters.packing import driver, packer, pool
+from fastdata.converters.packing.pool import ProcessPool, run_in_order
 from fastdata.errors import (
     DestinationExistsError,
     OptionError,

@@ -21,8 +21,8 @@ from samples import photo, psnr
 import fastdata
 from fastdata.codecs.image import dct_scale, decode_image
 from fastdata.converters.base import Reject, Sample
-from fastdata.converters.chunk import encode_chunk, encode_image
-from fastdata.converters.options import EncodeOptions
+from fastdata.converters.packing.chunk import encode_chunk, encode_image
+from fastdata.converters.packing.options import EncodeOptions
 from fastdata.errors import ImageError, OptionError
 from fastdata.formats.layout import CODECS
 from fastdata.schema import ImageField, Schema

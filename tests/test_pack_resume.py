@@ -29,8 +29,8 @@ from pack_helpers import (
 )
 
 import fastdata
-from fastdata.converters import job, packer
-from fastdata.converters.job import Job
+from fastdata.converters.packing import job, packer
+from fastdata.converters.packing.job import Job
 from fastdata.errors import (
     DatasetNotFoundError,
     DestinationExistsError,

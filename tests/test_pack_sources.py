@@ -30,13 +30,14 @@ from fastdata.converters.base import (
     Reject,
     Sample,
     Source,
-    find_source,
     hash_fields,
 )
-from fastdata.converters.chunk import encode_chunk
-from fastdata.converters.folder import FolderSource, printable
-from fastdata.converters.options import EncodeOptions
+from fastdata.converters.finding import find_source
+from fastdata.converters.folder import FolderSource
+from fastdata.converters.packing.chunk import encode_chunk
+from fastdata.converters.packing.options import EncodeOptions
 from fastdata.converters.python import DatasetSource, ImageFolderSource, IterableSource
+from fastdata.converters.reading.locations import printable
 from fastdata.errors import OptionError, SourceError
 from fastdata.formats.writer import Record
 from fastdata.schema import (
@@ -884,7 +885,7 @@ def test_datasets_that_are_packed_at_once_are_told_apart() -> None:
     one, other = DatasetSource([(ONE, 1)]), DatasetSource([(ONE, 2)])
     for source in (one, other):
         source.worker_setup()
-    values = [source[0].values[0].load().values[1] for source in (one, other)]
+    values = [source[0].values.load()[1] for source in (one, other)]
     assert values == [1, 2]
 
 

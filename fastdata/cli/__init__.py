@@ -5,6 +5,7 @@
 ``output.py``   results on standard output, as text or as one JSON document
 ``choices.py``  the closed choices of options, and types of arguments
 ``pack.py``     ``fastdata pack``
+``formats.py``  ``fastdata formats``
 ``info.py``     ``fastdata info``
 ``verify.py``   ``fastdata verify``
 ``export.py``   ``fastdata export``
@@ -24,6 +25,7 @@ import click
 
 from fastdata import __version__
 from fastdata.cli.export import export_command
+from fastdata.cli.formats import formats_command
 from fastdata.cli.info import info_command
 from fastdata.cli.pack import pack_command
 from fastdata.cli.profile import profile_command
@@ -38,6 +40,7 @@ __all__ = ["main"]
     cls=Shell,
     commands={
         "pack": pack_command,
+        "formats": formats_command,
         "info": info_command,
         "verify": verify_command,
         "export": export_command,

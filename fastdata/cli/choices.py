@@ -21,6 +21,7 @@ __all__ = [
     "WORKER_METHODS",
     "parse_crop",
     "parse_field",
+    "parse_option",
     "parse_size",
     "parse_slice",
     "parse_workers",
@@ -87,6 +88,16 @@ def parse_field(value: str | tuple[str, str]) -> tuple[str, str]:
             f"{value!r} is not NAME=KIND with a kind out of {', '.join(FIELD_KINDS)}."
         )
     return name, kind
+
+
+def parse_option(value: str | tuple[str, str]) -> tuple[str, str]:
+    """Parse ``NAME=VALUE``."""
+    if isinstance(value, tuple):
+        return value  # click converts twice
+    name, equals, rest = value.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{value!r} is not NAME=VALUE.")
+    return name, rest
 
 
 def parse_slice(value: str) -> slice:

@@ -43,7 +43,7 @@ def export_command(
 ) -> int:
     """Write the images of DATASET to files in the new folder OUT, and the rest to a CSV."""
     import fastdata
-    from fastdata.converters.export import export
+    from fastdata.converters.exporting.export import export
 
     chosen = fastdata.open(dataset)
     report = export(

@@ -14,6 +14,7 @@ from fastdata.cli.choices import (
     ON_ERROR,
     RESIZES,
     parse_field,
+    parse_option,
     parse_size,
 )
 from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
@@ -30,8 +31,9 @@ Examples:
   fastdata pack ./images shards/ --shard-size 2GB --shuffle
 
 \b
-SOURCE is a folder of class folders, as torchvision's ImageFolder takes it, or a
-.csv or .tsv with the columns path,label[,more].  Other Python packages can add formats.
+SOURCE is a folder of class folders, as torchvision's ImageFolder takes it, a .csv or
+.tsv with the columns path,label[,more], or of another format that `fastdata formats`
+lists.  Several files: a pattern in quotes, "train-*.tfrecord" or "train-{000..146}.tar".
 
 \b
 Interrupted in any way, the same command goes on where it stopped.
@@ -129,6 +131,14 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
     help="Kind of a column, where it is not guessed right; may be repeated.",
 )
 @click.option(
+    "--option",
+    "source_options",
+    type=parse_option,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option that only this format has (fastdata formats); may be repeated.",
+)
+@click.option(
     "--max-pixels",
     type=int,
     default=MAX_PIXELS,
@@ -146,7 +156,13 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
 @json_option
 @traceback_option
 def pack_command(
-    source: str, destination: str, quiet: bool, as_json: bool, fields: Any, **options: Any
+    source: str,
+    destination: str,
+    quiet: bool,
+    as_json: bool,
+    fields: Any,
+    source_options: Any,
+    **options: Any,
 ) -> int:
     """Pack the images of SOURCE into the dataset DESTINATION (.lmdb, .h5 or a folder)."""
     try:
@@ -156,6 +172,7 @@ def pack_command(
             source,
             destination,
             fields=dict(fields) or None,
+            source_options=dict(source_options) or None,
             progress=False if quiet else None,
             **options,
         )

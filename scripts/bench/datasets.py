@@ -140,7 +140,7 @@ class Datasets:
 
     def files(self) -> Path:
         """Return the folder of the packed JPEGs as files, in class folders."""
-        from fastdata.converters.export import export
+        from fastdata.converters.exporting.export import export
 
         packed = self.packed(".lmdb")
         settings = {"of": packed.name, "size": SIZE, "quality": QUALITY}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,9 @@ from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, full_disk_explained
 from fastdata.schema import Codec
 
-from .base import FieldSpec, find_source
+from ..base import FieldSpec
+from ..finding import find_source
+from ..reading.spans import close_files
 from .job import Job
 from .options import Container, EncodeOptions, PackOptions, parse_shard_size
 from .packer import Packer
@@ -52,6 +55,7 @@ def pack(
     seed: int = 0,
     format: str | None = None,
     fields: FieldSpec | None = None,
+    source_options: Mapping[str, Any] | None = None,
     max_pixels: int = MAX_PIXELS,
     dct_margin: float = 3.0,
     executor: Executor | None = None,
@@ -61,8 +65,9 @@ def pack(
 
     Parameters
     ----------
-    source : path, iterable or torch Dataset
-        A folder of class folders, a CSV or TSV manifest, or samples from Python.
+    source : path, pattern, iterable or torch Dataset
+        A folder of class folders, a CSV or TSV manifest, any other format that
+        ``fastdata formats`` lists, or samples from Python.
     destination : path-like
         A file, ``.lmdb`` or ``.h5``; with several shards, a directory.
     size, resize, enlarge, filter, codec, quality, channels, max_pixels, dct_margin
@@ -88,6 +93,8 @@ def pack(
         Name of the source's format; recognised if not given.
     fields : mapping of str to Field or str, optional
         Kinds of fields, where a manifest or Python object leaves them open.
+    source_options : mapping of str to object, optional
+        Options that only the source's format has; ``fastdata formats`` lists them.
     executor : concurrent.futures.Executor, optional
         Where chunks are encoded, instead of own processes; not shut down.
     progress : bool, optional
@@ -148,8 +155,12 @@ def pack(
         raise OptionError(f"on_error={on_error!r} is neither 'report' nor 'stop'")
     if num_workers is not None and num_workers < 0:
         raise OptionError(f"num_workers={num_workers} is negative")
-    with full_disk_explained(path, _MAKE_ROOM), contextlib.closing(Job(path)) as job:
-        found = find_source(source, format=format, channels=channels, fields=fields)
+    with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
+        job = stack.enter_context(contextlib.closing(Job(path)))
+        stack.callback(close_files)
+        found = find_source(
+            source, format=format, channels=channels, fields=fields, options=source_options
+        )
         packer = Packer(job, found, options, on_error == "stop", progress)
         packer.begin(overwrite)
         with start_workers(found, encode, num_workers, executor, job.directory / "chunks") as run:

@@ -45,7 +45,7 @@ from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
 from fastdata.formats.spool import Spool, sync_directory
 
-from .base import Reject
+from ..base import Reject
 
 __all__ = ["Job", "State", "read_rejects", "rejects_path"]
 

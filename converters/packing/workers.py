@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from fastdata.engine.cores import available_cores
 
-from .base import Reject, Sample, Source
-from .chunk import ChunkResult, encode_chunk, reason_of
+from ..base import Deferred, Reject, Sample, Source, reason_of
+from .chunk import ChunkResult, encode_chunk
 from .options import EncodeOptions
 from .pool import ProcessPool, SetupError, run_in_order
 
@@ -73,10 +73,9 @@ def _loaded(chunks: Iterable[Sequence[Sample | Reject]]) -> Iterator[list[Sample
 
 
 def _load(sample: Sample | Reject) -> Sample | Reject:
-    if isinstance(sample, Reject):
+    if isinstance(sample, Reject) or not isinstance(sample.values, Deferred):
         return sample
     try:
-        loaded: Sample = sample.values[0].load()
-        return loaded
+        return Sample(sample.key, sample.values.load())
     except Exception as error:  # a user's Dataset may raise anything
         return Reject(sample.key, reason_of(error))

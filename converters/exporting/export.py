@@ -31,8 +31,8 @@ from fastdata.errors import DestinationExistsError, OptionError, full_disk_expla
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
-from .boxes import picture_of, turn_boxes
-from .cells import cell_of, schema_path, write_schema
+from ..packing.boxes import picture_of, turn_boxes
+from ..reading.cells import cell_of, schema_path, write_schema
 from .names import FileNames, folder_names, image_suffix, split_key
 from .workplace import own_workplace, publish
 

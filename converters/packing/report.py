@@ -8,7 +8,7 @@ from typing import Any
 
 from fastdata.summary import load_line
 
-from .base import Reject
+from ..base import Reject
 from .job import read_rejects
 
 __all__ = ["PackReport"]

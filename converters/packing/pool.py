@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from fastdata.errors import WorkerError
 
-from .base import Reject, Sample
+from ..base import Reject, Sample
 from .chunk import ChunkResult
 
 __all__ = ["ProcessPool", "SetupError", "run_in_order"]

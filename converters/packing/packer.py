@@ -22,7 +22,6 @@ from tqdm import tqdm
 from fastdata.errors import (
     DestinationExistsError,
     FastdataError,
-    JobChangedError,
     OptionError,
     RejectedError,
     SourceError,
@@ -35,7 +34,7 @@ from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
 from fastdata.schema import Schema
 
-from .base import IndexedSource, Reject, Sample, Source
+from ..base import IndexedSource, Reject, Sample, Source
 from .chunk import ChunkResult
 from .job import Job, rejects_path
 from .options import PackOptions
@@ -63,11 +62,14 @@ class Packer:
         progress: bool | None,
     ) -> None:
         self.job = job
-        self.source = source
+        self.source = source.indexed() if options.shuffle else source
+        self.given = source.given
         self.options = options
         self.stop_on_error = stop_on_error
         self.progress = progress
-        self.total = source.num_samples
+        self.total = self.source.num_samples
+        if self.total is None and options.shards > 1:
+            self.total = self.source.count()
         if self.total is not None and options.limit is not None:
             self.total = min(self.total, options.limit)
         self.order: np.ndarray[Any, np.dtype[np.int64]] | None = None
@@ -98,11 +100,6 @@ class Packer:
     def begin(self, overwrite: bool) -> None:
         """Check the destination, and find where an earlier run stopped."""
         destination = self.job.destination
-        if self.options.shuffle and not isinstance(self.source, IndexedSource):
-            raise OptionError(
-                f"shuffle needs a source that can be indexed; {self.source.name!r} can only "
-                "be read in order. The loader shuffles too: fastdata.loader(shuffle=True)."
-            )
         self.job.restore()
         exists = os.path.lexists(destination)
         unfinished = (self.job.directory / "job.json").exists()
@@ -117,14 +114,15 @@ class Packer:
                 "not replaced. Remove it yourself, or choose another destination."
             )
         identity = {
-            "source": type(self.source).name,
+            "source": self.source.name,
+            "source_options": {name: str(value) for name, value in sorted(self.given.items())},
             "schema": self.source.schema.to_json(),
             **self.options.to_json(),
         }
         fingerprints = self.source.fingerprints(
             None if self.options.shuffle else self.options.limit
         )
-        self.job.begin(identity, fingerprints, self.source.key_at, restart=overwrite)
+        self.job.begin(identity, fingerprints, self.source.fingerprint_key, restart=overwrite)
         published = self._is_published()
         if self.job.state.digest and not published and not self._data().exists():
             self.job.start_over()  # somebody removed the dataset that we were to tidy up after
@@ -194,25 +192,12 @@ class Packer:
         return self._publish(started, resumed_at)
 
     def _samples(self, start: int) -> Iterator[Sample | Reject]:
-        """Yield the source's samples from `start` on, bad ones as rejects."""
-        if not isinstance(self.source, IndexedSource):
-            samples = itertools.islice(self.source, self.options.limit)
-            skipped = sum(1 for _ in itertools.islice(samples, start))
-            if skipped < start:
-                raise JobChangedError(
-                    f"{self.job.directory} is an unfinished pack of something else: the source "
-                    f"had at least {start} samples and has {skipped}. Pass overwrite=True "
-                    "(--overwrite) to start anew."
-                )
-            yield from samples
-            return
-        assert self.total is not None
-        for place in range(start, self.total):
-            index = place if self.order is None else int(self.order[place])
-            try:
-                yield self.source[index]
-            except Exception as error:  # e.g. a row of a manifest that does not fit its column
-                yield Reject(self.source.key_at(index), str(error))
+        """Yield the source's samples from `start` on."""
+        if self.order is None:
+            stop = None if self.options.limit is None else max(0, self.options.limit - start)
+            return itertools.islice(self.source.start_at(start), stop)
+        assert isinstance(self.source, IndexedSource)
+        return map(self.source.get, map(int, self.order[start : self.total]))
 
     def _chunks(self) -> Iterator[list[Sample | Reject]]:
         """Cut what is left into chunks, none of which spans two shards."""

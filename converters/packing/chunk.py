@@ -33,9 +33,10 @@ from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.schema import ImageField, Schema
 
-from .base import Reject, Sample
+from ..base import Deferred, Reject, Sample, reason_of
+from ..reading.fields import convert, to_numpy
+from ..reading.spans import FileSpan
 from .boxes import Placement, picture_of, place_boxes
-from .fields import convert, to_numpy
 from .options import EncodeOptions
 
 __all__ = ["ChunkResult", "encode_chunk"]
@@ -78,30 +79,19 @@ def encode_chunk(
     return ChunkResult(results, total)
 
 
-def reason_of(error: Exception) -> str:
-    """Return what a reject's list says of the exception that it met with."""
-    if isinstance(error, MemoryError):
-        return "not enough memory to decode it"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    if isinstance(error, (ImageError, ValueError)):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
-
-
 def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tuple[Record, int]:
-    deferred = sample.values[0]
-    if hasattr(deferred, "load") and hasattr(deferred, "token"):
-        sample = deferred.load()
+    given = sample.values.load() if isinstance(sample.values, Deferred) else sample.values
     total = 0
     values: list[Any] = []
     placements: dict[str, Placement] = {}
-    for value, (name, field) in zip(sample.values, schema.items(), strict=True):
+    for value, (name, field) in zip(given, schema.items(), strict=True):
         if not isinstance(field, ImageField):
             values.append(convert(value, field, name))
             continue
         if isinstance(value, Path):
             value = value.read_bytes()
+        elif isinstance(value, FileSpan):
+            value = value.read()
         total += len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
         image, placements[name] = place_image(value, field, options)
         values.append(image)

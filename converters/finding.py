@@ -1,0 +1,178 @@
+"""Which format a source is in, and with which options it is opened.
+
+Formats are the entry points of the group ``fastdata.converters``.  One is
+chosen by its name or, without that, by what the source contains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import typing
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NamedTuple
+
+from fastdata.errors import OptionError, SourceError
+
+from .base import FieldSpec, Source
+from .reading.locations import is_pattern
+
+__all__ = ["FormatOption", "find_source", "format_class", "format_names", "options_of"]
+
+_GROUP = "fastdata.converters"
+_COMMON = ("self", "location", "channels", "fields")
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class FormatOption(NamedTuple):
+    """An option that only one format has.
+
+    Attributes
+    ----------
+    name : str
+    kind : type
+        str, int, float, bool or tuple (of str).
+    default : object
+    """
+
+    name: str
+    kind: type
+    default: Any
+
+
+def format_names() -> list[str]:
+    """Return the names of all formats, those of other packages included."""
+    return sorted(_points())
+
+
+def format_class(name: str) -> type[Source]:
+    """Return the class of a format.
+
+    Raises
+    ------
+    OptionError
+        If there is none of that name.
+    """
+    points = _points()
+    if name not in points:
+        raise OptionError(f"format {name!r} is not one of {', '.join(sorted(points))}")
+    found: type[Source] = points[name].load()
+    return found
+
+
+def options_of(kind: type[Source]) -> list[FormatOption]:
+    """Return a format's own options: the keyword arguments that only its class has."""
+    hints = typing.get_type_hints(kind.__init__)
+    return [
+        FormatOption(name, _plain(hints.get(name, str)), parameter.default)
+        for name, parameter in inspect.signature(kind.__init__).parameters.items()
+        if name not in _COMMON
+    ]
+
+
+def find_source(
+    location: Any,
+    *,
+    format: str | None = None,
+    channels: int = 3,
+    fields: FieldSpec | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Source:
+    """Return the source that reads `location`.
+
+    Parameters
+    ----------
+    location : path, pattern or object
+        A pattern is a path with ``*``, ``?``, ``[]`` or ``{0..9}``.
+    format : str, optional
+        Name of the format; recognised by content where not given.
+    options : mapping, optional
+        The format's own options; text is read as the kind of value that each takes.
+
+    Raises
+    ------
+    SourceError
+        If there is nothing there or no format fits.
+    OptionError
+        If `format`, or one of `options`, is not known.
+    MissingExtraError
+        If the format needs a package that is not installed.
+    """
+    points = _points()
+    chosen = format_class(format) if format is not None else _recognised(location, points)
+    arguments = _checked(chosen, options or {})
+    source = chosen(location, channels=channels, fields=fields, **arguments)
+    source.given = arguments
+    if format is None and isinstance(location, (str, os.PathLike)) and chosen.name != "folder":
+        source.notes.append(f"read as {chosen.name} (--format names another)")
+    return source
+
+
+def _points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=_GROUP)}
+
+
+def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]:
+    path = location if isinstance(location, (str, os.PathLike)) else None
+    if path is not None and not (os.path.exists(path) or is_pattern(path)):
+        raise SourceError(f"{os.fspath(path)}: no such file or directory")
+    known = {name: point.load() for name, point in points.items()}
+    # Formats that other packages bring come first: ours take a good deal for theirs.
+    order = sorted(known, key=lambda name: (_is_ours(points[name]), known[name].general, name))
+    for name in order:
+        # Somebody's folder that cannot be listed, say, is no reason not to ask the next.
+        with contextlib.suppress(OSError):
+            if known[name].recognises(location):
+                found: type[Source] = known[name]
+                return found
+    if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
+        raise SourceError(f"{os.fspath(path)}: the file is empty")
+    raise SourceError(
+        f"{location!r}: not recognised as any of the formats {', '.join(sorted(points))}. "
+        "Expected a folder of class folders with images, a .csv or .tsv with the columns "
+        "path,label, another of these formats, or, from Python, an iterable or a torch Dataset; "
+        "`fastdata formats` lists what each is."
+    )
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return point.value.startswith("fastdata.")
+
+
+def _plain(hint: Any) -> type:
+    """Return the kind of value that an annotation such as ``str | None`` asks for."""
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    if typing.get_origin(hint) is tuple:
+        return tuple
+    if kinds:
+        return _plain(kinds[0])
+    return hint if isinstance(hint, type) else str
+
+
+def _checked(kind: type[Source], options: Mapping[str, Any]) -> dict[str, Any]:
+    known = {option.name: option for option in options_of(kind)}
+    for name in options:
+        if name not in known:
+            raise OptionError(
+                f"format {kind.name!r} has no option {name!r}; it has {', '.join(known) or 'none'}"
+            )
+    return {name: _value(known[name], value) for name, value in options.items()}
+
+
+def _value(option: FormatOption, value: Any) -> Any:
+    """Read an option given as text as what it is."""
+    if not isinstance(value, str) or option.kind is str:
+        return value
+    text = value.strip()
+    try:
+        if option.kind is bool:
+            return _TRUTH[text.lower()]
+        if option.kind is tuple:
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        return option.kind(text)
+    except (KeyError, ValueError) as error:
+        raise OptionError(
+            f"option {option.name}={value!r}: not a value of type {option.kind.__name__}"
+        ) from error

@@ -1,0 +1,7 @@
+"""The work of a pack, whatever the source's format.
+
+``driver.pack`` checks its ``options`` and brings a source, ``workers`` and the
+``packer`` together; ``chunk`` turns samples into encoded records in the workers
+of ``pool``, ``boxes`` lets boxes follow their image; ``job`` is the unfinished pack
+on the disk, ``report`` what is told in the end.
+"""

@@ -1,0 +1,120 @@
+"""Where a source's files are: a file, a folder of files, or a pattern.
+
+A pattern has the wildcards of a shell, ``*``, ``?`` and ``[]``, and braces:
+``train-{00000..00146}.tar``, ``{a,b}.tfrecord``.  What a name with braces stands for must
+all be there; what a wildcard stands for is what is there.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import bracex
+import numpy as np
+
+from fastdata.errors import SourceError
+
+from ..base import hash_fields
+
+__all__ = ["files_at", "first_bytes", "hash_files", "is_pattern", "printable", "stat_of"]
+
+_LIMIT = 1_000_000
+"""Files that one pattern may stand for."""
+
+
+def is_pattern(location: Any) -> bool:
+    """Tell whether a path that does not exist stands for others."""
+    if not isinstance(location, (str, os.PathLike)) or os.path.exists(location):
+        return False
+    text = os.fspath(location)
+    return isinstance(text, str) and (glob.has_magic(text) or ("{" in text and "}" in text))
+
+
+def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
+    """Return the files that a location stands for, in sorted order; none if it is no path.
+
+    Parameters
+    ----------
+    location : path-like or object
+        A file, a folder (the files directly in it) or a pattern.
+    suffixes : iterable of str
+        Of the files that are taken from a folder; all if empty.  A name with another
+        suffix behind it (``a.tfrecord-00000-of-00010``, ``a.tar.gz``) counts too.
+
+    Raises
+    ------
+    SourceError
+        If a file that braces name is missing, or a pattern stands for too many.
+    """
+    if not isinstance(location, (str, os.PathLike)):
+        return []
+    path = Path(location)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        wanted = tuple(suffixes)
+        entries = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+        return [path / name for name in entries if not wanted or _has_suffix(name, wanted)]
+    if not is_pattern(location):
+        return []
+    return _expanded(os.fspath(location))
+
+
+def _has_suffix(name: str, wanted: tuple[str, ...]) -> bool:
+    lowered = name.lower()
+    return any(lowered.endswith(s) or f"{s}-" in lowered or f"{s}." in lowered for s in wanted)
+
+
+def _expanded(pattern: str) -> list[Path]:
+    try:
+        names = bracex.expand(pattern, limit=_LIMIT, keep_escapes=True)
+    except bracex.ExpansionLimitException as error:
+        raise SourceError(f"{pattern}: stands for more than {_LIMIT:,} files") from error
+    found: list[Path] = []
+    missing: list[str] = []
+    for name in names:
+        if glob.has_magic(name):
+            found += sorted(Path(p) for p in glob.glob(name, recursive=True) if os.path.isfile(p))
+        elif os.path.isfile(name):
+            found.append(Path(name))
+        else:
+            missing.append(name)
+    if missing and (found or len(names) > len(missing)):
+        raise SourceError(
+            f"{pattern}: {len(missing):,} of the files that it names are missing, the first "
+            f"{missing[0]}. Bring them, or name only those that are there."
+        )
+    return list(dict.fromkeys(found))
+
+
+def first_bytes(path: Path, count: int = 4096) -> bytes:
+    """Return the start of a file, to recognise it by; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(count)
+    except OSError:
+        return b""
+
+
+def hash_files(paths: Iterable[Path]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return a hash a file, of name, size and time, for `Source.fingerprints`."""
+    hashes = [hash_fields(printable(os.fspath(path.name)), *stat_of(path)) for path in paths]
+    return np.array(hashes, np.uint64)
+
+
+def printable(path: str) -> str:
+    """Return a file name as valid Unicode, whatever bytes it has."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def stat_of(path: Path) -> tuple[int, int]:
+    """Return size and modification time (ns) of a file; zeros where there is none."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a null byte
+        return 0, 0
+    return status.st_size, status.st_mtime_ns

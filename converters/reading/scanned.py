@@ -1,0 +1,163 @@
+"""Sources whose samples stand one behind the other in files: TFRecord, tar, RecordIO.
+
+To know where a sample is, what is before it must be looked at, though not read.  In
+order that costs nothing beside: `ScannedSource` streams.  To reach any sample at once, or
+to count them, all files are looked at first, and what is kept of each sample is four
+numbers.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.errors import OptionError, SourceError
+
+from ..base import IndexedSource, Reject, Sample, Source
+from .locations import hash_files, printable
+
+__all__ = ["Place", "ScannedSource"]
+
+
+class Place(NamedTuple):
+    """Where a sample is.
+
+    Attributes
+    ----------
+    file : int
+        Number of the file in `ScannedSource.paths`.
+    offset, length : int
+        In bytes; what they are of is the format's business.
+    """
+
+    file: int
+    offset: int
+    length: int
+
+
+class ScannedSource(Source):
+    """Samples in the order of their files, and in these one behind the other.
+
+    A subclass sets `schema`, `notes` and `paths`, and says what is in a file
+    (`scan`) and what sample is at a place (`at`).
+    """
+
+    paths: Sequence[Path]
+
+    @abc.abstractmethod
+    def scan(self, file: int) -> Iterator[Place | Reject]:
+        """Yield where the samples of a file are, without reading what they contain.
+
+        A `Reject` stands for one that is damaged, or for the rest of a file
+        in which none can be found any more.
+        """
+
+    @abc.abstractmethod
+    def at(self, place: Place) -> Sample | Reject:
+        """Return the sample at a place."""
+
+    def compressed(self, file: int) -> bool:
+        """Tell whether a file can be read only from its front; then `stream` reads it."""
+        return False
+
+    def stream(self, file: int) -> Iterator[Sample | Reject]:
+        """Yield the samples of a file that can be read only from its front."""
+        raise NotImplementedError(f"{self.name} has no compressed files")
+
+    def key(self, file: int, offset: int) -> str:
+        """Return the name of a sample that has none of its own: its file and place."""
+        return f"{printable(os.fspath(self.paths[file].name))}@{offset}"
+
+    def samples_of(self, file: int) -> Iterator[Sample | Reject]:
+        """Yield the samples of a file; one that cannot be read is one reject."""
+        try:
+            if self.compressed(file):
+                yield from self.stream(file)
+                return
+            for place in self.scan(file):
+                yield place if isinstance(place, Reject) else self.at(place)
+        except (OSError, SourceError) as error:
+            yield Reject(printable(os.fspath(self.paths[file])), str(error))
+
+    def __iter__(self) -> Iterator[Sample | Reject]:
+        for file in range(len(self.paths)):
+            yield from self.samples_of(file)
+
+    def count(self) -> int:
+        return sum(1 for _ in self)
+
+    def indexed(self) -> IndexedSource:
+        return _Index(self)
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return hash_files(self.paths)
+
+    def fingerprint_key(self, index: int) -> str:
+        return printable(os.fspath(self.paths[index]))
+
+
+class _Index(IndexedSource):
+    """Where every sample of a `ScannedSource` is: 20 bytes a sample."""
+
+    name = "index"
+
+    def __init__(self, source: ScannedSource) -> None:  # type: ignore[override]
+        self._source = source
+        self.name = source.name  # type: ignore[misc]
+        self.schema, self.notes = source.schema, source.notes
+        self._files = array("i")
+        self._offsets = array("q")
+        self._lengths = array("q")
+        self._rejects: dict[int, Reject] = {}
+        for file, path in enumerate(source.paths):
+            if source.compressed(file):
+                raise OptionError(
+                    f"{path}: shuffle needs to reach any sample, and a compressed file can only "
+                    "be read from its front. Decompress it, or pack in order: the loader "
+                    "shuffles too."
+                )
+            self._look_at(file)
+        self.num_samples = len(self._files)
+
+    def _look_at(self, file: int) -> None:
+        try:
+            for place in self._source.scan(file):
+                if isinstance(place, Reject):
+                    self._add(Place(file, 0, 0), place)
+                else:
+                    self._add(place)
+        except (OSError, SourceError) as error:
+            path = printable(os.fspath(self._source.paths[file]))
+            self._add(Place(file, 0, 0), Reject(path, str(error)))
+
+    def _add(self, place: Place, reject: Reject | None = None) -> None:
+        if reject is not None:
+            self._rejects[len(self._files)] = reject
+        self._files.append(place.file)
+        self._offsets.append(place.offset)
+        self._lengths.append(place.length)
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        return False
+
+    def __getitem__(self, index: int) -> Sample | Reject:
+        if index in self._rejects:
+            return self._rejects[index]
+        place = Place(self._files[index], self._offsets[index], self._lengths[index])
+        return self._source.at(place)
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return self._source.fingerprints()
+
+    def fingerprint_key(self, index: int) -> str:
+        return self._source.fingerprint_key(index)
+
+    def key_at(self, index: int) -> str:
+        return self._source.key(self._files[index], self._offsets[index])

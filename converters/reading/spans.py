@@ -1,0 +1,154 @@
+"""Pieces of files: who reads them, and how nothing is believed that a file claims.
+
+A `FileSpan` is a few bytes that stand for many: the packing process sends it to a
+worker, which reads the piece.  Reading is by ``os.pread`` from a descriptor that is kept
+for a while, so that a chunk of neighbours costs one system call a sample.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from fastdata.errors import SourceError
+
+__all__ = [
+    "MAX_RECORD",
+    "FileSpan",
+    "check_length",
+    "close_files",
+    "is_gzip",
+    "read_at",
+    "read_exactly",
+]
+
+MAX_RECORD = 1 << 30
+"""Bytes that one record may have.  An image file of more would be rejected anyway."""
+
+_STEP = 1 << 20
+_KEPT_OPEN = 16
+
+
+class FileSpan(NamedTuple):
+    """A piece of a file; as an image value, an image file inside another file.
+
+    Attributes
+    ----------
+    path : str
+    offset, length : int
+        In bytes.
+    """
+
+    path: str
+    offset: int
+    length: int
+
+    def read(self) -> bytes:
+        """Return the bytes.
+
+        Raises
+        ------
+        SourceError
+            If the file ends before.
+        """
+        return read_at(self.path, self.offset, self.length)
+
+
+class _Descriptor:
+    """A file that is open until nobody uses it."""
+
+    def __init__(self, path: str) -> None:
+        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            os.close(self.number)
+
+
+@functools.lru_cache(_KEPT_OPEN)
+def _opened(path: str, inode: int, changed: int) -> _Descriptor:
+    return _Descriptor(path)
+
+
+def close_files() -> None:
+    """Close the files that this process keeps open."""
+    _opened.cache_clear()
+
+
+def read_at(path: str | Path, offset: int, length: int) -> bytes:
+    """Return a piece of a file; thread-safe, and safe after a fork.
+
+    Nothing is allocated for bytes that the file does not have.
+
+    Raises
+    ------
+    SourceError
+        If the file ends before the piece does, or the piece is absurdly long.
+    """
+    name = os.fspath(path)
+    check_length(length, name, offset)
+    status = os.stat(name)
+    file = _opened(name, status.st_ino, status.st_mtime_ns)
+    if offset < 0 or offset + length > status.st_size:
+        raise SourceError(
+            f"{name}: a record of {length:,} bytes at byte {offset:,} reaches beyond the end of "
+            f"the file, {status.st_size:,}: it is damaged or cut short"
+        )
+    data = os.pread(file.number, length, offset)
+    while len(data) < length:  # somebody has just cut it
+        more = os.pread(file.number, length - len(data), offset + len(data))
+        if not more:
+            raise SourceError(f"{name}: ends at byte {offset + len(data):,} while it is read")
+        data += more
+    return data
+
+
+def check_length(length: int, name: str, offset: int) -> None:
+    """Refuse a claimed length that no record has.
+
+    Raises
+    ------
+    SourceError
+    """
+    if not 0 <= length <= MAX_RECORD:
+        raise SourceError(
+            f"{name}: the record at byte {offset:,} claims {length:,} bytes; at most "
+            f"{MAX_RECORD:,} are believed: the file is damaged"
+        )
+
+
+def read_exactly(stream: IO[bytes], length: int, name: str, offset: int) -> bytes:
+    """Return so many bytes of a stream, e.g. of a compressed file.
+
+    What the stream claims to have is not allocated before it has come.
+
+    Raises
+    ------
+    SourceError
+        If the stream ends before, or the length is absurd.
+    """
+    check_length(length, name, offset)
+    data = b"".join(_pieces(stream, length))
+    if len(data) < length:
+        raise SourceError(
+            f"{name}: ends {length - len(data):,} bytes before the record at byte {offset:,} does: "
+            "it is damaged or cut short"
+        )
+    return data
+
+
+def _pieces(stream: IO[bytes], length: int) -> Iterator[bytes]:
+    while length > 0:
+        piece = stream.read(min(_STEP, length))
+        if not piece:
+            return
+        length -= len(piece)
+        yield piece
+
+
+def is_gzip(start: bytes) -> bool:
+    """Tell by its first bytes whether a file is gzip's (RFC 1952)."""
+    return start[:3] == b"\x1f\x8b\x08"
