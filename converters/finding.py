@@ -18,6 +18,7 @@ from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec, Source
 from .reading.locations import is_pattern
+from .reading.spans import close_files
 
 __all__ = ["FormatOption", "find_source", "format_class", "format_names", "options_of"]
 
@@ -103,7 +104,10 @@ def find_source(
     points = _points()
     chosen = format_class(format) if format is not None else _recognised(location, points)
     arguments = _checked(chosen, options or {})
-    source = chosen(location, channels=channels, fields=fields, **arguments)
+    try:
+        source = chosen(location, channels=channels, fields=fields, **arguments)
+    finally:
+        close_files()  # which it may have looked into
     source.given = arguments
     if format is None and isinstance(location, (str, os.PathLike)) and chosen.name != "folder":
         source.notes.append(f"read as {chosen.name} (--format names another)")

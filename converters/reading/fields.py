@@ -26,7 +26,16 @@ from fastdata.schema import (
     StringField,
 )
 
-__all__ = ["KINDS", "field_of", "named_field", "to_numpy"]
+__all__ = [
+    "KINDS",
+    "check_names",
+    "convert",
+    "field_of",
+    "is_image_bytes",
+    "is_pixels",
+    "named_field",
+    "to_numpy",
+]
 
 KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array", "boxes")
 """What ``fields=`` and ``--field`` take for a field's kind."""
@@ -67,7 +76,7 @@ def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
     to agree but later ones will not, name the field in ``fields=``.
     """
     first = values[0]
-    if isinstance(first, (Image.Image, os.PathLike)) or _is_image_bytes(first):
+    if isinstance(first, (Image.Image, os.PathLike)) or is_image_bytes(first):
         return _image(name, channels)
     if isinstance(first, (bool, np.bool_)):
         return ScalarField("bool")
@@ -105,7 +114,7 @@ def _image(name: str, channels: int) -> ImageField:
     return ImageField(channels=channels)
 
 
-def _is_image_bytes(value: Any) -> bool:
+def is_image_bytes(value: Any) -> bool:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         return False
     start = bytes(value[:12])

@@ -107,7 +107,7 @@ class _Index(IndexedSource):
 
     name = "index"
 
-    def __init__(self, source: ScannedSource) -> None:  # type: ignore[override]
+    def __init__(self, source: ScannedSource) -> None:
         self._source = source
         self.name = source.name  # type: ignore[misc]
         self.schema, self.notes = source.schema, source.notes

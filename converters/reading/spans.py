@@ -20,7 +20,6 @@ __all__ = [
     "FileSpan",
     "check_length",
     "close_files",
-    "is_gzip",
     "read_at",
     "read_exactly",
 ]
@@ -147,8 +146,3 @@ def _pieces(stream: IO[bytes], length: int) -> Iterator[bytes]:
             return
         length -= len(piece)
         yield piece
-
-
-def is_gzip(start: bytes) -> bool:
-    """Tell by its first bytes whether a file is gzip's (RFC 1952)."""
-    return start[:3] == b"\x1f\x8b\x08"

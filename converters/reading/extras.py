@@ -1,0 +1,36 @@
+"""Packages that only some formats need, imported when one of these is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from fastdata.errors import MissingExtraError
+
+__all__ = ["require"]
+
+
+def require(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of an optional dependency.
+
+    Parameters
+    ----------
+    module : str
+        E.g. ``"pyarrow.parquet"``.
+    extra : str
+        The extra that brings it.
+    purpose : str
+        What needs it, for the message: ``"reading Parquet"``.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed; the message has the install line.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}): "
+            f"pip install 'fastdata[{extra}]'"
+        ) from error

@@ -1,0 +1,254 @@
+"""What every source format promises, held against each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import Case, Picture, all_cases, make_pictures
+from pack_helpers import digest_of, quick_commits, run_child
+
+import fastdata
+from fastdata.converters.base import Reject
+from fastdata.converters.finding import find_source
+from fastdata.converters.packing import packer
+from fastdata.errors import FastdataError, JobChangedError, OptionError
+
+COUNT = 12
+CASES = all_cases()
+MUTATIONS = int(os.environ.get("FASTDATA_CONVERTER_MUTATIONS", "24"))
+MEMORY_BYTES = 300 << 20
+"""How much damaged input may make a pack take, beyond what the process has."""
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[Picture]:
+    return make_pictures(COUNT)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def written(
+    request: pytest.FixtureRequest,
+    pictures: list[Picture],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Case, Path, Any]:
+    """A case, the folder with its files, and the location to pack; not to be changed."""
+    case: Case = request.param
+    folder = tmp_path_factory.mktemp(case.name)
+    return case, folder, case.write(folder, pictures)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
+
+
+def pack(case: Case, location: Any, path: Path, **options: Any) -> Any:
+    """Pack so that images can be compared: files as they are, pixels without loss."""
+    return fastdata.pack(
+        location,
+        path,
+        source_options=case.options,
+        progress=False,
+        **{
+            "num_workers": 0,
+            "codec": "keep" if case.holds == "files" else "raw",
+            "resize": "none",
+            **options,
+        },
+    )
+
+
+def content(case: Case, path: Path) -> list[tuple[bytes, int]]:
+    """Return image (the file, or its pixels) and label of each sample."""
+    dataset = fastdata.open(path)
+    found = []
+    for shard in dataset.shards:
+        for index in range(len(shard)):
+            label = int(shard.value("label", index)) if "label" in dataset.schema else -1
+            found.append((bytes(shard.blob("image", index)), label))
+    return found
+
+
+def expected(case: Case, pictures: list[Picture]) -> list[tuple[bytes, int]]:
+    return [
+        (p.data if case.holds == "files" else p.pixels.tobytes(), p.label if case.labels else -1)
+        for p in pictures
+    ]
+
+
+def test_it_is_recognised_and_the_choice_is_said(written: tuple[Case, Path, Any]) -> None:
+    case, _, location = written
+    source = find_source(location, options=case.options)
+    assert source.name == case.format
+    assert any(f"read as {case.format}" in note for note in source.notes)
+    assert source.summary
+
+
+def test_every_sample_arrives(
+    written: tuple[Case, Path, Any], pictures: list[Picture], tmp_path: Path
+) -> None:
+    case, _, location = written
+    report = pack(case, location, tmp_path / "a.lmdb")
+    assert (report.num_samples, report.num_rejected) == (COUNT, 0)
+    found, wanted = content(case, tmp_path / "a.lmdb"), expected(case, pictures)
+    assert (found if case.keeps_order else sorted(found)) == (
+        wanted if case.keeps_order else sorted(wanted)
+    )
+    keys = fastdata.open(tmp_path / "a.lmdb").keys
+    assert len(set(keys)) == COUNT
+
+
+def test_workers_shards_and_a_limit_change_nothing(
+    written: tuple[Case, Path, Any], tmp_path: Path
+) -> None:
+    case, _, location = written
+    alone = pack(case, location, tmp_path / "a.lmdb")
+    assert pack(case, location, tmp_path / "b.h5", num_workers=2).digest == alone.digest
+    cut = pack(case, location, tmp_path / "c", shards=3, limit=8)
+    assert (cut.num_shards, cut.num_samples) == (3, 8)
+    assert content(case, tmp_path / "c") == content(case, tmp_path / "a.lmdb")[:8]
+
+
+def test_shuffled_it_has_the_same_samples(written: tuple[Case, Path, Any], tmp_path: Path) -> None:
+    case, _, location = written
+    if not case.shuffles:
+        with pytest.raises(OptionError, match="shuffle needs"):
+            pack(case, location, tmp_path / "b.lmdb", shuffle=True)
+        return
+    pack(case, location, tmp_path / "a.lmdb")
+    pack(case, location, tmp_path / "b.lmdb", shuffle=True, seed=3)
+    before, after = content(case, tmp_path / "a.lmdb"), content(case, tmp_path / "b.lmdb")
+    assert after != before
+    assert sorted(after) == sorted(before)
+
+
+def _killed_at(step: int, case: Case, location: Any, path: Path) -> None:
+    """Pack, and die without a word after so many chunks have been taken."""
+    quick_commits()
+    take = packer.Packer._take
+
+    def take_or_die(self: Any, result: Any) -> None:
+        take(self, result)
+        if self.job.state.position >= step:
+            os._exit(9)
+
+    packer.Packer._take = take_or_die  # type: ignore[method-assign]
+    pack(case, location, path)
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_killed_it_goes_on_with_the_same_result(
+    written: tuple[Case, Path, Any], tmp_path: Path, step: int
+) -> None:
+    case, _, location = written
+    whole = pack(case, location, tmp_path / "whole.lmdb").digest
+    assert run_child(_killed_at, step, case, location, tmp_path / "a.lmdb") == 9
+    report = pack(case, location, tmp_path / "a.lmdb")
+    assert report.resumed_at >= step - 4
+    assert digest_of(tmp_path / "a.lmdb") == whole
+
+
+def test_a_source_that_changed_is_not_gone_on_with(
+    written: tuple[Case, Path, Any], pictures: list[Picture], tmp_path: Path
+) -> None:
+    case, _, _ = written
+    folder = tmp_path / "in"
+    folder.mkdir()
+    location = case.write(folder, pictures)
+    assert run_child(_killed_at, 4, case, location, tmp_path / "a.lmdb") == 9
+    shutil.rmtree(folder)
+    folder.mkdir()
+    case.write(folder, [*pictures[::-1], *pictures[:2]])
+    with pytest.raises(JobChangedError, match="unfinished pack of something else"):
+        pack(case, location, tmp_path / "a.lmdb")
+
+
+def test_what_is_cut_short_is_said(
+    written: tuple[Case, Path, Any], pictures: list[Picture], tmp_path: Path
+) -> None:
+    case, _, _ = written
+    random = np.random.default_rng(5)
+    for number in range(6):
+        folder = tmp_path / f"in{number}"
+        folder.mkdir()
+        location = case.write(folder, pictures)
+        files = case.damaged_files(folder)
+        victim = files[int(random.integers(len(files)))]
+        size = victim.stat().st_size
+        os.truncate(victim, int(size * (0.15 + 0.14 * number)))
+        try:
+            report = pack(case, location, tmp_path / f"{number}.lmdb")
+        except FastdataError:
+            continue
+        assert report.num_rejected or report.num_samples == COUNT, f"{victim.name} of {size} bytes"
+        assert all(reject.reason for reject in report.rejects)
+
+
+def _attacked(case: Case, location: Any, originals: dict[Path, bytes], path: Path) -> None:
+    """Pack damaged files again and again; nothing but `FastdataError` may be raised."""
+    random = np.random.default_rng(11)
+    targets = [file for file, data in originals.items() if data]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(MUTATIONS):
+        file = targets[int(random.integers(len(targets)))]
+        data = bytearray(originals[file])
+        # Most of what a reader believes is at the start or at the end.
+        reach = min(len(data), (64, 512, len(data))[number % 3])
+        for _ in range(int(random.integers(1, 5))):
+            place = int(random.integers(reach))
+            place = len(data) - 1 - place if number % 2 else place
+            width = int(random.choice([1, 1, 4, 8]))
+            value = random.choice([0, 0xFF, 0x7F, int(random.integers(256))])
+            data[place : place + width] = bytes([int(value)]) * len(data[place : place + width])
+        if number % 5 == 4:
+            del data[int(random.integers(len(data))) :]
+        file.write_bytes(data)
+        with contextlib.suppress(FastdataError):
+            pack(case, location, path / f"{number}.lmdb", overwrite=True)
+        file.write_bytes(originals[file])
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    assert grown < MEMORY_BYTES, f"damage made it take {grown >> 20} MiB"
+
+
+@pytest.mark.timeout(180)
+def test_damage_raises_nothing_but_fastdata_errors(
+    written: tuple[Case, Path, Any], pictures: list[Picture], tmp_path: Path
+) -> None:
+    case, _, _ = written
+    folder = tmp_path / "in"
+    folder.mkdir()
+    location = case.write(folder, pictures)
+    originals = {file: file.read_bytes() for file in case.damaged_files(folder)}
+    (tmp_path / "out").mkdir()
+    assert run_child(_attacked, case, location, originals, tmp_path / "out") == 0
+
+
+def test_memory_does_not_grow_with_the_source(
+    written: tuple[Case, Path, Any], tmp_path: Path
+) -> None:
+    case, _, _ = written
+    peaks = []
+    for count in (200, 2000):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        location = case.write(folder, make_pictures(count, 16, 16))
+        tracemalloc.start()
+        assert _run_through(find_source(location, options=case.options)) == count
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # The files have about 0.7 KB a picture; names and places may take some of that.
+    assert peaks[1] - peaks[0] < 150 * 1800
+
+
+def _run_through(source: Any) -> int:
+    samples: Iterator[Any] = iter(source)
+    return sum(1 for sample in samples if not isinstance(sample, Reject))
