@@ -86,10 +86,13 @@ class Source(abc.ABC):
         What the user should know about the source, e.g. files left out.
     given : mapping
         The format's own options that it was opened with; part of what a pack is of.
+    packed_with : mapping or None
+        Where the source was packed by fastdata: its options, which ``codec="keep"`` keeps too.
     """
 
     name: ClassVar[str]
     given: Mapping[str, Any] = MappingProxyType({})
+    packed_with: Mapping[str, Any] | None = None
     summary: ClassVar[str] = ""
     general: ClassVar[bool] = False
     schema: Schema

@@ -86,7 +86,8 @@ def find_source(
     Parameters
     ----------
     location : path, pattern or object
-        A pattern is a path with ``*``, ``?``, ``[]`` or ``{0..9}``.
+        A pattern is a path with ``*``, ``?``, ``[]`` or ``{0..9}``.  A `Source` is taken as
+        it is.
     format : str, optional
         Name of the format; recognised by content where not given.
     options : mapping, optional
@@ -101,6 +102,8 @@ def find_source(
     MissingExtraError
         If the format needs a package that is not installed.
     """
+    if isinstance(location, Source):
+        return location
     points = _points()
     chosen = format_class(format) if format is not None else _recognised(location, points)
     arguments = _checked(chosen, options or {})

@@ -41,6 +41,7 @@ from .base import (
 from .folder import is_image_name
 from .reading.fields import check_names, convert, field_of, named_field
 from .reading.locations import printable, stat_of
+from .reading.shared import new_token, register, shared, unregister
 
 __all__ = ["DatasetSource", "ImageFolderSource", "IterableSource"]
 
@@ -103,8 +104,8 @@ class DatasetSource(IndexedSource):
         if isinstance(label, ScalarField) and label.dtype == "int64" and _are_names(classes):
             named = {"label": ScalarField(classes=tuple(classes or ()))}
             self.schema = Schema({**self.schema, **named})
-        self._token = f"{os.getpid()}.{next(_tokens)}"
-        weakref.finalize(self, _DATASETS.pop, self._token, None)
+        self._token = new_token()
+        weakref.finalize(self, unregister, self._token)
 
     def __getitem__(self, index: int) -> Sample:
         if index >= self.num_samples:
@@ -113,7 +114,7 @@ class DatasetSource(IndexedSource):
 
     @property
     def worker_setup(self) -> Callable[[], None]:
-        return partial(_register, self._token, self._dataset)
+        return partial(register, self._token, self._dataset)
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return np.array(
@@ -160,16 +161,6 @@ class ImageFolderSource(IndexedSource):
         return np.array(hashes, np.uint64)
 
 
-_DATASETS: dict[str, Any] = {}
-"""Datasets this process can call; filled once in each worker, not a pickle a chunk."""
-
-_tokens = itertools.count()
-
-
-def _register(token: str, dataset: Any) -> None:
-    _DATASETS[token] = dataset
-
-
 def _first_samples(dataset: Any) -> list[Any]:
     """Return some samples of a map-style dataset, leaving out those that fail.
 
@@ -210,7 +201,7 @@ class DatasetItem(Deferred):
 
     def load(self) -> tuple[Any, ...]:
         """Call the dataset."""
-        return to_values(_DATASETS[self.token][self.index], self.schema)
+        return to_values(shared(self.token)[self.index], self.schema)
 
 
 def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:

@@ -23,10 +23,13 @@ _PUBLIC = {
     "ProfileReport": "fastdata.profiling.report",
     "Schema": "fastdata.schema",
     "TuningResult": "fastdata.tuning.results",
+    "append": "fastdata.converters.combining.append",
     "loader": "fastdata.loading",
+    "merge": "fastdata.converters.combining.merge",
     "open": "fastdata.dataset",
     "pack": "fastdata.converters.packing.driver",
     "profile": "fastdata.profiling.profiler",
+    "subset": "fastdata.converters.combining.subset",
     "tune_workers": "fastdata.tuning.tuner",
 }
 
@@ -40,14 +43,20 @@ __all__ = [
     "ProfileReport",
     "Schema",
     "TuningResult",
+    "append",
     "loader",
+    "merge",
     "open",
     "pack",
     "profile",
+    "subset",
     "tune_workers",
 ]
 
 if TYPE_CHECKING:
+    from fastdata.converters.combining.append import append
+    from fastdata.converters.combining.merge import merge
+    from fastdata.converters.combining.subset import subset
     from fastdata.converters.packing.driver import pack
     from fastdata.converters.packing.report import PackReport
     from fastdata.dataset import Dataset, open

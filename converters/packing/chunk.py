@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.encode import encode_jpeg, encode_png
+from fastdata.codecs.encode import decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import (
     Decoded,
     check_pixels,
@@ -92,7 +92,7 @@ def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tu
             value = value.read_bytes()
         elif isinstance(value, FileSpan):
             value = value.read()
-        total += len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
+        total += _stored_bytes(value)
         image, placements[name] = place_image(value, field, options)
         values.append(image)
     _check_masks(values, schema)
@@ -103,6 +103,12 @@ def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tu
                 values[at] = place_boxes(values[at], placement)
     sample.key.encode()  # UnicodeEncodeError, a ValueError, where it is no text
     return Record(sample.key, tuple(values)), total
+
+
+def _stored_bytes(value: Any) -> int:
+    if isinstance(value, EncodedImage):
+        return len(value.data)
+    return len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
 
 
 def _check_masks(values: Sequence[Any], schema: Schema) -> None:
@@ -123,8 +129,9 @@ def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> Encod
 
     Parameters
     ----------
-    value : bytes, numpy.ndarray, torch.Tensor or PIL.Image.Image
-        An image file, or pixels: uint8, H x W, H x W x C or C x H x W.
+    value : bytes, numpy.ndarray, torch.Tensor, PIL.Image.Image or EncodedImage
+        An image file; or pixels: uint8, H x W, H x W x C or C x H x W; or an image as
+        it lies in a shard, which codec ``keep`` takes over.
     """
     return place_image(value, field, options)[0]
 
@@ -133,6 +140,11 @@ def place_image(
     value: Any, field: ImageField, options: EncodeOptions
 ) -> tuple[EncodedImage, Placement]:
     """Bring one image into the form in which it is stored, and tell where its pixels went."""
+    if isinstance(value, EncodedImage):
+        if options.codec == "keep":
+            size = value.height, value.width
+            return value, Placement(size, 1, size)
+        value = _unpacked(value, field)
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(value)
         header = read_jpeg_header(data) if is_jpeg(data) else None
@@ -157,6 +169,15 @@ def place_image(
         decoded = Decoded(pixels, pixels.shape[:2])
     pixels, placement = _resized(decoded, field, options)
     return _encode(pixels, field, options), placement
+
+
+def _unpacked(image: EncodedImage, field: ImageField) -> Any:
+    """Return a stored image as a file that is upright, or as upright pixels."""
+    codec = CODECS[image.codec]
+    if codec in ("jpeg", "png"):
+        return image.data
+    shape = image.height, image.width, field.channels
+    return decode_stored(memoryview(image.data), codec, shape, mask=field.mask)
 
 
 def _target(height: int, width: int, options: EncodeOptions) -> tuple[int, int]:

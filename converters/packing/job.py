@@ -25,14 +25,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import errno
-import fcntl
 import io
 import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,12 +37,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fastdata.errors import DestinationExistsError, DestinationLockedError, JobChangedError
+from fastdata.errors import DestinationExistsError, JobChangedError
 from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
 from fastdata.formats.spool import Spool, sync_directory
 
 from ..base import Reject
+from .lock import DirectoryLock
 
 __all__ = ["Job", "State", "read_rejects", "rejects_path"]
 
@@ -55,10 +53,6 @@ _OURS = re.compile(
     r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|chunks|shard-\d{5}|shards|replaced"
 )
 """Names in the directory; whatever else somebody put there is left alone."""
-
-_held: set[str] = set()
-"""Real paths of the directories that threads of this process have locked."""
-_held_guard = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -118,8 +112,7 @@ class Job:
         self.shards = self.directory / "shards"
         self._rejects: Spool | None = None
         self.state = State()
-        self._held_as = ""
-        self._descriptor, self._held_as = _lock(self.directory)
+        self._lock = DirectoryLock(self.directory)
 
     # -- starting -------------------------------------------------------------------
 
@@ -309,7 +302,7 @@ class Job:
         try:
             if self._rejects is not None:
                 self._rejects.close()
-            if self._descriptor >= 0 and not (self.directory / "job.json").exists():
+            if self._lock.held and not (self.directory / "job.json").exists():
                 # Finished, or never begun.  While we hold the lock nobody else
                 # can be in here, but they may be waiting to: the lock goes last.
                 with contextlib.suppress(OSError):
@@ -317,11 +310,7 @@ class Job:
                     os.unlink(self.directory / "lock")
                     os.rmdir(self.directory)
         finally:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
-                with _held_guard:
-                    _held.discard(self._held_as)
+            self._lock.release()
 
     def _read(self, name: str) -> Any:
         try:
@@ -403,63 +392,3 @@ def _schema_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[s
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _lock(directory: Path) -> tuple[int, str]:
-    """Lock a directory, made if missing, for this process.
-
-    A POSIX record lock rather than ``flock``: worker processes do not inherit
-    it, so that the kernel drops it the moment the packer dies.  It does not
-    keep out threads of the same process, and would be lost were they to open
-    and close the file; `_held` keeps them out.
-
-    Returns
-    -------
-    (int, str)
-        The open lock file, and the directory's entry in `_held`.
-    """
-    real = os.path.realpath(directory)
-    with _held_guard:
-        if real in _held:
-            raise DestinationLockedError(
-                f"{directory}: another thread of this process is packing there. Wait for it, or "
-                "choose another destination."
-            )
-        _held.add(real)
-    try:
-        while True:
-            try:
-                directory.mkdir(parents=True, exist_ok=True)
-            except FileExistsError:
-                if directory.exists() and not directory.is_dir():
-                    raise
-                continue  # it was there, and is gone again
-            path = directory / "lock"
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            except FileNotFoundError:
-                continue  # a packer that just finished removed the directory
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                current = os.stat(path).st_ino == os.fstat(descriptor).st_ino
-            except FileNotFoundError:
-                current = False
-            except OSError as error:
-                holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
-                os.close(descriptor)
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise  # e.g. a network file system without locks
-                raise DestinationLockedError(
-                    f"{directory}: another process ({holder or 'just started'}) is packing "
-                    "there. Wait for it, or choose another destination."
-                ) from None
-            if current:
-                with contextlib.suppress(OSError):  # a full disk: it only says who we are
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
-                return descriptor, real
-            os.close(descriptor)  # the file was removed while we waited for it
-    except BaseException:
-        with _held_guard:
-            _held.discard(real)
-        raise

@@ -12,7 +12,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,12 @@ class Packer:
         if isinstance(self.source, IndexedSource) and self.options.shuffle:
             generator = np.random.Generator(np.random.PCG64(self.options.seed))
             self.order = generator.permutation(self.source.num_samples)
+
+    def _packed_with(self) -> Mapping[str, Any]:
+        """Return the options that the dataset tells it was packed with."""
+        if self.options.encode.codec == "keep" and self.source.packed_with is not None:
+            return self.source.packed_with
+        return self.options.to_json()
 
     def _is_published(self) -> bool:
         """Tell whether an earlier run got as far as giving the dataset its name."""
@@ -270,7 +276,7 @@ class Packer:
         if writer.num_samples and not (state.sealing and target.exists()):
             state.sealing = True
             self._commit()
-            writer.seal(target, self.options.to_json())
+            writer.seal(target, self._packed_with())
         writer.close()
         if writer.num_samples:
             reader = ShardReader(target)
@@ -302,7 +308,7 @@ class Packer:
             readers = [ShardReader(self.job.shards / shard.file) for shard in state.sealed]
             schema: Schema = self.source.schema
             state.digest = content_digest(schema, [reader.column for reader in readers])
-            manifest = Manifest(schema, state.digest, tuple(state.sealed), self.options.to_json())
+            manifest = Manifest(schema, state.digest, tuple(state.sealed), self._packed_with())
             manifest.write(self.job.shards)
         self.job.commit()
 

@@ -9,6 +9,10 @@
 ``info.py``     ``fastdata info``
 ``verify.py``   ``fastdata verify``
 ``export.py``   ``fastdata export``
+``merge.py``    ``fastdata merge``
+``subset.py``   ``fastdata subset``
+``append.py``   ``fastdata append``
+``copying.py``  what these three share: options of a dataset that is copied
 ``tune.py``     ``fastdata tune-workers``
 ``profile.py``  ``fastdata profile``
 ``target.py``   what is measured: dataset or script, transforms, step
@@ -24,12 +28,15 @@ from __future__ import annotations
 import click
 
 from fastdata import __version__
+from fastdata.cli.append import append_command
 from fastdata.cli.export import export_command
 from fastdata.cli.formats import formats_command
 from fastdata.cli.info import info_command
+from fastdata.cli.merge import merge_command
 from fastdata.cli.pack import pack_command
 from fastdata.cli.profile import profile_command
 from fastdata.cli.shell import Shell
+from fastdata.cli.subset import subset_command
 from fastdata.cli.tune import tune_command
 from fastdata.cli.verify import verify_command
 
@@ -44,6 +51,9 @@ __all__ = ["main"]
         "info": info_command,
         "verify": verify_command,
         "export": export_command,
+        "merge": merge_command,
+        "subset": subset_command,
+        "append": append_command,
         "tune-workers": tune_command,
         "profile": profile_command,
     },

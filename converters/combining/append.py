@@ -1,0 +1,257 @@
+"""`append`: more samples for a dataset that is there.
+
+What is new is packed beside the dataset, in ``train.lmdb.append``, and then becomes a part of
+it at once:
+
+* to a folder of shards, new shards are added and the manifest is replaced; what is there
+  is neither read nor copied;
+* a single file is written anew with both, and replaced.
+
+``append.json`` there says from which content to which other; so a run that was killed goes on
+where it was, and adds nothing twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from fastdata.codecs.image import MAX_PIXELS
+from fastdata.dataset import Dataset
+from fastdata.dataset import open as open_dataset
+from fastdata.errors import JobChangedError, full_disk_explained
+from fastdata.formats.digest import content_digest
+from fastdata.formats.manifest import Manifest
+from fastdata.formats.spool import sync_directory
+
+from ..base import FieldSpec
+from ..finding import find_source
+from ..packing.driver import pack
+from ..packing.job import rejects_path
+from ..packing.lock import DirectoryLock
+from ..packing.report import PackReport
+from .fitted import fitted
+from .merge import merge
+
+__all__ = ["append"]
+
+_ENCODING = ("size", "resize", "enlarge", "filter", "codec", "quality", "channels", "dct_margin")
+_MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
+_STATE = "append.json"
+
+
+def append(
+    dataset: str | os.PathLike[str],
+    source: Any,
+    *,
+    num_workers: int | None = None,
+    on_error: Literal["report", "stop"] = "report",
+    limit: int | None = None,
+    format: str | None = None,
+    fields: FieldSpec | None = None,
+    source_options: Mapping[str, Any] | None = None,
+    max_pixels: int = MAX_PIXELS,
+    progress: bool | None = None,
+) -> PackReport:
+    """Add samples to a packed dataset.
+
+    They are resized and encoded as the dataset was (its size, codec, quality, ...); another
+    dataset of fastdata's is copied as it is.
+
+    Parameters
+    ----------
+    dataset : path-like
+        A shard or a folder of shards.
+    source : path, pattern, iterable or torch Dataset
+        Anything that `fastdata.pack` takes, of the same fields.  Classes are matched by
+        their names: they may be fewer than the dataset's, or in another order, but none may
+        be new.
+    num_workers, on_error, limit, format, fields, source_options, max_pixels, progress
+        As in `fastdata.pack`.
+
+    Returns
+    -------
+    PackReport
+        Of what was added; `path` and `digest` are the dataset's.
+
+    Raises
+    ------
+    SourceError
+        If the source has other fields, or classes that the dataset has not.
+    JobChangedError
+        If an unfinished append was of something else.
+    OptionError, DestinationLockedError, RejectedError, DiskFullError, ...
+        As in `fastdata.pack`.
+
+    Notes
+    -----
+    Interrupted in any way, the same call continues where it was; whoever opens the dataset
+    meanwhile sees it without the new samples, or with all of them.  To a single file each
+    append copies all of it: a dataset that grows is better a folder of shards.
+
+    Examples
+    --------
+    >>> fastdata.append("train.lmdb", "./more_images")        # doctest: +SKIP
+    """
+    path = Path(os.path.abspath(dataset))
+    workplace = path.with_name(path.name + ".append")
+    with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
+        current = open_dataset(path)
+        lock = DirectoryLock(workplace)
+        stack.callback(_tidy, workplace, lock)
+        state = _State.read(workplace)
+        if state is not None and current.digest not in (state.before, state.after):
+            raise JobChangedError(
+                f"{workplace} is an unfinished append to {path} as it was before: its content has "
+                "changed since. Remove that folder to give up what was to be added."
+            )
+        if state is None:
+            how = _packed_with(current)
+            found = find_source(
+                source,
+                format=format,
+                channels=how.get("channels", 3),
+                fields=fields,
+                options=source_options,
+            )
+            report = pack(
+                fitted(found, current.schema),
+                workplace / f"new{path.suffix}",
+                container="hdf5" if current.paths[-1].suffix in (".h5", ".hdf5") else "lmdb",
+                # Shards like those that are there.
+                shard_size=max(map(len, current.shards)) if path.is_dir() else None,
+                num_workers=num_workers,
+                on_error=on_error,
+                limit=limit,
+                max_pixels=max_pixels,
+                # Without a state nobody can say of what a part is that is there.
+                overwrite=True,
+                progress=progress,
+                **({"codec": "keep"} if found.name == "fastdata" else how),
+            )
+            state = _State.of(current, report)
+            state.write(workplace)
+        if current.digest == state.before:
+            if path.is_dir():
+                _add_shards(path, current, workplace / f"new{path.suffix}", state)
+            else:
+                parts = [path, workplace / f"new{path.suffix}"]
+                merge(parts, path, overwrite=True, progress=progress)
+        rejects = _publish_rejects(workplace / f"new{path.suffix}", path)
+        _clear(workplace)
+    return PackReport(path=Path(dataset), digest=state.after, rejects_path=rejects, **state.report)
+
+
+def _packed_with(dataset: Dataset) -> dict[str, Any]:
+    """Return how the images of a dataset were resized and encoded, as options of `pack`."""
+    options = next(iter(dataset.shards)).header.options
+    how = {name: options[name] for name in _ENCODING if name in options}
+    if isinstance(how.get("size"), list):
+        how["size"] = tuple(how["size"])
+    return how
+
+
+# -- what is where, if this is killed -----------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _State:
+    """From which content to which, and what was added; written once that is packed."""
+
+    before: str
+    after: str
+    report: dict[str, Any]
+
+    @classmethod
+    def of(cls, current: Dataset, report: PackReport) -> _State:
+        added = open_dataset(report.path)
+        readers = [*current.shards, *added.shards]
+        after = content_digest(current.schema, [reader.column for reader in readers])
+        kept = {
+            field.name: getattr(report, field.name)
+            for field in dataclasses.fields(report)
+            if field.name not in ("path", "digest", "rejects_path")
+        }
+        return cls(current.digest, after, kept)
+
+    @classmethod
+    def read(cls, workplace: Path) -> _State | None:
+        try:
+            return cls(**json.loads((workplace / _STATE).read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def write(self, workplace: Path) -> None:
+        scratch = workplace / f"{_STATE}.new"
+        with open(scratch, "wb") as file:
+            file.write(json.dumps(dataclasses.asdict(self)).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, workplace / _STATE)
+        sync_directory(workplace)
+
+
+def _add_shards(path: Path, current: Dataset, added: Path, state: _State) -> None:
+    """Give new shards names in the dataset's folder, then replace its manifest."""
+    manifest = Manifest.read(path)
+    entries = list(manifest.shards)
+    for new in Manifest.read(added).shards:
+        number = len(entries)
+        while True:
+            name = f"shard-{number:05}{Path(new.file).suffix}"
+            if name not in {entry.file for entry in entries}:
+                break
+            number += 1
+        # A link: what is killed here leaves the new part whole, to be added again.
+        (path / name).unlink(missing_ok=True)
+        _link(added / new.file, path / name)
+        entries.append(dataclasses.replace(new, file=name))
+    sync_directory(path)
+    Manifest(manifest.schema, state.after, tuple(entries), manifest.options).write(path)
+    sync_directory(path)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
+def _publish_rejects(added: Path, path: Path) -> Path | None:
+    """Put the list of what was left out beside the dataset."""
+    target = path.with_name(f"{path.name}.append.rejects.csv")
+    target.unlink(missing_ok=True)
+    if not rejects_path(added).exists():
+        return None
+    os.replace(rejects_path(added), target)
+    return target
+
+
+def _clear(workplace: Path) -> None:
+    # The state goes last: without it, what is left would be taken for a new part.
+    for entry in os.scandir(workplace):
+        if entry.name in ("lock", _STATE):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+    (workplace / _STATE).unlink()
+
+
+def _tidy(workplace: Path, lock: DirectoryLock) -> None:
+    """Remove the folder if nothing is in it but the lock, and let others in."""
+    try:
+        if [entry.name for entry in os.scandir(workplace)] == ["lock"]:
+            with contextlib.suppress(OSError):
+                os.unlink(workplace / "lock")
+                os.rmdir(workplace)
+    finally:
+        lock.release()

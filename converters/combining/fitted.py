@@ -1,0 +1,138 @@
+"""A source whose samples fit a dataset that is there: classes get the numbers they have there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import SourceError
+from fastdata.schema import ScalarField, Schema
+
+from ..base import Deferred, Reject, Sample, Source
+
+__all__ = ["fitted"]
+
+
+def fitted(source: Source, schema: Schema) -> Source:
+    """Return a source with this schema.
+
+    Raises
+    ------
+    SourceError
+        If its fields are others, or it has classes that the schema has not.
+    """
+    if source.schema == schema:
+        return source
+    tables: dict[int, np.ndarray[Any, Any]] = {}
+    if list(source.schema) != list(schema):
+        raise SourceError(
+            f"the source has the fields {list(source.schema)}, the dataset {list(schema)}: only "
+            "samples of the same fields can be added"
+        )
+    for place, (name, wanted) in enumerate(schema.items()):
+        found = source.schema[name]
+        if found == wanted:
+            continue
+        table = _renumbering(name, found, wanted)
+        if table is not None:
+            tables[place] = table
+    return _Fitted(source, schema, tables)
+
+
+def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | None:
+    """Return the number in the dataset of each class of the source; None where it has no names."""
+    scalars = isinstance(found, ScalarField) and isinstance(wanted, ScalarField)
+    if not scalars or found.dtype != wanted.dtype:
+        raise SourceError(
+            f"field {name!r} is {found!r} in the source and {wanted!r} in the dataset: only "
+            "samples of the same fields can be added"
+        )
+    if found.classes is None:
+        return None  # numbers without names are taken for the dataset's
+    if wanted.classes is None:
+        raise SourceError(f"field {name!r} has class names in the source and none in the dataset")
+    new = [repr(c) for c in found.classes if c not in wanted.classes]
+    if new:
+        raise SourceError(
+            f"field {name!r}: the dataset has no class {', '.join(new[:10])}"
+            f"{' ...' * (len(new) > 10)}. Its classes are fixed; pack all images anew to have more."
+        )
+    return np.array([wanted.classes.index(c) for c in found.classes], np.int64)
+
+
+class _Fitted(Source):
+    """Samples of another source, with classes numbered anew."""
+
+    name = "fitted"
+
+    def __init__(
+        self, location: Source, schema: Schema, tables: Mapping[int, np.ndarray[Any, Any]]
+    ) -> None:
+        self._source = location
+        self._tables = dict(tables)
+        self.name = location.name  # type: ignore[misc]
+        self.schema = schema
+        self.num_samples = location.num_samples
+        self.notes = location.notes
+        self.given = location.given
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        return False
+
+    def __iter__(self) -> Iterator[Sample | Reject]:
+        return map(self._fit, self._source)
+
+    def start_at(self, start: int) -> Iterator[Sample | Reject]:
+        return map(self._fit, self._source.start_at(start))
+
+    def _fit(self, sample: Sample | Reject) -> Sample | Reject:
+        if isinstance(sample, Reject) or not self._tables:
+            return sample
+        if isinstance(sample.values, Deferred):
+            return Sample(sample.key, Renumbered(sample.values, self._tables))
+        try:
+            return Sample(sample.key, _renumbered(sample.values, self._tables))
+        except ValueError as error:
+            return Reject(sample.key, str(error))
+
+    def count(self) -> int | None:
+        return self._source.count()
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return self._source.fingerprints(limit)
+
+    def fingerprint_key(self, index: int) -> str:
+        return self._source.fingerprint_key(index)
+
+    def key_at(self, index: int) -> str:
+        return self._source.key_at(index)
+
+    @property
+    def worker_setup(self) -> Callable[[], None] | None:
+        return self._source.worker_setup
+
+
+class Renumbered(Deferred):
+    """A sample that the worker reads, and whose classes it then numbers anew."""
+
+    def __init__(self, values: Deferred, tables: Mapping[int, np.ndarray[Any, Any]]) -> None:
+        self.values, self.tables = values, tables
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the values and number their classes anew."""
+        return _renumbered(self.values.load(), self.tables)
+
+
+def _renumbered(
+    values: tuple[Any, ...], tables: Mapping[int, np.ndarray[Any, Any]]
+) -> tuple[Any, ...]:
+    changed = list(values)
+    for place, table in tables.items():
+        number = int(changed[place])
+        if not 0 <= number < len(table):
+            raise ValueError(f"class {number} of {len(table)}")
+        changed[place] = table[number]
+    return tuple(changed)

@@ -1,0 +1,219 @@
+"""`subset`: a part of a dataset, by class, by values of fields, by place or at random."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from fastdata.dataset import Dataset
+from fastdata.dataset import open as open_dataset
+from fastdata.errors import OptionError
+from fastdata.schema import ImageField, ScalarField, StringField
+
+from ..packing.options import Container
+from ..packing.report import PackReport
+from .merge import copy_dataset
+
+__all__ = ["chosen_indices", "subset"]
+
+Values: TypeAlias = "str | int | float | bool | Sequence[str | int | float | bool]"
+
+
+def subset(
+    dataset: Dataset | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    destination: str | os.PathLike[str],
+    *,
+    classes: Sequence[str | int] | None = None,
+    where: Mapping[str, Values] | None = None,
+    indices: Sequence[int] | np.ndarray[Any, Any] | None = None,
+    fraction: float | None = None,
+    seed: int = 0,
+    invert: bool = False,
+    container: Container | None = None,
+    shards: int = 1,
+    shard_size: int | str | None = None,
+    shuffle: bool = False,
+    on_error: Literal["report", "stop"] = "stop",
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> PackReport:
+    """Copy a part of a dataset into a new one.
+
+    Images keep their bytes, and classes their numbers.  Conditions add up: a sample
+    must meet all that are given.
+
+    Parameters
+    ----------
+    dataset : Dataset or path-like
+    destination : path-like
+    classes : sequence of str or int, optional
+        Names, or numbers, of the classes of the label that are taken.
+    where : mapping of str to value or values, optional
+        Fields (numbers, class names or text) and the values of them that are taken:
+        ``where={"split": "train"}``.
+    indices : sequence of int, optional
+        Places of samples; those of the result come in this order.
+    fraction : float, optional
+        Of the samples that the others leave, so many are drawn: rounded, at least one;
+        their order stays.
+    seed : int
+        Of that draw (NumPy's PCG64), and of `shuffle`.
+    invert : bool
+        Take all samples but these: ``fraction=0.9`` and the same with ``invert=True`` cut a
+        dataset in two.
+    container, shards, shard_size, shuffle, overwrite, progress
+        As in `fastdata.pack`.
+    on_error : {"stop", "report"}
+        What a damaged sample does: end it, or be left out and listed.
+
+    Returns
+    -------
+    PackReport
+
+    Raises
+    ------
+    OptionError
+        If there is no such class, field or sample, or nothing is left.
+    DatasetNotFoundError, ShardCorruptError, DestinationExistsError, DiskFullError, RejectedError
+        As in `fastdata.pack` and `fastdata.open`.
+
+    Notes
+    -----
+    Without a copy: ``fastdata.open(path)[indices]`` shows a part of a dataset, to a loader
+    too.
+
+    Examples
+    --------
+    >>> fastdata.subset("train.lmdb", "cats.lmdb", classes=["cat"])      # doctest: +SKIP
+    >>> fastdata.subset("all.lmdb", "val.lmdb", fraction=0.1)            # doctest: +SKIP
+    """
+    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    chosen = chosen_indices(
+        opened,
+        classes=classes,
+        where=where,
+        indices=indices,
+        fraction=fraction,
+        seed=seed,
+        invert=invert,
+    )
+    return copy_dataset(
+        opened[chosen],
+        destination,
+        container=container,
+        shards=shards,
+        shard_size=shard_size,
+        shuffle=shuffle,
+        seed=seed,
+        on_error=on_error,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def chosen_indices(
+    dataset: Dataset,
+    *,
+    classes: Sequence[str | int] | None = None,
+    where: Mapping[str, Values] | None = None,
+    indices: Sequence[int] | np.ndarray[Any, Any] | None = None,
+    fraction: float | None = None,
+    seed: int = 0,
+    invert: bool = False,
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the places of the samples that `subset` takes; see there."""
+    if classes is None and not where and indices is None and fraction is None:
+        raise OptionError("say which samples: by classes, where, indices or fraction")
+    conditions = dict(where or {})
+    if classes is not None:
+        label = _label_of(dataset)
+        if label in conditions:
+            raise OptionError(f"where={label!r} and classes are the same question; give one")
+        conditions[label] = tuple(classes)
+    taken = np.arange(len(dataset)) if indices is None else _checked(dataset, indices)
+    for name, values in conditions.items():
+        taken = taken[np.isin(_column(dataset, name, taken), _wanted(dataset, name, values))]
+    if fraction is not None:
+        taken = _drawn(taken, fraction, seed)
+    if invert:
+        taken = np.setdiff1d(np.arange(len(dataset)), taken)
+    if len(taken) == 0:
+        raise OptionError(f"none of the {len(dataset):,} samples is like that: nothing to take")
+    return taken
+
+
+def _label_of(dataset: Dataset) -> str:
+    """Return the field whose values are the classes: the first with class names, or `label`."""
+    scalars = {n: f for n, f in dataset.schema.items() if isinstance(f, ScalarField)}
+    named = [name for name, field in scalars.items() if field.classes is not None]
+    for name in ("label", *named):
+        if name in scalars:
+            return name
+    raise OptionError(
+        f"classes: the dataset has no label, only {', '.join(dataset.schema)}; use where="
+    )
+
+
+def _checked(
+    dataset: Dataset, indices: Sequence[int] | np.ndarray[Any, Any]
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    places: np.ndarray[Any, Any] = np.asarray(indices)
+    if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
+        raise OptionError("indices is not a list of whole numbers")
+    wrong = places[(places < -len(dataset)) | (places >= len(dataset))]
+    if wrong.size:
+        raise OptionError(f"index {wrong[0]} for a dataset of {len(dataset):,} samples")
+    places = places.astype(np.int64)
+    places = np.where(places < 0, places + len(dataset), places)
+    if len(np.unique(places)) < len(places):
+        raise OptionError("indices has a sample twice")
+    return places
+
+
+def _column(
+    dataset: Dataset, name: str, places: np.ndarray[Any, np.dtype[np.int64]]
+) -> np.ndarray[Any, Any]:
+    field = dataset.schema.get(name)
+    if field is None:
+        raise OptionError(f"where: there is no field {name!r}; fields are {list(dataset.schema)}")
+    if isinstance(field, ImageField) or not isinstance(field, (ScalarField, StringField)):
+        raise OptionError(f"where: {name!r} is neither a number nor text")
+    return np.asarray(dataset.gather(name, places))
+
+
+def _wanted(dataset: Dataset, name: str, values: Values) -> np.ndarray[Any, Any]:
+    """Return the values as they stand in the column: numbers for class names."""
+    field = dataset.schema[name]
+    given = values if isinstance(values, (list, tuple, set)) else [values]
+    if isinstance(field, StringField):
+        return np.array([str(value) for value in given])
+    assert isinstance(field, ScalarField)
+    return np.array([_number(name, field, value) for value in given])
+
+
+def _number(name: str, field: ScalarField, value: Any) -> Any:
+    if field.classes is not None and isinstance(value, str) and value in field.classes:
+        return field.classes.index(value)
+    try:
+        number = float(value) if "float" in field.dtype else int(value)
+    except (TypeError, ValueError) as error:
+        known = f"; classes are {', '.join(field.classes[:20])}" if field.classes else ""
+        raise OptionError(f"{name}={value!r} is no value of this field{known}") from error
+    if field.classes is not None and not 0 <= number < len(field.classes):
+        raise OptionError(f"{name}={value!r}: there are {len(field.classes)} classes, from 0 on")
+    return number
+
+
+def _drawn(
+    taken: np.ndarray[Any, np.dtype[np.int64]], fraction: float, seed: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    if not 0 < fraction <= 1:
+        raise OptionError(f"fraction={fraction!r} is not above 0 and at most 1")
+    count = min(len(taken), max(1, round(fraction * len(taken))))
+    generator = np.random.Generator(np.random.PCG64(seed))
+    places = np.sort(generator.permutation(len(taken))[:count])
+    drawn: np.ndarray[Any, np.dtype[np.int64]] = taken[places]
+    return drawn

@@ -1,0 +1,113 @@
+"""fastdata's own datasets as a source: to merge, cut, convert and resize them.
+
+Images keep the bytes that they have where ``codec="keep"`` is asked for, pixels too;
+otherwise they are packed again like any other.  Datasets that are already open are
+taken as they are shown: a part of one, or several as one.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.dataset import Dataset
+from fastdata.dataset import open as open_dataset
+from fastdata.errors import FastdataError, OptionError
+from fastdata.formats.layout import CODECS
+from fastdata.formats.manifest import MANIFEST
+from fastdata.formats.reader import ShardReader
+from fastdata.formats.writer import EncodedImage
+from fastdata.schema import ImageField
+
+from .base import Deferred, FieldSpec, IndexedSource, Sample
+from .reading.locations import files_at, first_bytes
+from .reading.shared import new_token, register, shared, unregister
+
+__all__ = ["PackedSource"]
+
+
+class PackedSource(IndexedSource):
+    """A dataset of fastdata's: a shard, a folder of shards, a pattern, or an open one."""
+
+    name = "fastdata"
+    summary = "fastdata's own shards, and folders of them"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        if isinstance(location, Dataset):
+            return True
+        if not isinstance(location, (str, os.PathLike)):
+            return False
+        if Path(location).is_dir():
+            return b'"fastdata"' in first_bytes(Path(location) / MANIFEST, 64)
+        return any(_is_shard(path) for path in files_at(location)[:1])
+
+    def __init__(
+        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+    ) -> None:
+        if fields:
+            raise OptionError("a packed dataset has the fields it has; fields= cannot change them")
+        self.dataset = location if isinstance(location, Dataset) else open_dataset(location)
+        self.notes = []
+        self.schema = self.dataset.schema
+        self.num_samples = len(self.dataset)
+        first = next(iter(self.dataset.shards), None)
+        self.packed_with = None if first is None else first.header.options
+        self._token = new_token()
+        weakref.finalize(self, unregister, self._token)
+
+    def __getitem__(self, index: int) -> Sample:
+        return Sample(self.key_at(index), StoredSample(self._token, index))
+
+    def key_at(self, index: int) -> str:
+        key: str = self.dataset.keys[index]
+        return key
+
+    @property
+    def worker_setup(self) -> Callable[[], None]:
+        return partial(register, self._token, self.dataset)
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return np.array([int(self.dataset.digest[:16], 16)], np.uint64)
+
+    def fingerprint_key(self, index: int) -> str:
+        return str(self.dataset.paths[0])
+
+
+class StoredSample(Deferred):
+    """A sample of a dataset that the process has open."""
+
+    def __init__(self, token: str, index: int) -> None:
+        self.token, self.index = token, index
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the sample; images stay encoded."""
+        dataset: Dataset = shared(self.token)
+        reader, row = dataset._shards.locate(dataset._position(self.index))
+        return tuple(_values(reader, row, dataset.schema))
+
+
+def _values(reader: ShardReader, row: int, schema: Any) -> Iterator[Any]:
+    for name, field in schema.items():
+        if isinstance(field, ImageField):
+            height = int(reader.column(f"{name}.height")[row])
+            width = int(reader.column(f"{name}.width")[row])
+            codec = CODECS.index(reader.codec(name, row))
+            checksum = int(reader.column(f"{name}.checksum")[row])
+            yield EncodedImage(bytes(reader.blob(name, row)), codec, height, width, checksum)
+        else:
+            yield reader.value(name, row)
+
+
+def _is_shard(path: Path) -> bool:
+    try:
+        ShardReader(path)
+    except (FastdataError, OSError):
+        return False
+    return True

@@ -1,0 +1,102 @@
+"""A directory that one packer owns.
+
+A POSIX record lock rather than ``flock``: worker processes do not inherit it, so that the
+kernel drops it the moment the packer dies.  It does not keep out threads of the same
+process, and would be lost were they to open and close the file; `_held` keeps them out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+from fastdata.errors import DestinationLockedError
+
+__all__ = ["DirectoryLock"]
+
+_held: set[str] = set()
+"""Real paths of the directories that threads of this process have locked."""
+_held_guard = threading.Lock()
+
+
+class DirectoryLock:
+    """Locks a directory, made if missing, for this process.
+
+    Parameters
+    ----------
+    directory : Path
+
+    Raises
+    ------
+    DestinationLockedError
+        If another process, or another thread of this one, has it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor, self._held_as = _lock(directory)
+
+    @property
+    def held(self) -> bool:
+        """Whether it has not been released yet."""
+        return self._descriptor >= 0
+
+    def release(self) -> None:
+        """Let others in; may be called again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            with _held_guard:
+                _held.discard(self._held_as)
+
+
+def _lock(directory: Path) -> tuple[int, str]:
+    """Return the open lock file, and the directory's entry in `_held`."""
+    real = os.path.realpath(directory)
+    with _held_guard:
+        if real in _held:
+            raise DestinationLockedError(
+                f"{directory}: another thread of this process is packing there. Wait for it, or "
+                "choose another destination."
+            )
+        _held.add(real)
+    try:
+        while True:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except FileExistsError:
+                if directory.exists() and not directory.is_dir():
+                    raise
+                continue  # it was there, and is gone again
+            path = directory / "lock"
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                continue  # a packer that just finished removed the directory
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                current = os.stat(path).st_ino == os.fstat(descriptor).st_ino
+            except FileNotFoundError:
+                current = False
+            except OSError as error:
+                holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+                os.close(descriptor)
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise  # e.g. a network file system without locks
+                raise DestinationLockedError(
+                    f"{directory}: another process ({holder or 'just started'}) is packing "
+                    "there. Wait for it, or choose another destination."
+                ) from None
+            if current:
+                with contextlib.suppress(OSError):  # a full disk: it only says who we are
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+                return descriptor, real
+            os.close(descriptor)  # the file was removed while we waited for it
+    except BaseException:
+        with _held_guard:
+            _held.discard(real)
+        raise

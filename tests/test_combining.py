@@ -1,0 +1,386 @@
+"""Merging, cutting and appending: the same bytes, everything once, whatever kills it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from pack_helpers import digest_of, image_folder, run_child
+from samples import EVERY_KIND, SUFFIXES, make_records, write_shard
+
+import fastdata
+from fastdata.cli import main
+from fastdata.converters.combining import append as append_module
+from fastdata.converters.packing import job, packer
+from fastdata.errors import (
+    DestinationExistsError,
+    FormatError,
+    JobChangedError,
+    OptionError,
+    RejectedError,
+    SourceError,
+)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("images"), 20, classes=("ant", "bee", "cat"))
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path) -> Path:
+    """A dataset of 20 images, 7 ants, 7 bees and 6 cats; not to be changed."""
+    path = images.parent / "whole.lmdb"
+    fastdata.pack(images, path, size=32, codec="jpeg", num_workers=0, progress=False)
+    return path
+
+
+def blobs(path: Path) -> list[bytes]:
+    """Return the stored bytes of all images."""
+    return [
+        bytes(shard.blob("image", k))
+        for shard in fastdata.open(path).shards
+        for k in range(len(shard))
+    ]
+
+
+# -- merge ------------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_dataset_merge_into_the_same_dataset(whole: Path, tmp_path: Path) -> None:
+    fastdata.subset(whole, tmp_path / "a.lmdb", indices=range(8), progress=False)
+    fastdata.subset(whole, tmp_path / "b.h5", indices=range(8, 20), shards=2, progress=False)
+    report = fastdata.merge([tmp_path / "a.lmdb", tmp_path / "b.h5"], tmp_path / "c.h5")
+    assert report.num_samples == 20
+    assert report.digest == digest_of(tmp_path / "c.h5") == fastdata.open(whole).digest
+    assert list(fastdata.open(tmp_path / "c.h5").keys) == list(fastdata.open(whole).keys)
+
+
+@pytest.mark.parametrize("kind", ["lmdb", "hdf5"])
+def test_every_kind_of_field_and_codec_is_copied_as_it_is(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"every{SUFFIXES[kind]}"
+    write_shard(path, make_records(EVERY_KIND, 9), EVERY_KIND)
+    other = "hdf5" if kind == "lmdb" else "lmdb"
+    report = fastdata.merge([path], tmp_path / f"copy{SUFFIXES[other]}")
+    assert report.digest == digest_of(report.path) == fastdata.open(path).digest
+
+
+def test_a_copy_says_how_its_images_were_packed(whole: Path, tmp_path: Path) -> None:
+    fastdata.merge([whole], tmp_path / "a.lmdb", shards=2)
+    before, after = (
+        next(iter(fastdata.open(path).shards)).header.options
+        for path in (whole, tmp_path / "a.lmdb")
+    )
+    assert before == after
+    assert after["codec"] == "jpeg"
+
+
+def test_datasets_of_other_fields_or_classes_do_not_merge(
+    whole: Path, images: Path, tmp_path: Path
+) -> None:
+    fewer = tmp_path / "fewer"
+    shutil.copytree(images, fewer)
+    shutil.rmtree(fewer / "bee")
+    fastdata.pack(fewer, tmp_path / "fewer.lmdb", size=32, num_workers=0, progress=False)
+    with pytest.raises(FormatError, match="must have the same schema"):
+        fastdata.merge([whole, tmp_path / "fewer.lmdb"], tmp_path / "x.lmdb")
+    with pytest.raises(OptionError, match="at least one dataset"):
+        fastdata.merge([], tmp_path / "x.lmdb")
+    assert not (tmp_path / "x.lmdb").exists()
+
+
+def test_a_merge_that_is_killed_goes_on(whole: Path, tmp_path: Path) -> None:
+    def die() -> None:
+        packer.CHUNK_SAMPLES = 4
+        take = packer.Packer._take
+
+        def take_or_die(self: Any, result: Any) -> None:
+            take(self, result)
+            if self.job.state.position >= 8:
+                os._exit(9)
+
+        packer.Packer._take = take_or_die  # type: ignore[method-assign]
+        fastdata.merge([whole], tmp_path / "a.lmdb")
+
+    assert run_child(die) == 9
+    report = fastdata.merge([whole], tmp_path / "a.lmdb")
+    assert report.resumed_at == 8
+    assert digest_of(tmp_path / "a.lmdb") == fastdata.open(whole).digest
+
+
+def test_a_damaged_sample_ends_a_merge_or_is_left_out(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.lmdb"
+    data = bytearray(whole.read_bytes())
+    place = data.index(blobs(whole)[5]) + 40
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(RejectedError, match="checksum"):
+        fastdata.merge([path], tmp_path / "a.lmdb")
+    report = fastdata.merge([path], tmp_path / "b.lmdb", on_error="report")
+    assert (report.num_samples, report.num_rejected) == (19, 1)
+    assert blobs(tmp_path / "b.lmdb") == [b for k, b in enumerate(blobs(whole)) if k != 5]
+
+
+def test_packing_a_packed_dataset_resizes_it(whole: Path, tmp_path: Path) -> None:
+    report = fastdata.pack(whole, tmp_path / "small.h5", size=16, codec="raw", num_workers=2)
+    small = fastdata.open(tmp_path / "small.h5")
+    assert (len(small), report.num_rejected) == (20, 0)
+    assert min(small[0].image.shape[1:]) == 16
+    assert small.classes == ["ant", "bee", "cat"]
+    assert list(small.keys) == list(fastdata.open(whole).keys)
+
+
+# -- subset -----------------------------------------------------------------------------
+
+
+def test_classes_by_name_and_number(whole: Path, tmp_path: Path) -> None:
+    labels = np.asarray(fastdata.open(whole).gather("label", range(20)))
+    report = fastdata.subset(whole, tmp_path / "a.lmdb", classes=["cat", 0])
+    expected = np.flatnonzero(labels != 1)
+    assert report.num_samples == len(expected) == 13
+    assert blobs(tmp_path / "a.lmdb") == [blobs(whole)[k] for k in expected]
+    # Classes keep their numbers.
+    assert fastdata.open(tmp_path / "a.lmdb").classes == ["ant", "bee", "cat"]
+
+
+def test_fields_indices_and_what_is_left(tmp_path: Path) -> None:
+    rows = [
+        {"image": np.full((20, 20, 3), k, np.uint8), "split": "val" if k % 3 else "train", "age": k}
+        for k in range(12)
+    ]
+    fastdata.pack(rows, tmp_path / "a.lmdb", num_workers=0, progress=False)
+
+    def ages(path: Path) -> list[int]:
+        return [sample.age for sample in fastdata.open(path)]
+
+    fastdata.subset(tmp_path / "a.lmdb", tmp_path / "b.lmdb", where={"split": "train"})
+    assert ages(tmp_path / "b.lmdb") == [0, 3, 6, 9]
+    fastdata.subset(
+        tmp_path / "a.lmdb", tmp_path / "c.lmdb", where={"split": "train", "age": [0, 1, 9]}
+    )
+    assert ages(tmp_path / "c.lmdb") == [0, 9]
+    fastdata.subset(tmp_path / "a.lmdb", tmp_path / "d.lmdb", indices=[5, -1, 2])
+    assert ages(tmp_path / "d.lmdb") == [5, 11, 2]
+    fastdata.subset(tmp_path / "a.lmdb", tmp_path / "e.lmdb", indices=[5, -1, 2], invert=True)
+    assert ages(tmp_path / "e.lmdb") == [0, 1, 3, 4, 6, 7, 8, 9, 10]
+
+
+def test_a_fraction_and_its_rest_are_the_whole(whole: Path, tmp_path: Path) -> None:
+    parts = []
+    for name, invert in (("a", False), ("b", True)):
+        path = tmp_path / f"{name}.lmdb"
+        fastdata.subset(whole, path, fraction=0.7, seed=4, invert=invert)
+        parts.append(blobs(path))
+    assert (len(parts[0]), len(parts[1])) == (14, 6)
+    assert sorted(parts[0] + parts[1]) == sorted(blobs(whole))
+    # The order stays, and another seed draws others.
+    assert parts[0] == [blob for blob in blobs(whole) if blob in set(parts[0])]
+    fastdata.subset(whole, tmp_path / "c.lmdb", fraction=0.7, seed=5)
+    assert blobs(tmp_path / "c.lmdb") != parts[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "say which samples"),
+        ({"classes": ["dog"]}, "label='dog' is no value of this field; classes are ant, bee, cat"),
+        ({"classes": [3]}, "there are 3 classes, from 0 on"),
+        ({"where": {"split": "x"}}, "there is no field 'split'"),
+        ({"where": {"image": 1}}, "neither a number nor text"),
+        ({"where": {"label": 1}, "classes": [1]}, "the same question"),
+        ({"indices": [20]}, "index 20 for a dataset of 20 samples"),
+        ({"indices": [1, 1]}, "a sample twice"),
+        ({"indices": [0.5]}, "whole numbers"),
+        ({"fraction": 0}, "not above 0 and at most 1"),
+        ({"fraction": 1, "invert": True}, "nothing to take"),
+    ],
+)
+def test_what_cannot_be_chosen_is_said(
+    whole: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        fastdata.subset(whole, tmp_path / "x.lmdb", **options)
+    assert os.listdir(tmp_path) == []
+
+
+# -- append -----------------------------------------------------------------------------
+
+
+def part(images: Path, target: Path, names: Callable[[str], bool]) -> Path:
+    """Copy some of the images."""
+    for file in sorted(images.rglob("*.jpg")):
+        if names(file.name):
+            (target / file.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, target / file.parent.name)
+    return target
+
+
+def pack_part(images: Path, path: Path, **options: Any) -> Path:
+    """Pack the first 12 images as `whole` was packed."""
+    first = part(images, path.with_name("first"), lambda name: name < "00012")
+    fastdata.pack(first, path, size=32, codec="jpeg", num_workers=0, progress=False, **options)
+    return path
+
+
+@pytest.mark.parametrize(("name", "options"), [("a.lmdb", {}), ("a.h5", {}), ("a", {"shards": 3})])
+def test_images_are_added_as_the_others_were_packed(
+    whole: Path, images: Path, tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    path = pack_part(images, tmp_path / name, **options)
+    before = blobs(path)
+    more = part(images, tmp_path / "more", lambda name: name >= "00012")
+    report = fastdata.append(path, more, num_workers=0)
+    assert (report.num_samples, report.path) == (8, path)
+    assert report.digest == digest_of(path)
+    assert blobs(path)[:12] == before
+    assert sorted(blobs(path)) == sorted(blobs(whole))
+    assert sorted(os.listdir(tmp_path)) == sorted(["first", "more", name])
+    if options:  # shards like those that are there
+        assert [len(shard) for shard in fastdata.open(path).shards] == [4, 4, 4, 4, 4]
+
+
+def test_fewer_classes_are_matched_by_name_and_new_ones_refused(
+    images: Path, tmp_path: Path
+) -> None:
+    path = pack_part(images, tmp_path / "a.lmdb")
+    cats = part(images / "cat", tmp_path / "cats", lambda name: True)
+    assert fastdata.append(path, cats, num_workers=0).num_samples == 6
+    assert [sample.label for sample in fastdata.open(path)][12:] == [2] * 6
+    before = fastdata.open(path).digest
+    (tmp_path / "cats" / "cat").rename(tmp_path / "cats" / "dog")
+    with pytest.raises(SourceError, match="the dataset has no class 'dog'"):
+        fastdata.append(path, cats, num_workers=0)
+    with pytest.raises(SourceError, match="only samples of the same fields"):
+        fastdata.append(path, [np.zeros((9, 9, 3), np.uint8)], num_workers=0)
+    assert fastdata.open(path).digest == before
+    assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "cats", "first"]
+
+
+def test_a_dataset_is_appended_byte_for_byte(whole: Path, images: Path, tmp_path: Path) -> None:
+    path = pack_part(images, tmp_path / "a.lmdb")
+    before = blobs(path)
+    fastdata.append(path, whole)
+    assert blobs(path) == before + blobs(whole)
+    fastdata.append(path, whole)
+    assert len(fastdata.open(path)) == 52
+
+
+def test_what_is_rejected_is_listed_beside_the_dataset(images: Path, tmp_path: Path) -> None:
+    path = pack_part(images, tmp_path / "a.lmdb")
+    more = part(images, tmp_path / "more", lambda name: name >= "00018")
+    (more / "ant").mkdir(exist_ok=True)
+    (more / "ant" / "bad.jpg").write_bytes(b"no image")
+    report = fastdata.append(path, more, num_workers=0)
+    assert (report.num_samples, report.num_rejected) == (2, 1)
+    assert report.rejects_path == tmp_path / "a.lmdb.append.rejects.csv"
+    assert report.rejects[0].key == "ant/bad.jpg"
+
+
+_STEPS = [
+    (packer.Packer, "_seal"),
+    (append_module._State, "write"),
+    (append_module, "_add_shards"),
+    (append_module, "_link"),
+    (append_module, "sync_directory"),
+    (append_module.Manifest, "write"),
+    (append_module, "merge"),
+    (append_module, "_publish_rejects"),
+    (append_module, "_clear"),
+    (job.Job, "publish"),
+]
+
+
+@pytest.mark.parametrize("folder", [False, True], ids=["file", "folder"])
+def test_killed_at_any_step_everything_is_added_once(
+    images: Path, tmp_path: Path, folder: bool
+) -> None:
+    more = part(images, tmp_path / "more", lambda name: name >= "00012")
+    path = pack_part(images, tmp_path / ("a" if folder else "a.lmdb"), shards=2 if folder else 1)
+    saved = tmp_path / "saved"
+    copy = shutil.copytree if folder else shutil.copy2
+    copy(path, saved)
+    fastdata.append(path, more, num_workers=0)
+    expected = digest_of(path)
+
+    def die(owner: Any, name: str, after: bool) -> None:
+        function = getattr(owner, name)
+
+        def last(*args: Any, **kwargs: Any) -> Any:
+            if after:
+                function(*args, **kwargs)
+            os._exit(9)
+
+        setattr(owner, name, last)
+        fastdata.append(path, more, num_workers=0)
+
+    died = 0
+    for owner, name in _STEPS:
+        for after in (False, True):
+            shutil.rmtree(path) if folder else path.unlink()
+            copy(saved, path)
+            killed = run_child(die, owner, name, after) == 9
+            assert len(fastdata.open(path)) in (12, 20)
+            if (name, after) == ("_clear", True):
+                shutil.rmtree(tmp_path / f"{path.name}.append")  # with nothing in it but the lock
+            elif killed:  # else it had done all there is to do
+                fastdata.append(path, more, num_workers=0)
+            died += killed
+            assert digest_of(path) == expected, f"killed {'after' if after else 'before'} {name}"
+            left = {"first", "more", "saved", path.name}
+            assert set(os.listdir(tmp_path)) == left
+    assert died >= 14
+
+
+def test_an_append_to_what_has_changed_since_is_refused(
+    whole: Path, images: Path, tmp_path: Path
+) -> None:
+    path = pack_part(images, tmp_path / "a.lmdb")
+
+    def die() -> None:
+        append_module.merge = lambda *args, **kwargs: os._exit(9)  # type: ignore[assignment]
+        fastdata.append(path, whole)
+
+    assert run_child(die) == 9
+    shutil.copy2(whole, path)
+    with pytest.raises(JobChangedError, match="content has changed since"):
+        fastdata.append(path, whole)
+    assert fastdata.open(path).digest == fastdata.open(whole).digest
+
+
+# -- the commands -----------------------------------------------------------------------
+
+
+def run(*words: str | Path) -> Any:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def test_the_commands_do_what_the_functions_do(whole: Path, tmp_path: Path) -> None:
+    a, b, c = (tmp_path / f"{name}.lmdb" for name in "abc")
+    assert run("subset", whole, a, "--class", "ant", "--class", "1", "-q").exit_code == 0
+    done = run("subset", whole, b, "--class", "ant", "--class", "1", "--invert", "--json")
+    assert json.loads(done.stdout)["num_samples"] == 6
+    assert run("merge", a, b, c, "--json", "--shuffle").exit_code == 0
+    assert sorted(blobs(c)) == sorted(blobs(whole))
+    done = run("append", c, a)
+    assert "14 samples added, 34 now" in done.output
+    assert run("merge", a, b, c).exit_code == 4
+    listed = tmp_path / "places.txt"
+    listed.write_text("3\n1\n")
+    for text, places in (("0:4,-1", [0, 1, 2, 3, 19]), (str(listed), [3, 1]), ("5,", [5])):
+        assert run("subset", whole, c, "--indices", text, "--overwrite").exit_code == 0
+        assert blobs(c) == [blobs(whole)[k] for k in places]
+    assert run("subset", whole, c, "--indices", "nowhere.txt").exit_code == 2
+    assert run("subset", whole, c).exit_code == 2
+
+
+def test_what_exists_is_not_overwritten(whole: Path, tmp_path: Path) -> None:
+    fastdata.merge([whole], tmp_path / "a.lmdb")
+    with pytest.raises(DestinationExistsError, match="already exists"):
+        fastdata.subset(whole, tmp_path / "a.lmdb", fraction=0.5)
