@@ -31,6 +31,7 @@ _PUBLIC = {
     "profile": "fastdata.profiling.profiler",
     "subset": "fastdata.converters.combining.subset",
     "tune_workers": "fastdata.tuning.tuner",
+    "view": "fastdata.viewing.page",
 }
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "profile",
     "subset",
     "tune_workers",
+    "view",
 ]
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from fastdata.schema import Schema
     from fastdata.tuning.results import TuningResult
     from fastdata.tuning.tuner import tune_workers
+    from fastdata.viewing.page import view
 
 
 def __getattr__(name: str) -> Any:

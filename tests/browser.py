@@ -45,6 +45,12 @@ const found = {
     const [track, ...rects] = [...svg.querySelectorAll("rect")].map(box);
     return rects.map(r => [(r.left - track.left) / track.width, r.width / track.width]); }),
   ticks: [...document.querySelectorAll("svg.scale text")].map(box),
+  images: [...document.images].map(i => [i.naturalWidth, i.naturalHeight, box(i).width]),
+  marks: [...document.querySelectorAll(".picture svg rect")].map(r => {
+    const p = box(r.closest(".picture").querySelector("img")), m = box(r);
+    return [(m.left - p.left) / p.width, m.width / p.width]; }),
+  columns: [...document.querySelectorAll(".chart svg")].map(
+    svg => [...svg.querySelectorAll("rect")].map(r => box(r).bottom - box(r).top)),
   paper: getComputedStyle(document.body).backgroundColor,
 };
 const place = document.createElement("pre");

@@ -16,6 +16,7 @@
 ``tune.py``     ``fastdata tune-workers``
 ``profile.py``  ``fastdata profile``
 ``target.py``   what is measured: dataset or script, transforms, step
+``view.py``     ``fastdata view``
 ``users.py``    errors of a user's script, told as such
 ==============  ==============================================================
 
@@ -39,6 +40,7 @@ from fastdata.cli.shell import Shell
 from fastdata.cli.subset import subset_command
 from fastdata.cli.tune import tune_command
 from fastdata.cli.verify import verify_command
+from fastdata.cli.view import view_command
 
 __all__ = ["main"]
 
@@ -54,6 +56,7 @@ __all__ = ["main"]
         "merge": merge_command,
         "subset": subset_command,
         "append": append_command,
+        "view": view_command,
         "tune-workers": tune_command,
         "profile": profile_command,
     },
