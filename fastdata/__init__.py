@@ -24,6 +24,7 @@ _PUBLIC = {
     "Schema": "fastdata.schema",
     "TuningResult": "fastdata.tuning.results",
     "append": "fastdata.converters.combining.append",
+    "export": "fastdata.converters.exporting.export",
     "loader": "fastdata.loading",
     "merge": "fastdata.converters.combining.merge",
     "open": "fastdata.dataset",
@@ -45,6 +46,7 @@ __all__ = [
     "Schema",
     "TuningResult",
     "append",
+    "export",
     "loader",
     "merge",
     "open",
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from fastdata.converters.combining.append import append
     from fastdata.converters.combining.merge import merge
     from fastdata.converters.combining.subset import subset
+    from fastdata.converters.exporting.export import export
     from fastdata.converters.packing.driver import pack
     from fastdata.converters.packing.report import PackReport
     from fastdata.dataset import Dataset, open

@@ -22,8 +22,8 @@ from PIL import Image
 from samples import EVERY_KIND, encode, make_records, photo, write_shard
 
 import fastdata
-from fastdata.converters.exporting import export as export_module
 from fastdata.converters.exporting.export import export
+from fastdata.converters.exporting.folder import FolderExporter
 from fastdata.converters.exporting.names import FileNames, folder_names, image_suffix, split_key
 from fastdata.errors import (
     DestinationExistsError,
@@ -133,7 +133,7 @@ def test_part_of_a_dataset(tmp_path: Path, packed: Path) -> None:
     report = export(dataset, tmp_path / "out", progress=False)
     assert report.num_samples == 2
     assert [row["image"] for row in rows_of(tmp_path / "out")] == ["dog/1.png", "cat/0.png"]
-    again = pack(report.manifest_path, tmp_path / "again.lmdb")
+    again = pack(report.entry, tmp_path / "again.lmdb")
     assert again.classes == ["cat", "dog"]
     assert [sample.label for sample in again] == [1, 0]
 
@@ -195,7 +195,7 @@ def test_every_kind_of_field_comes_back(tmp_path: Path, codec: str) -> None:
             records[records.index(record)] = Record(record.key, tuple(values))
     dataset = fastdata.open(write_shard(tmp_path / "rich.lmdb", records, EVERY_KIND))
     report = export(dataset, tmp_path / "out", progress=False)
-    again = pack(report.manifest_path, tmp_path / "again.lmdb", codec="keep")
+    again = pack(report.entry, tmp_path / "again.lmdb", codec="keep")
     assert again.schema == dataset.schema
     assert len(again) == len(dataset)
     for before, after in zip(dataset, again, strict=True):
@@ -209,7 +209,7 @@ def test_any_text_comes_back(tmp_path: Path, text: str) -> None:
     image = encode(photo(8, 8), "png")
     write_shard(tmp_path / "t.lmdb", [Record("0", (image, text))], schema)
     report = export(tmp_path / "t.lmdb", tmp_path / "out", progress=False)
-    (sample,) = pack(report.manifest_path, tmp_path / "again.lmdb")
+    (sample,) = pack(report.entry, tmp_path / "again.lmdb")
     assert sample.caption == text
 
 
@@ -218,7 +218,7 @@ def test_cells_larger_than_the_csv_module_allows_come_back(tmp_path: Path) -> No
     values = np.random.default_rng(0).normal(size=20_000)
     record = Record("0", (encode(photo(8, 8), "png"), values))
     report = export(write_shard(tmp_path / "s.lmdb", [record], schema), tmp_path / "out")
-    (sample,) = pack(report.manifest_path, tmp_path / "again.lmdb")
+    (sample,) = pack(report.entry, tmp_path / "again.lmdb")
     assert np.array_equal(sample.signal.numpy(), values)
 
 
@@ -229,7 +229,7 @@ def test_labels_outside_the_classes_come_back(tmp_path: Path) -> None:
     write_shard(tmp_path / "l.lmdb", records, schema)
     report = export(tmp_path / "l.lmdb", tmp_path / "out", progress=False)
     assert files_of(tmp_path / "out") == {"-1/-1.png", "b/0.png", "a/1.png", "300/300.png"}
-    again = pack(report.manifest_path, tmp_path / "again.lmdb")
+    again = pack(report.entry, tmp_path / "again.lmdb")
     assert again.classes == ["b", "a"]
     assert [sample.label for sample in again] == [-1, 0, 1, 300]
 
@@ -237,25 +237,25 @@ def test_labels_outside_the_classes_come_back(tmp_path: Path) -> None:
 def test_without_the_schema_the_columns_are_guessed(tmp_path: Path, packed: Path) -> None:
     report = export(packed, tmp_path / "out", progress=False)
     (tmp_path / "out" / "manifest.schema.json").unlink()
-    again = pack(report.manifest_path, tmp_path / "again.lmdb")
+    again = pack(report.entry, tmp_path / "again.lmdb")
     assert again.schema == fastdata.open(packed).schema
 
 
 def test_a_column_more_is_guessed_and_one_less_is_no_matter(tmp_path: Path, packed: Path) -> None:
     report = export(packed, tmp_path / "out", progress=False)
     rows = rows_of(tmp_path / "out")
-    with open(report.manifest_path, "w", newline="") as file:
+    with open(report.entry, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["image", "weight"])
         writer.writerows([row["image"], n / 2] for n, row in enumerate(rows))
-    again = pack(report.manifest_path, tmp_path / "again.lmdb")
+    again = pack(report.entry, tmp_path / "again.lmdb")
     assert list(again.schema) == ["image", "weight"]
     assert [sample.weight for sample in again] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
 
 
 def test_grey_can_be_asked_of_a_manifest_with_a_schema(tmp_path: Path, packed: Path) -> None:
     report = export(packed, tmp_path / "out", progress=False)
-    again = pack(report.manifest_path, tmp_path / "grey.lmdb", channels=1)
+    again = pack(report.entry, tmp_path / "grey.lmdb", channels=1)
     assert again.schema["image"] == ImageField(channels=1)
 
 
@@ -264,7 +264,7 @@ def test_a_schema_that_is_none_is_an_error(tmp_path: Path, packed: Path, text: s
     report = export(packed, tmp_path / "out", progress=False)
     (tmp_path / "out" / "manifest.schema.json").write_text(text)
     with pytest.raises(SourceError, match=r"manifest\.schema\.json: this is no schema"):
-        pack(report.manifest_path, tmp_path / "again.lmdb")
+        pack(report.entry, tmp_path / "again.lmdb")
 
 
 @pytest.mark.parametrize(
@@ -283,9 +283,9 @@ def test_cells_that_do_not_fit_are_rejects(
     write_shard(tmp_path / "rich.lmdb", records, EVERY_KIND)
     report = export(tmp_path / "rich.lmdb", tmp_path / "out", progress=False)
     (row,) = rows_of(tmp_path / "out")
-    with open(report.manifest_path, "a", newline="") as file:
+    with open(report.entry, "a", newline="") as file:
         csv.writer(file).writerow({**row, column: cell}.values())
-    packed = fastdata.pack(report.manifest_path, tmp_path / "x.lmdb", num_workers=0, progress=False)
+    packed = fastdata.pack(report.entry, tmp_path / "x.lmdb", num_workers=0, progress=False)
     assert packed.num_samples == 1
     (reject,) = packed.rejects
     assert reason in reject.reason
@@ -469,7 +469,7 @@ def test_a_failed_export_leaves_the_earlier_one(
     def fail(*arguments: object) -> NoReturn:
         raise error()
 
-    monkeypatch.setattr(export_module._FilesWriter, "_write", fail)
+    monkeypatch.setattr(FolderExporter, "_write", fail)
     with pytest.raises(expected, match=r"stopped|^$"):
         export(packed, out, overwrite=True, progress=False)
     assert files_of(out) == before
@@ -521,7 +521,7 @@ def test_an_export_killed_between_its_renames_loses_nothing(
     def fail(*arguments: object) -> NoReturn:
         raise PermissionError(13, "not allowed")
 
-    monkeypatch.setattr(export_module._FilesWriter, "_write", fail)
+    monkeypatch.setattr(FolderExporter, "_write", fail)
     with pytest.raises(PermissionError, match="not allowed"):
         export(packed, tmp_path / "out", overwrite=True, progress=False)
     assert files_of(tmp_path / "out") == {"old"}
@@ -549,5 +549,5 @@ def test_two_exports_to_one_folder(tmp_path: Path, packed: Path) -> None:
 def test_the_report_is_json(tmp_path: Path, packed: Path) -> None:
     report = export(packed, tmp_path / "new" / "out", progress=False)
     document = json.loads(json.dumps(report.to_json()))
-    assert document["manifest_path"] == str(tmp_path / "new" / "out" / "manifest.csv")
+    assert document["entry"] == str(tmp_path / "new" / "out" / "manifest.csv")
     assert "pack it again: fastdata pack" in str(report)

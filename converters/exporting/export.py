@@ -1,47 +1,38 @@
-"""`export`: from a dataset back to image files and a manifest.
+"""`export`: from a dataset back to other people's formats.
 
-The inverse of a pack, for looking at data, mending it, or leaving fastdata::
-
-    OUT/manifest.csv            a row a sample, a column a field
-    OUT/manifest.schema.json    what the columns are (``cells.py``)
-    OUT/<class>/<name>.jpg      the stored file, byte for byte; raw pixels as PNG
-
-Without class numbers, or with several image fields, each image field has a
-folder of its own, ``OUT/<field>/...``.  Everything is written in ``OUT.exporting`` and
-gets its name once it is complete.
+The inverse of a pack, for looking at data, mending it, or leaving fastdata.  Everything
+is written in ``OUT.exporting`` and gets its name once it is complete.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
-from fastdata.codecs.encode import encode_png
-from fastdata.codecs.image import orientation_of
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
-from fastdata.formats.reader import ShardReader
-from fastdata.schema import ImageField, ScalarField, Schema
 
-from ..packing.boxes import picture_of, turn_boxes
-from ..reading.cells import cell_of, schema_path, write_schema
-from .names import FileNames, folder_names, image_suffix, split_key
+from .base import Exporter
 from .workplace import own_workplace, publish
 
-__all__ = ["ExportReport", "export"]
+__all__ = ["FORMATS", "ExportReport", "export"]
+
+FORMATS = {
+    "folder": ("folder", "FolderExporter"),
+}
+"""Module and class of each format; imported when it is asked for."""
+
+_SIGNS = ("manifest.schema.json", "fastdata.json")
+"""Files by which an export is known: only such a folder is replaced."""
 
 _MAKE_ROOM = "Make room and run the same command again."
-
-MANIFEST = "manifest.csv"
-_LABELS = ("label", "class", "target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +43,30 @@ class ExportReport:
     ----------
     path : Path
         The folder.
+    format : str
+    entry : Path
+        What `fastdata.pack` takes: a file in the folder, or the folder itself.
     num_samples, num_files : int
-        Rows of the manifest, and image files.
+        Samples written, and files with images.
     file_bytes : int
-        Of the image files.
+        Of these files.
     seconds : float
     """
 
     path: Path
+    format: str
+    entry: Path
     num_samples: int
     num_files: int
     file_bytes: int
     seconds: float
 
-    @property
-    def manifest_path(self) -> Path:
-        """The CSV that lists the files; `fastdata.pack` takes it."""
-        return self.path / MANIFEST
-
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
         return {
             "path": str(self.path),
-            "manifest_path": str(self.manifest_path),
+            "format": self.format,
+            "entry": str(self.entry),
             "num_samples": self.num_samples,
             "num_files": self.num_files,
             "file_bytes": self.file_bytes,
@@ -83,9 +75,10 @@ class ExportReport:
 
     def __str__(self) -> str:
         return (
-            f"{self.path}: {self.num_samples:,} samples, {self.num_files:,} image files, "
+            f"{self.path}: {self.num_samples:,} samples, {self.num_files:,} "
+            f"{'image files' if self.format == 'folder' else 'files'}, "
             f"{self.file_bytes / 1e6:,.1f} MB\n"
-            f"pack it again: fastdata pack {self.manifest_path} NEW.lmdb"
+            f"pack it again: fastdata pack {self.entry} NEW.lmdb"
         )
 
 
@@ -93,6 +86,7 @@ def export(
     dataset: Dataset | str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
+    format: str = "folder",
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> ExportReport:
@@ -104,6 +98,8 @@ def export(
         E.g. ``fastdata.open("train.lmdb")[:100]``.
     destination : path-like
         A folder, made here.
+    format : {"folder"}
+        ``folder``: image files in class folders, and a CSV that lists them.
     overwrite : bool
         Replace an earlier export.  Any other folder is left alone.
     progress : bool, optional
@@ -133,6 +129,7 @@ def export(
     >>> export("train.lmdb", "./images")              # doctest: +SKIP
     """
     started = time.monotonic()
+    kind = _exporter(format)
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     path = Path(os.path.abspath(destination))
     _check_destination(path, chosen, overwrite)
@@ -146,16 +143,26 @@ def export(
             disable=None if progress is None else not progress,
             dynamic_ncols=True,
         ) as bar:
-            writer = _FilesWriter(files, chosen.schema)
+            writer = kind(files, chosen.schema)
             writer.write(chosen, bar)
         publish(files, path, workplace / "replaced", overwrite)
     return ExportReport(
         Path(destination),
+        format,
+        Path(destination) / kind.entry,
         len(chosen),
         writer.num_files,
         writer.file_bytes,
         time.monotonic() - started,
     )
+
+
+def _exporter(name: str) -> type[Exporter]:
+    if name not in FORMATS:
+        raise OptionError(f"format={name!r} is not one of {', '.join(FORMATS)}")
+    module, kind = FORMATS[name]
+    found: type[Exporter] = getattr(import_module(f".{module}", __package__), kind)
+    return found
 
 
 def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
@@ -169,125 +176,9 @@ def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
             f"{path} already exists. Choose another folder, or pass overwrite=True (--overwrite) "
             "to replace an earlier export."
         )
-    is_export = schema_path(path / MANIFEST).is_file() and not path.is_symlink()
+    is_export = any((path / sign).is_file() for sign in _SIGNS) and not path.is_symlink()
     if not is_export and not (path.is_dir() and not any(path.iterdir())):
         raise DestinationExistsError(
-            f"{path} is no earlier export (it has no {schema_path(Path(MANIFEST))}), so it is not "
+            f"{path} is no earlier export (it has none of {', '.join(_SIGNS)}), so it is not "
             "replaced. Remove it yourself, or choose another folder."
         )
-
-
-class _FilesWriter:
-    """Writes samples below a folder."""
-
-    def __init__(self, root: Path, schema: Schema) -> None:
-        self.root = root
-        self.schema = schema
-        self.num_files = 0
-        self.file_bytes = 0
-        self._picture = picture_of(schema) if schema.boxes else ""
-        self._names = FileNames()
-        self._made: set[str] = set()
-        self._label = _label_field(schema)
-        label = schema[self._label] if self._label else None
-        self._classes = label.classes if isinstance(label, ScalarField) else None
-        self._folders = folder_names(self._classes or ())
-        # One folder a class at the top is what torchvision's ImageFolder takes;
-        # where that cannot be, one folder a field.
-        self._by_field = len(schema.images) > 1 or self._label is None
-
-    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
-        """Write all samples and the manifest."""
-        manifest = self.root / MANIFEST
-        write_schema(manifest, self.schema)
-        with open(manifest, "w", newline="", encoding="utf-8") as file:
-            # Text is quoted and numbers are not: no text can then be taken for
-            # the end of a line or, by a reader that cares, for a number.
-            rows = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
-            csv.writer(file, lineterminator="\n").writerow(self.schema)
-            for index in range(len(dataset)):
-                shard, local = _locate(dataset, index)
-                try:
-                    rows.writerow(self._row(shard, local))
-                except csv.Error as error:
-                    raise OptionError(
-                        f"{shard.path}: sample {local} (key {shard.key(local)!r}) has text that "
-                        f"this Python cannot write into a CSV ({error}). Python 3.11 and later "
-                        "can write NUL characters too."
-                    ) from error
-                bar.update()
-
-    def _row(self, shard: ShardReader, index: int) -> list[str | int | float | bool]:
-        key = shard.key(index)
-        class_name, class_folder = self._class(shard, index)
-        row: list[str | int | float | bool] = []
-        for name, field in self.schema.items():
-            if not isinstance(field, ImageField):
-                value = shard.value(name, index)
-                if name in self.schema.boxes:
-                    value = _boxes_of_file(shard, index, value, self._picture)
-                row.append(cell_of(value, field))
-                continue
-            data = _file_of(shard, index, name, field)
-            folders, stem = split_key(key, class_name)
-            parts = [name] * self._by_field + [class_folder] * bool(class_folder) + folders
-            path = self._names.claim(os.path.join(*parts), stem, image_suffix(data, key))
-            self._write(path, data)
-            row.append(path)
-        return row
-
-    def _class(self, shard: ShardReader, index: int) -> tuple[str | None, str]:
-        """Return the class of a sample, if it has one, and the class's folder."""
-        if self._label is None:
-            return None, ""
-        number = shard.value(self._label, index).item()
-        if self._classes is None:
-            return str(number), str(number)
-        if 0 <= number < len(self._classes):
-            return self._classes[number], self._folders[number]
-        return None, folder_names([*self._classes, str(number)])[-1]
-
-    def _write(self, path: str, data: bytes | memoryview) -> None:
-        folder = os.path.dirname(path)
-        if folder not in self._made:
-            (self.root / folder).mkdir(parents=True, exist_ok=True)
-            self._made.add(folder)
-        with open(self.root / path, "xb") as file:
-            file.write(data)
-        self.num_files += 1
-        self.file_bytes += len(data)
-
-
-def _label_field(schema: Schema) -> str | None:
-    """Return the field whose values name the folders: of class names, else of class numbers."""
-    scalars = {name: field for name, field in schema.items() if isinstance(field, ScalarField)}
-    named = [name for name, field in scalars.items() if field.classes is not None]
-    numbered = [name for name in _LABELS if name in scalars and "int" in scalars[name].dtype]
-    return next(iter(named + numbered), None)
-
-
-def _locate(dataset: Dataset, index: int) -> tuple[ShardReader, int]:
-    return dataset._shards.locate(dataset._position(index))
-
-
-def _file_of(shard: ShardReader, index: int, name: str, field: ImageField) -> bytes | memoryview:
-    """Return an image as a file: the stored bytes, or raw pixels as PNG."""
-    data = shard.blob(name, index)
-    if shard.codec(name, index) != "raw":
-        return data
-    height = int(shard.column(f"{name}.height")[index])
-    width = int(shard.column(f"{name}.width")[index])
-    return encode_png(np.frombuffer(data, np.uint8).reshape(height, width, field.channels))
-
-
-def _boxes_of_file(
-    shard: ShardReader, index: int, boxes: np.ndarray[Any, Any], image: str
-) -> np.ndarray[Any, Any]:
-    """Return boxes as a source has them: of the file of the image, which may be to be turned."""
-    if shard.codec(image, index) != "file":
-        return boxes
-    orientation = orientation_of(shard.blob(image, index))
-    size = int(shard.column(f"{image}.height")[index]), int(shard.column(f"{image}.width")[index])
-    if orientation >= 5:
-        size = size[::-1]
-    return turn_boxes(boxes, orientation, size, back=True)

@@ -14,6 +14,7 @@ import click
 __all__ = [
     "CODECS",
     "CONTAINERS",
+    "EXPORT_FORMATS",
     "FIELD_KINDS",
     "FILTERS",
     "MODELS",
@@ -31,6 +32,7 @@ RESIZES: Final = ("short", "long", "exact", "crop", "none")
 FILTERS: Final = ("bilinear", "bicubic", "lanczos")
 CODECS: Final = ("auto", "jpeg", "png", "raw", "keep")
 CONTAINERS: Final = ("lmdb", "hdf5")
+EXPORT_FORMATS: Final = ("folder",)
 ON_ERROR: Final = ("report", "stop")
 FIELD_KINDS: Final = (
     "image",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fastdata.cli.choices import parse_slice
+from fastdata.cli.choices import EXPORT_FORMATS, parse_slice
 from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
 from fastdata.cli.shell import DONE
 
@@ -34,21 +34,34 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk f
     metavar="START:STOP",
     help="Export only these samples, counted as Python's slices do.",
 )
+@click.option(
+    "--format",
+    type=click.Choice(EXPORT_FORMATS),
+    default="folder",
+    show_default=True,
+    help="What OUT is to hold.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export at OUT.")
 @quiet_option
 @json_option
 @traceback_option
 def export_command(
-    dataset: str, out: str, select: slice | None, overwrite: bool, quiet: bool, as_json: bool
+    dataset: str,
+    out: str,
+    select: slice | None,
+    format: str,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
-    """Write the images of DATASET to files in the new folder OUT, and the rest to a CSV."""
+    """Write the samples of DATASET to the new folder OUT, in a format that others read."""
     import fastdata
-    from fastdata.converters.exporting.export import export
 
     chosen = fastdata.open(dataset)
-    report = export(
+    report = fastdata.export(
         chosen if select is None else chosen[select],
         out,
+        format=format,
         overwrite=overwrite,
         progress=False if quiet else None,
     )

@@ -20,7 +20,7 @@ def packed(path: Path, pictures: Sequence[Picture]) -> Path:
         codec="keep",
         num_workers=0,
         progress=False,
-        shard_size=None if path.suffix else 5,
+        shard_size=None if path.suffix else max(5, len(pictures) // 3),
     )
     return path
 

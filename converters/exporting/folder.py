@@ -1,0 +1,123 @@
+"""A folder of image files with a manifest: what ``format="folder"`` writes.
+
+::
+
+    OUT/manifest.csv            a row a sample, a column a field
+    OUT/manifest.schema.json    what the columns are (``reading/cells.py``)
+    OUT/<class>/<name>.jpg      the stored file, byte for byte; raw pixels as PNG
+
+Without class numbers, or with several image fields, each image field has a
+folder of its own, ``OUT/<field>/...``.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from fastdata.dataset import Dataset
+from fastdata.errors import OptionError
+from fastdata.formats.reader import ShardReader
+from fastdata.schema import ImageField, ScalarField, Schema
+
+from ..packing.boxes import picture_of
+from ..reading.cells import cell_of, write_schema
+from .base import Exporter, boxes_of_file, file_of, located
+from .names import FileNames, folder_names, image_suffix, split_key
+
+__all__ = ["MANIFEST", "FolderExporter"]
+
+MANIFEST = "manifest.csv"
+_LABELS = ("label", "class", "target")
+
+
+class FolderExporter(Exporter):
+    """Image files, and a CSV that lists them."""
+
+    name = "folder"
+    entry = MANIFEST
+
+    def __init__(self, root: Path, schema: Schema) -> None:
+        super().__init__(root, schema)
+        self._picture = picture_of(schema) if schema.boxes else ""
+        self._names = FileNames()
+        self._made: set[str] = set()
+        self._label = _label_field(schema)
+        label = schema[self._label] if self._label else None
+        self._classes = label.classes if isinstance(label, ScalarField) else None
+        self._folders = folder_names(self._classes or ())
+        # One folder a class at the top is what torchvision's ImageFolder takes;
+        # where that cannot be, one folder a field.
+        self._by_field = len(schema.images) > 1 or self._label is None
+
+    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
+        manifest = self.root / MANIFEST
+        write_schema(manifest, self.schema)
+        with open(manifest, "w", newline="", encoding="utf-8") as file:
+            # Text is quoted and numbers are not: no text can then be taken for
+            # the end of a line or, by a reader that cares, for a number.
+            rows = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+            csv.writer(file, lineterminator="\n").writerow(self.schema)
+            for index in range(len(dataset)):
+                shard, local = located(dataset, index)
+                try:
+                    rows.writerow(self._row(shard, local))
+                except csv.Error as error:
+                    raise OptionError(
+                        f"{shard.path}: sample {local} (key {shard.key(local)!r}) has text that "
+                        f"this Python cannot write into a CSV ({error}). Python 3.11 and later "
+                        "can write NUL characters too."
+                    ) from error
+                bar.update()
+
+    def _row(self, shard: ShardReader, index: int) -> list[str | int | float | bool]:
+        key = shard.key(index)
+        class_name, class_folder = self._class(shard, index)
+        row: list[str | int | float | bool] = []
+        for name, field in self.schema.items():
+            if not isinstance(field, ImageField):
+                value = shard.value(name, index)
+                if name in self.schema.boxes:
+                    value = boxes_of_file(shard, index, value, self._picture)
+                row.append(cell_of(value, field))
+                continue
+            data = file_of(shard, index, name, field)
+            folders, stem = split_key(key, class_name)
+            parts = [name] * self._by_field + [class_folder] * bool(class_folder) + folders
+            path = self._names.claim(os.path.join(*parts), stem, image_suffix(data, key))
+            self._write(path, data)
+            row.append(path)
+        return row
+
+    def _class(self, shard: ShardReader, index: int) -> tuple[str | None, str]:
+        """Return the class of a sample, if it has one, and the class's folder."""
+        if self._label is None:
+            return None, ""
+        number = shard.value(self._label, index).item()
+        if self._classes is None:
+            return str(number), str(number)
+        if 0 <= number < len(self._classes):
+            return self._classes[number], self._folders[number]
+        return None, folder_names([*self._classes, str(number)])[-1]
+
+    def _write(self, path: str, data: bytes | memoryview) -> None:
+        folder = os.path.dirname(path)
+        if folder not in self._made:
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+            self._made.add(folder)
+        with open(self.root / path, "xb") as file:
+            file.write(data)
+        self.num_files += 1
+        self.file_bytes += len(data)
+
+
+def _label_field(schema: Schema) -> str | None:
+    """Return the field whose values name the folders: of class names, else of class numbers."""
+    scalars = {name: field for name, field in schema.items() if isinstance(field, ScalarField)}
+    named = [name for name, field in scalars.items() if field.classes is not None]
+    numbered = [name for name in _LABELS if name in scalars and "int" in scalars[name].dtype]
+    return next(iter(named + numbered), None)

@@ -1,0 +1,197 @@
+"""Pack the same pictures from every format that fastdata reads, in turns, and compare.
+
+    python scripts/bench/converters.py --images DIR
+    python scripts/bench/converters.py --images DIR --only tfrecord --rounds 5
+
+Two things are measured of each format, by the time of the pack call with two workers:
+
+- photographs: the given files, repeated until there are 2,000 (`--photographs`), packed to short
+  side 256 as JPEG of quality 90, beside the same photographs in class folders.  Formats that
+  hold pixels have photographs of 400 x 400 pixels, and class folders of these beside them.
+- small pictures: 20,000 (`--small`) of 32 x 32 pixels, taken over as they are.
+
+The files are written by the same code that writes them for the tests
+(``tests/converters/case_*.py``), once, and kept in `--work`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import io
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from datasets import find_images, list_images
+from harness import Contender, say
+from table import Bar, compare
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "converters")]
+
+from cases import CLASSES, Case, all_cases  # noqa: E402
+
+SQUARE = 400
+ASKED = 0.9
+
+
+class LazyPicture:
+    """A picture as the tests' writers take it, decoded when its pixels are asked for."""
+
+    def __init__(self, name: str, data: bytes, label: int) -> None:
+        self.name, self.data, self.label = name, data, label
+
+    @property
+    def pixels(self) -> np.ndarray[Any, Any]:
+        """Return what PIL reads, H x W x 3, uint8."""
+        return np.asarray(Image.open(io.BytesIO(self.data)).convert("RGB"))
+
+
+def photographs(images: Path, count: int, *, square: bool) -> list[LazyPicture]:
+    """Return photographs; squares have one shape."""
+    files = list_images(images)
+    datas = [_squared(path) if square else path.read_bytes() for path in files[:count]]
+    repeated = islice(cycle(datas), count)
+    return [LazyPicture(f"{k:06}", data, k % len(CLASSES)) for k, data in enumerate(repeated)]
+
+
+def _squared(path: Path) -> bytes:
+    file = io.BytesIO()
+    Image.open(path).convert("RGB").resize((SQUARE, SQUARE)).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+@functools.cache
+def small_pictures(count: int) -> list[LazyPicture]:
+    """Return pictures of 32 x 32 pixels, 64 different ones."""
+    random = np.random.default_rng(0)
+    datas = []
+    for _ in range(64):
+        coarse = random.integers(0, 256, (4, 4, 3), np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(coarse).resize((32, 32), Image.Resampling.BICUBIC).save(file, "JPEG")
+        datas.append(file.getvalue())
+    return [LazyPicture(f"{k:06}", datas[k % 64], k % len(CLASSES)) for k in range(count)]
+
+
+def class_folders(folder: Path, pictures: Sequence[Any]) -> Path:
+    """Write the pictures into class folders."""
+    for picture in pictures:
+        place = folder / CLASSES[picture.label]
+        place.mkdir(exist_ok=True)
+        (place / f"{picture.name}.jpg").write_bytes(picture.data)
+    return folder
+
+
+FOLDERS = Case("class folders", "folder", class_folders)
+
+
+def written(case: Case, work: Path, kind: str, pictures: Sequence[Any]) -> str:
+    """Return the location of a case's files, written unless they are there."""
+    folder = work / f"{kind}-{case.name.replace(' ', '-')}"
+    stamp = folder.with_suffix(".json")
+    if stamp.exists():
+        found = json.loads(stamp.read_text())
+        if found["count"] == len(pictures):
+            return str(found["location"])
+    say(f"writing {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    location = str(case.write(folder, pictures))  # type: ignore[arg-type]
+    stamp.write_text(json.dumps({"count": len(pictures), "location": location}))
+    return location
+
+
+def contender(case: Case, name: str, location: str, work: Path, options: Any) -> Contender:
+    """Return the program that packs a case's files."""
+    settings = {
+        "images": location,
+        "destination": str(work / "packed.lmdb"),
+        "format": case.format,
+        "source_options": dict(case.options),
+        "workers": options.workers,
+        "quality": 90,
+    }
+    settings |= {"resize": "none"} if name.startswith("small") else {"size": 256}
+    command = [sys.executable, str(HERE / "contenders" / "pack_fastdata.py"), json.dumps(settings)]
+    return Contender(name, command, modules=["fastdata"])
+
+
+def main() -> int:
+    """Read the command line and compare."""
+    summary = (__doc__ or "").split("\n", 1)[0]
+    parser = argparse.ArgumentParser(description=summary)
+    parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
+    parser.add_argument("--photographs", type=int, default=2000)
+    parser.add_argument("--small", type=int, default=20_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3, help="after the warm-up round")
+    parser.add_argument("--only", action="append", help="only cases whose name has this in it")
+    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="scratch folder")
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
+    options = parser.parse_args()
+
+    images = find_images(options.images)
+    work = options.work.resolve() / "converters"
+    cases = [
+        case
+        for case in all_cases()
+        if not options.only or any(part in case.name for part in options.only)
+    ]
+    large: list[Contender] = []
+    bars: list[Bar] = []
+    for holds, kind in (("files", "photographs"), ("pixels", "squares")):
+        chosen = [case for case in cases if case.holds == holds and not case.tiny]
+        if not chosen:
+            continue
+        pictures = photographs(images, options.photographs, square=holds == "pixels")
+        for case in (FOLDERS, *chosen):
+            name = f"{kind}: {case.name}"
+            location = written(case, work, kind, pictures)
+            large.append(contender(case, name, location, work, options))
+            if case is not FOLDERS:
+                bars.append(Bar(name, f"{kind}: {FOLDERS.name}", ASKED))
+    tiny = []
+    for case in (FOLDERS, *cases):
+        location = written(case, work, "small", small_pictures(options.small))
+        tiny.append(contender(case, f"small: {case.name}", location, work, options))
+    settings = {
+        "photographs": options.photographs,
+        "small": options.small,
+        "workers": options.workers,
+    }
+    output = options.output.open("a") if options.output else None
+    try:
+        failed = compare(
+            "converters, photographs",
+            large,
+            rounds=options.rounds,
+            settings=settings,
+            output=output,
+            bars=bars,
+        )
+        failed |= compare(
+            "converters, small pictures",
+            tiny,
+            rounds=options.rounds,
+            settings=settings,
+            output=output,
+            bars=[Bar(tiny[0].name, tiny[0].name, 1)],
+        )
+    finally:
+        if output is not None:
+            output.close()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
