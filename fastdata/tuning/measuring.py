@@ -6,6 +6,7 @@ that it counts what workers can go on with and not what they had in stock.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ __all__ = [
     "Windows",
     "batch_nbytes",
     "demand",
+    "group_of",
+    "steps_of_run",
     "storage_bytes",
     "supply",
     "trained",
@@ -40,10 +43,20 @@ MOST_STEPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How many windows are measured, and how long each is at least."""
+    """How many windows are measured, and how long.
+
+    Attributes
+    ----------
+    count : int
+    seconds : float
+        Of each, at least.
+    most_seconds : float
+        For all of them: none is begun that would not fit, but one there always is.
+    """
 
     count: int
     seconds: float
+    most_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +149,10 @@ def supply(
         start_seconds = clock() - began
         for _ in range(ahead_of(settings) + 1):
             next(batches)
-        # Workers of a stock loader come in waves, each with one batch.
-        group = settings.num_workers if settings.backend == "torch" and settings.num_workers else 1
-        epochs = batches.epochs
-        rates = []
-        for _ in range(windows.count):
+        group, epochs = group_of(settings), batches.epochs
+        rates: list[float] = []
+        took, begun = 0.0, clock()
+        while _another(len(rates), windows, clock() - begun + took):
             meter.synchronize()
             count, started = 0, clock()
             while True:
@@ -166,7 +178,6 @@ def demand(
     windows: Windows,
     *,
     meter: Meter,
-    seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, ...]:
     """Return steps a second on batches that are where the step wants them, in turn.
@@ -176,9 +187,8 @@ def demand(
     step : callable
     batches : sequence of batches
     windows : Windows
+        A step that is longer than a window is one, and two steps are then all there need be.
     meter : Meter
-    seconds : float
-        When so much time is over, no window is begun any more; one there always is.
     clock : callable
     """
 
@@ -186,17 +196,19 @@ def demand(
         for number in range(count):
             step(batches[number % len(batches)])
 
-    end = clock() + seconds
+    begun = clock()
     meter.seconds(partial(work, 1))  # what the first time costs
     once = meter.seconds(partial(work, 1))
+    rates: list[float] = []
+    took = once
     if once >= windows.seconds:
-        count = 1
+        count, rates = 1, [1 / once]
     else:
         least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
         count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
-    rates: list[float] = []
-    while len(rates) < windows.count and (not rates or clock() < end):
-        rates.append(count / meter.seconds(partial(work, count)))
+    while _another(len(rates), windows, clock() - begun + took):
+        took = meter.seconds(partial(work, count))
+        rates.append(count / took)
     return tuple(rates)
 
 
@@ -208,6 +220,7 @@ def trained(
     *,
     meter: Meter,
     rate: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, ...]:
     """Return steps a second of a training loop: each takes a batch, and does the step on it.
 
@@ -217,22 +230,52 @@ def trained(
         As above.
     rate : float
         About how many steps a second are expected, for the length of windows.
+    clock : callable
     """
     batches = Endless(loader)
+    first, count = steps_of_run(settings, rate, windows.seconds)
+    rates: list[float] = []
 
     def work(count: int) -> None:
         for _ in range(count):
             step(next(batches))
 
     try:
-        # What is in stock must be used up, or shown to last.
-        work(ahead_of(settings) + 3)
-        group = settings.num_workers if settings.backend == "torch" and settings.num_workers else 1
-        count = max(LEAST_BATCHES, round(rate * windows.seconds))
-        count = -(-count // group) * group
-        return tuple(count / meter.seconds(partial(work, count)) for _ in range(windows.count))
+        took, begun = 0.0, clock()
+        work(first)
+        while _another(len(rates), windows, clock() - begun + took):
+            took = meter.seconds(partial(work, count))
+            rates.append(count / took)
+        return tuple(rates)
     finally:
         batches.close()
+
+
+def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, int]:
+    """Return the steps of a run before its windows, and those of a window.
+
+    Parameters
+    ----------
+    settings : Settings
+    rate : float
+        Steps a second.
+    seconds : float
+        Of a window, at least.
+    """
+    group = group_of(settings)
+    count = max(LEAST_BATCHES, round(rate * seconds))
+    # What is in stock must be used up, or shown to last.
+    return ahead_of(settings) + 3, -(-count // group) * group
+
+
+def group_of(settings: Settings) -> int:
+    """Return how many batches come at once: workers of a stock loader come in waves."""
+    return max(1, settings.num_workers) if settings.backend == "torch" else 1
+
+
+def _another(done: int, windows: Windows, until: float) -> bool:
+    """Return whether one more window is wanted, and fits, as it would last `until`."""
+    return not done or (done < windows.count and until <= windows.most_seconds)
 
 
 def batch_nbytes(batch: Any) -> int:

@@ -175,8 +175,15 @@ class Subject:
             **(source.images(self._kept[0]) if isinstance(source, PackedSource) else {}),
         )
 
-    def warm(self, workers: int, seconds: float) -> str:
-        """Have data read that is not in memory, within limits; return "warm" or "cold"."""
+    def warm(self, settings: Settings | None, seconds: float) -> str:
+        """Have data read that is not in memory; return "warm", "cold", or "" if nobody knows.
+
+        Parameters
+        ----------
+        settings : Settings or None
+            By which an epoch is read, where files are not known; None: it is not.
+        seconds : float
+        """
         paths = self.source.paths
         share = resident(paths) if paths else None
         if share is not None:
@@ -184,9 +191,8 @@ class Subject:
                 read_within(paths, seconds, available_bytes() // 2)
                 share = resident(paths) or 0.0
             return "warm" if share >= WARM_AT_LEAST else "cold"
-        settings = Settings(
-            workers, self.source.base.worker_method, 2, backend=self.source.base.backend
-        )
+        if settings is None:
+            return ""
         end = time.monotonic() + seconds
         with self.source.opened(settings) as loader:
             epoch = iter(loader)
@@ -214,14 +220,14 @@ class Subject:
         rate = (storage_bytes() - read) / (time.perf_counter() - began)
         return replace(found, storage_bytes_per_second=max(0.0, rate))
 
-    def demand(self, windows: Windows, seconds: float) -> tuple[float, ...]:
+    def demand(self, windows: Windows) -> tuple[float, ...]:
         """Measure the step on batches that are on its device."""
         assert self._step is not None, "there is a step"
         if not self._kept:
             self.look()
         if self.device.type != "cpu":
             self._kept = list(CUDAPrefetcher(self._kept, self.device))
-        return demand(self._step, self._kept, windows, meter=Meter(self.device), seconds=seconds)
+        return demand(self._step, self._kept, windows, meter=Meter(self.device))
 
     def train(self, settings: Settings, windows: Windows, rate: float) -> tuple[float, ...]:
         """Measure the step on batches as the loader gives them."""

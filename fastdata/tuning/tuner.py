@@ -23,6 +23,7 @@ from fastdata.steps import SleepStep
 from fastdata.steps.models import MODELS
 from fastdata.tuning import store
 from fastdata.tuning.advice import advice_for
+from fastdata.tuning.budget import Budget
 from fastdata.tuning.choice import best
 from fastdata.tuning.key import Key
 from fastdata.tuning.progress import Progress
@@ -32,7 +33,7 @@ from fastdata.tuning.runner import (
     TrialFailedError,
 )
 from fastdata.tuning.runners import Runners
-from fastdata.tuning.session import Budget, Session
+from fastdata.tuning.session import Session
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.subject import Facts, Recipe, called
 from fastdata.tuning.verdict import verdict_of
@@ -141,7 +142,7 @@ def tune_workers(
     notes: list[str] = []
     here = replace(recipe, step=step)
     with (
-        Progress(seconds, lambda: budget.used, progress) as bar,
+        Progress(budget, progress) as bar,
         closing(Runners(recipe, here, trial_seconds, notes, bar.say)) as runners,
     ):
         result, whole = _tuned(
@@ -201,16 +202,12 @@ def _tuned(
     most = max_workers or cores
     what = what or facts.step
     budget.begin()  # an interpreter and torch take seconds to start, and say nothing
-    say("reading the data once")
-    try:
-        cache = runner.call("warm", cores, 0.1 * budget.seconds, seconds=trial_seconds)
-    except TrialFailedError:  # the trials say what is wrong
-        cache = ""
     session = Session(runner, steps, facts, budget, trial_seconds=trial_seconds, say=say)
+    cache = session.warm(most)
     complete, settings = True, None
     try:
         if what:
-            _demanded(session, what)
+            _demanded(session, what, most)
         session.sweep(
             most,
             max_workers or MORE_THAN_CORES * cores,
@@ -226,10 +223,10 @@ def _tuned(
     if settings is None:
         raise WorkerError(
             "no settings could be measured: "
-            + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.trials())
+            + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.turns.trials())
         )
     result = _result(session, facts, settings, complete=complete, cache=cache, notes=notes)
-    return result, not session.cut_short
+    return result, not session.turns.cut_short
 
 
 def _result(
@@ -245,7 +242,7 @@ def _result(
     demand, supply = session.rate, rates[settings]
     trained = session.trained.get(settings)
     # What is read for the first time only now was not in memory when measuring began.
-    state = cache or ("cold" if session.reads_storage else "warm")
+    state = cache or ("cold" if session.turns.reads_storage else "warm")
     saturates, verdict = verdict_of(
         settings,
         supply,
@@ -273,7 +270,7 @@ def _result(
         facts.batch_size,
         session.demand,
         trained,
-        session.trials(),
+        session.turns.trials(),
         advice,
         complete,
         state,
@@ -287,9 +284,9 @@ def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:
     return bool(fewer) and max(fewer) < rates[top].low
 
 
-def _demanded(session: Session, what: str) -> None:
+def _demanded(session: Session, what: str, most: int) -> None:
     try:
-        session.measure_demand(what)
+        session.measure_demand(what, most)
     except TrialFailedError as error:
         if error.refused is not None:
             raise error.refused from None
