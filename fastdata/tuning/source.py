@@ -27,12 +27,12 @@ from fastdata.engine.packed import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS
-from fastdata.loading import loader, options_of
+from fastdata.loading import is_location, loader, options_of
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.tuning.key import Key, key_of
 from fastdata.tuning.settings import Settings
 
-__all__ = ["DEFAULT_BATCH_SIZE", "PackedSource", "Source", "StockSource", "source_of"]
+__all__ = ["DEFAULT_BATCH_SIZE", "PackedSource", "Source", "StockSource", "dataset_of", "source_of"]
 
 DEFAULT_BATCH_SIZE = 256
 _DECIDING = ("shuffle", "sampler", "batch_sampler", "weights")
@@ -89,7 +89,7 @@ class PackedSource:
         """What ``"auto"`` means; a method that was asked for stays."""
         options = self._options
         if options.backend == "dali":
-            return Settings(1, "thread", 2, options.pinned, options.persistent_workers, "dali")
+            return Settings(1, "thread", 2, options.pinned, options.persistent, "dali")
         method = options.worker_method
         if method == "auto":
             work = self._probe().backend._work
@@ -99,7 +99,7 @@ class PackedSource:
                 releases_lock=work.releases_lock,
                 context=options.multiprocessing_context,
             )
-        return Settings(1, method, 2, options.pinned, options.persistent_workers, "cpu")
+        return Settings(1, method, 2, options.pinned, options.persistent, "cpu")
 
     def _probe(self) -> Any:
         return packed_loader(self._data, self._with(Settings(0)))
@@ -213,8 +213,6 @@ class StockSource:
             )
             if value
         }
-        # Without workers it says that they do not persist.
-        self._persistent = like.persistent_workers or not like.num_workers
         self._pinned = bool(like.pin_memory) and torch.cuda.is_available()
         self._subclass = "" if type(like) is DataLoader else type(like).__qualname__
 
@@ -362,6 +360,19 @@ def source_of(data: Any, options: dict[str, Any]) -> Source:
     return StockSource(made, device, options_of(given))
 
 
+def dataset_of(data: Any) -> Any:
+    """Return the dataset of a loader, opened if it is a path; else what was given."""
+    if isinstance(data, CUDAPrefetcher):
+        data = data.iterable
+    if isinstance(data, (Loader, DataLoader)):
+        return data.dataset
+    if is_location(data):
+        from fastdata.dataset import open as open_dataset
+
+        return open_dataset(data)
+    return data
+
+
 def _target(device: Any) -> torch.device | None:
     found = None if device is None else torch.device(device)
     return None if found is None or found.type == "cpu" else found
@@ -387,8 +398,6 @@ def _completed(data: Any, options: dict[str, Any]) -> dict[str, Any]:
 def _count(data: Any) -> int:
     if isinstance(data, IterableDataset):
         return DEFAULT_BATCH_SIZE
-    if hasattr(data, "__getitem__") and not isinstance(data, (str, list, tuple)):
-        return len(data)
-    from fastdata.dataset import open as open_dataset
-
-    return len(open_dataset(data))
+    if not is_location(data):
+        return len(data) if hasattr(data, "__len__") else 1  # `loader` says what it is not
+    return len(dataset_of(data))

@@ -17,7 +17,7 @@ import torch
 
 from fastdata.engine.memory import available_bytes
 from fastdata.prefetch import CUDAPrefetcher
-from fastdata.steps import ReferenceStep, is_script, run_script
+from fastdata.steps import ReferenceStep, run_script
 from fastdata.steps.meter import Meter
 from fastdata.tuning.key import Key
 from fastdata.tuning.measuring import (
@@ -31,6 +31,7 @@ from fastdata.tuning.measuring import (
     trained,
 )
 from fastdata.tuning.page_cache import WARM_AT_LEAST, read_within, resident
+from fastdata.tuning.scripts import names_function
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.source import PackedSource, Source, source_of
 
@@ -123,7 +124,7 @@ class Subject:
 
     def __init__(self, recipe: Recipe) -> None:
         data, step = recipe.data, recipe.step
-        if isinstance(data, str) and is_script(data):
+        if names_function(data):
             data, own = run_script(data)
             step = own if step is None else step
         self.source: Source = source_of(data, recipe.options)

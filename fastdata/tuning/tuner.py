@@ -33,6 +33,7 @@ from fastdata.tuning.runner import (
     TrialFailedError,
 )
 from fastdata.tuning.runners import Runners
+from fastdata.tuning.scripts import names_function
 from fastdata.tuning.session import Session
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.subject import Facts, Recipe, called
@@ -130,6 +131,7 @@ def tune_workers(
     >>> print(result.settings, result.verdict)                                    # doctest: +SKIP
     """
     _check(step, step_ms, seconds, max_workers, trial_seconds)
+    names_function(data)  # one that is missing is said before anything is started
     if step_ms is not None:
         step = SleepStep(step_ms / 1e3)
     portable = step is None or isinstance(step, (str, SleepStep))
