@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from fastdata.loading import options_of
 from fastdata.tuning.key import key_of
-from fastdata.tuning.runner import ProcessRunner
+from fastdata.tuning.process import ProcessRunner
 from fastdata.tuning.subject import Recipe
 
 

@@ -26,8 +26,9 @@ from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.tuning.measuring import Windows
 from fastdata.tuning.page_cache import read_within, resident
 from fastdata.tuning.plot import plot
+from fastdata.tuning.process import ProcessRunner
 from fastdata.tuning.results import Demand, Rate, Trial, TuningResult
-from fastdata.tuning.runner import ProcessRunner, TrialFailedError
+from fastdata.tuning.runner import TrialFailedError
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.subject import Recipe
 
@@ -225,7 +226,7 @@ def test_a_process_that_is_killed_takes_the_one_that_measures_with_it(tmp_path: 
         textwrap.dedent(
             """
             import os, sys
-            from fastdata.tuning.runner import ProcessRunner
+            from fastdata.tuning.process import ProcessRunner
             from fastdata.tuning.subject import Recipe
             from fastdata.tuning.measuring import Windows
             from fastdata.tuning.settings import Settings

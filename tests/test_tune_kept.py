@@ -19,7 +19,7 @@ from worker_helpers import PICTURES, pictures
 import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.loading import options_of
-from fastdata.tuning import kept, store
+from fastdata.tuning import listing, store
 from fastdata.tuning.key import key_of
 from fastdata.tuning.results import TuningResult
 from fastdata.tuning.settings import Settings
@@ -102,7 +102,7 @@ def test_what_the_command_measured_is_used_in_a_new_process(packed: Path) -> Non
     found = run("tune-workers", packed, "--batch-size", 20, "--crop", 24, "--seconds", 1,
                 "--max-workers", 1, "--step-ms", 60)  # fmt: skip
     assert found.exit_code in (0, 3), found.stderr  # busy cores may not keep it busy
-    (row,) = kept.show()
+    (row,) = listing.show()
     line = f"tuned settings for {packed}: {row['settings']} (measured "
     assert line in output("-c", PACKED, packed, 20)
     assert "tuned" not in output("-c", PACKED, packed, 30)
@@ -117,7 +117,7 @@ def test_what_a_script_has_is_tuned_for_the_script_itself(tmp_path: Path, functi
     options = {"batch_size": 8} if function == "build" else {}
     result = fastdata.tune_workers(f"{script}:{function}", **options, **QUICK)
     assert result.machine["cores"] >= 1
-    (row,) = kept.show()
+    (row,) = listing.show()
     said, chosen = output(script, 8).splitlines()
     assert said.startswith("tuned settings for ")
     assert f": {row['settings']} (measured" in said

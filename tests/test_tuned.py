@@ -32,9 +32,9 @@ from fastdata.engine.cores import default_workers
 from fastdata.engine.memory import limit_bytes
 from fastdata.formats.digest import canonical_json
 from fastdata.native.library import compiled
-from fastdata.tuning import describing, kept, store
+from fastdata.tuning import kept, listing, store
 from fastdata.tuning import key as keys
-from fastdata.tuning.describing import UndescribableError, describe
+from fastdata.tuning.describing import UndescribableError, describe, describer
 from fastdata.tuning.key import Key, key_of
 from fastdata.tuning.results import Demand, Rate, Trial, TuningResult
 from fastdata.tuning.settings import Settings
@@ -563,15 +563,15 @@ def test_by_default_it_is_the_users_state_directory(monkeypatch: pytest.MonkeyPa
 
 
 def test_show_lists_what_is_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kept.show() == []
+    assert listing.show() == []
     keep(data, **WITH)
-    (row,) = kept.show()
+    (row,) = listing.show()
     assert json.loads(json.dumps(row)) == row
     assert row["dataset"] == str(data)
     assert (row["batch_size"], row["supply"], row["demand"]) == (4, 20.5, 10.0)
     assert (row["settings"], row["here"]) == ("7 threads, prefetch 5", True)
     monkeypatch.setattr(keys.platform, "node", lambda: "another-host")
-    assert kept.show()[0]["here"] is False
+    assert listing.show()[0]["here"] is False
 
 
 def test_forget_all_or_one_dataset(data: Path) -> None:
@@ -579,16 +579,16 @@ def test_forget_all_or_one_dataset(data: Path) -> None:
     for options in WITH, {"batch_size": 2}:
         keep(data, **options)
     keep(other)
-    assert len(kept.show()) == 3
+    assert len(listing.show()) == 3
     moved = data.rename(data.with_name("moved.lmdb"))
-    assert kept.forget(moved) == 2
+    assert listing.forget(moved) == 2
     other.unlink()
-    assert [row["dataset"] for row in kept.show()] == [str(other)]
-    assert kept.forget(data) == 0
-    assert kept.forget(other) == 1
+    assert [row["dataset"] for row in listing.show()] == [str(other)]
+    assert listing.forget(data) == 0
+    assert listing.forget(other) == 1
     keep(moved)
-    assert kept.forget() == 1
-    assert kept.forget() == 0
+    assert listing.forget() == 1
+    assert listing.forget() == 0
 
 
 # -- descriptions ---------------------------------------------------------------------------
@@ -700,7 +700,7 @@ def test_what_cannot_be_told_for_sure_is_refused(value: Any, why: str) -> None:
 
 
 def test_more_bytes_than_are_worth_hashing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describing, "MAX_BYTES", 100)
+    monkeypatch.setattr(describer, "MAX_BYTES", 100)
     with pytest.raises(UndescribableError, match="would have to be hashed"):
         describe([np.zeros(10), np.zeros(10)])
 

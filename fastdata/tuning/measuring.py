@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
-
-from fastdata.errors import OptionError
 from fastdata.steps.meter import Meter
+from fastdata.tuning.batches import Endless
 from fastdata.tuning.fitting import ahead_of
 from fastdata.tuning.settings import Settings
 
 __all__ = [
     "LEAST_BATCHES",
-    "Endless",
     "Supplied",
     "Windows",
-    "batch_nbytes",
     "demand",
     "group_of",
     "steps_of_run",
@@ -76,43 +71,6 @@ class Supplied:
     rates: tuple[float, ...]
     start_seconds: float
     storage_bytes_per_second: float = 0.0
-
-
-class Endless(Iterator[Any]):
-    """Batches of one epoch after another.
-
-    Parameters
-    ----------
-    loader : iterable
-
-    Attributes
-    ----------
-    epochs : int
-        That have been begun.
-    """
-
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self._loader = loader
-        self._epoch: Iterator[Any] = iter(())
-        self.epochs = 0
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._epoch)
-        except StopIteration:
-            self._epoch = iter(self._loader)
-            self.epochs += 1
-        try:
-            return next(self._epoch)
-        except StopIteration:
-            raise OptionError(
-                "the loader has no batches: the dataset is empty, or smaller than a batch with "
-                "drop_last=True"
-            ) from None
-
-    def close(self) -> None:
-        """Leave the epoch."""
-        self._epoch = iter(())
 
 
 def supply(
@@ -276,17 +234,6 @@ def group_of(settings: Settings) -> int:
 def _another(done: int, windows: Windows, until: float) -> bool:
     """Return whether one more window is wanted, and fits, as it would last `until`."""
     return not done or (done < windows.count and until <= windows.most_seconds)
-
-
-def batch_nbytes(batch: Any) -> int:
-    """Return the bytes of all tensors and arrays in a batch, however it is nested."""
-    if isinstance(batch, (torch.Tensor, np.ndarray)):
-        return int(batch.nbytes)
-    if isinstance(batch, Mapping):
-        return sum(map(batch_nbytes, batch.values()))
-    if isinstance(batch, (list, tuple)):
-        return sum(map(batch_nbytes, batch))
-    return len(batch) if isinstance(batch, (bytes, str)) else 0
 
 
 def storage_bytes() -> int:

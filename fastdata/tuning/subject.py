@@ -19,21 +19,21 @@ from fastdata.engine.memory import available_bytes
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.steps import ReferenceStep, run_script
 from fastdata.steps.meter import Meter
+from fastdata.tuning.batches import Endless, batch_nbytes
 from fastdata.tuning.key import Key
 from fastdata.tuning.measuring import (
-    Endless,
     Supplied,
     Windows,
-    batch_nbytes,
     demand,
     storage_bytes,
     supply,
     trained,
 )
+from fastdata.tuning.packed_source import PackedSource
 from fastdata.tuning.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.tuning.scripts import names_function
 from fastdata.tuning.settings import Settings
-from fastdata.tuning.source import PackedSource, Source, source_of
+from fastdata.tuning.source import Source, source_of
 
 __all__ = ["Facts", "Recipe", "Subject", "called"]
 
