@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fastdata.engine.memory import available_bytes
@@ -10,7 +11,7 @@ from fastdata.tuning import store
 from fastdata.tuning.advice import advice_for
 from fastdata.tuning.choice import best
 from fastdata.tuning.key import Key
-from fastdata.tuning.results import Rate, TuningResult
+from fastdata.tuning.results import Rate, Trial, TuningResult
 from fastdata.tuning.session import Session
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.verdict import verdict_of
@@ -58,7 +59,7 @@ def result_of(
         trained=trained,
         best=best(session.rates)[1],
         batch_size=facts.batch_size,
-        more_tried=any(one.num_workers > settings.num_workers for one in rates),
+        more=_more(session.turns.trials(), settings),
     )
     advice: tuple[str, ...] = ()
     if demand is not None and not saturates:
@@ -84,6 +85,14 @@ def result_of(
         state,
         notes=(*notes, *facts.notes, *session.notes),
     )
+
+
+def _more(trials: Sequence[Trial], settings: Settings) -> str:
+    """Return what became of more workers than the chosen ones."""
+    more = [trial for trial in trials if trial.settings.num_workers > settings.num_workers]
+    if any(trial.supply is not None for trial in more):
+        return "bring no more"
+    return "failed" if more else "were not tried"
 
 
 def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:

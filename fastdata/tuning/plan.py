@@ -88,7 +88,6 @@ def plan_of(
     given: float,
     used: float,
     window_seconds: float,
-    windows: int,
 ) -> Plan:
     """Return how much of the time to keep for the run with the step.
 
@@ -101,13 +100,10 @@ def plan_of(
     given, used : float
         Seconds.
     window_seconds : float
-    windows : int
-        That are wanted; there is time for one at least.
+        There is time for one at least.
     """
     least = run_seconds(settings, rate, window_seconds, 1)
-    wanted = run_seconds(settings, rate, window_seconds, windows)
-    kept = max(RUN_SHARE * given, least, min(wanted, 2 * RUN_SHARE * given))
-    lacking = used + TURNS_SHARE * given + least - given
-    if lacking > 0:
-        return Plan(least, lacking)
-    return Plan(min(kept, given - used - TURNS_SHARE * given))
+    there = given - used - TURNS_SHARE * given
+    if least > there:
+        return Plan(least, least - there)
+    return Plan(min(max(RUN_SHARE * given, least), there))

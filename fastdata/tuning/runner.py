@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from fastdata.errors import FastdataError
+from fastdata.tuning.serving import in_a_line
 from fastdata.tuning.subject import Recipe, Subject
 
 __all__ = ["LocalRunner", "Runner", "TrialFailedError", "UnsentError"]
@@ -63,10 +64,8 @@ class LocalRunner:
         try:
             return getattr(self._subject, name)(*arguments)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            raise TrialFailedError(
-                " ".join(text.split()), error if isinstance(error, FastdataError) else None
-            ) from error
+            refused = error if isinstance(error, FastdataError) else None
+            raise TrialFailedError(in_a_line(error), refused) from error
 
     def close(self) -> None:
         """Nothing stays."""

@@ -114,7 +114,6 @@ class StepRuns:
             given=self._budget.seconds,
             used=self._budget.used,
             window_seconds=self._window_seconds,
-            windows=RUN_WINDOWS,
         )
         self._budget.reserve(plan.run_seconds)
         self._lacks(plan.lacking_seconds, rate)
