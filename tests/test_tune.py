@@ -486,6 +486,26 @@ def test_a_plot_without_matplotlib_says_how_to_install_it(
     assert 'pip install "fastdata[plot]"' in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("c.xyz", "no picture of this suffix; it is one of png, svg"), ("x/c.png", "no folder")],
+)
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    class Figure:
+        canvas = types.SimpleNamespace(get_supported_filetypes=lambda: {"png": "", "svg": ""})
+
+    stub = types.SimpleNamespace(Figure=Figure)
+    monkeypatch.setitem(sys.modules, "matplotlib", types.SimpleNamespace(figure=stub))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", stub)
+    monkeypatch.setattr(runners, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
+    target = f"{TESTS / 'tune_helpers.py'}:build"
+    found = run("tune-workers", target, "--plot", tmp_path / name)
+    assert found.exit_code == 2
+    assert words in found.stderr
+
+
 def test_a_plot_is_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     # In a process of its own: matplotlib keeps the files of its fonts open.

@@ -57,9 +57,7 @@ Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wron
 )
 @click.option("--batch-size", type=int, help="Samples a batch, for a dataset.  [default: 256]")
 @target_options
-@click.option(
-    "--seconds", type=float, default=60.0, show_default=True, help="About how long to measure."
-)
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="How long to measure.")
 @click.option(
     "--max-workers",
     type=int,
