@@ -595,6 +595,16 @@ def test_slow_batches_have_an_answer_before_they_are_given_up() -> None:
     assert machine.clock.now <= 45
 
 
+def test_where_not_all_have_a_turn_the_shortest_are_first() -> None:
+    machine = Patient(step_seconds=0.5, batch_seconds=3.0)  # more workers have batches sooner
+    facts = replace(FACTS, batch_seconds=3.0)
+    session = session_of(machine, machine.demand, facts=facts, seconds=60)
+    session.sweep(4, 4, ["thread"])
+    assert machine.asked[0] == T[4]
+    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert machine.clock.now <= 60
+
+
 def test_time_left_includes_the_run_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     budget = Budget(10, clock)

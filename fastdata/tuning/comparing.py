@@ -112,9 +112,10 @@ class Comparison:
         for turn in range(rounds):
             self._random.shuffle(wanted)
             out = ruled_out(turns.rates, demand)
-            for settings in wanted:
-                if settings in turns.failures or settings in out:
-                    continue
+            due = [one for one in wanted if one not in turns.failures and one not in out]
+            if not turn and sum(map(self._expected, due)) > self._budget.for_turns:
+                due.sort(key=self._expected)  # where not all have a turn, as many as can be
+            for settings in due:
                 if turns and self._expected(settings) > self._budget.for_turns:
                     if not turn and not turns.known(settings):
                         turns.untried[settings] = None
