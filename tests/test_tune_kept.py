@@ -28,7 +28,7 @@ from fastdata.tuning.results import TuningResult
 from fastdata.tuning.runner import LocalRunner
 from fastdata.tuning.settings import Settings
 
-QUICK: dict[str, Any] = {"seconds": 2, "max_workers": 1, "progress": False}
+QUICK: dict[str, Any] = {"seconds": 3, "max_workers": 1, "progress": False}
 
 TRAIN = """
 import logging, sys, time
@@ -119,7 +119,7 @@ def output(*command: object) -> str:
 
 @pytest.mark.usefixtures("here")
 def test_what_the_command_measured_is_used_in_a_new_process(packed: Path) -> None:
-    found = run("tune-workers", packed, "--batch-size", 20, "--crop", 24, "--seconds", 2,
+    found = run("tune-workers", packed, "--batch-size", 20, "--crop", 24, "--seconds", 3,
                 "--max-workers", 1, "--step-ms", 20)  # fmt: skip
     assert found.exit_code in (0, 3), found.stderr  # busy cores may not keep it busy
     (row,) = listing.show()
