@@ -75,7 +75,7 @@ class LoaderOptions:
     num_workers: int | Literal["auto"]
     worker_method: Literal["auto", "thread", "process"]
     prefetch_factor: int | Literal["auto"]
-    persistent_workers: bool
+    persistent_workers: bool | Literal["auto"]
     multiprocessing_context: str | BaseContext | None
     pin_memory: bool | Literal["auto"]
     device: torch.device | str | None
@@ -99,7 +99,8 @@ class LoaderOptions:
         _check_choice("cache", self.cache, (None, "ram", "device"))
         _check_choice("cache_scope", self.cache_scope, ("all", "rank"))
         _check_choice("on_corrupt", self.on_corrupt, get_args(OnCorrupt))
-        _check_choice("pin_memory", self.pin_memory, ("auto", True, False))
+        for name in ("pin_memory", "persistent_workers"):
+            _check_choice(name, getattr(self, name), ("auto", True, False))
         if self.num_workers != "auto":
             _check_int("num_workers", self.num_workers, 0, '"auto" or ')
         if self.prefetch_factor != "auto":
@@ -123,6 +124,11 @@ class LoaderOptions:
     def prefetched(self) -> int:
         """How many batches are made ahead."""
         return DEFAULT_PREFETCH if self.prefetch_factor == "auto" else self.prefetch_factor
+
+    @property
+    def persistent(self) -> bool:
+        """Whether workers outlive an epoch."""
+        return bool(self.persistent_workers)  # "auto": yes
 
     @property
     def pinned(self) -> bool:
@@ -256,7 +262,7 @@ def _by(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
         options.workers,
         method,
         options.prefetched,
-        options.persistent_workers,
+        options.persistent,
         options.multiprocessing_context,
     )
 
@@ -323,7 +329,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         seed=options.seed,
         num_workers=options.workers,
         prefetch_factor=options.prefetched,
-        persistent_workers=options.persistent_workers,
+        persistent_workers=options.persistent,
         pin_memory=options.pinned,
         sampler=options.sampler,
         rank=rank,

@@ -31,7 +31,7 @@ from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform
 
-__all__ = ["Loader", "LoaderStats", "loader", "options_of"]
+__all__ = ["Loader", "LoaderStats", "is_dataset", "is_location", "loader", "options_of"]
 
 
 def loader(
@@ -45,7 +45,7 @@ def loader(
     num_workers: int | Literal["auto"] = "auto",
     worker_method: Literal["auto", "thread", "process"] = "auto",
     prefetch_factor: int | Literal["auto"] = "auto",
-    persistent_workers: bool = True,
+    persistent_workers: bool | Literal["auto"] = "auto",
     multiprocessing_context: str | BaseContext | None = None,
     pin_memory: bool | Literal["auto"] = "auto",
     device: torch.device | str | None = None,
@@ -93,8 +93,8 @@ def loader(
         DataLoader); 0 makes them in the calling thread.  "auto": what
         ``fastdata tune-workers`` has found for this dataset, these transforms and this
         machine, if it is kept and nothing of it has changed; it then also decides what
-        else is "auto" of `worker_method`, `prefetch_factor`, `pin_memory` and
-        `backend`, and says so at INFO (``docs/tuned_settings.md``).  Otherwise one a
+        else is "auto" of `worker_method`, `prefetch_factor`, `pin_memory`, `persistent_workers`
+        and `backend`, and says so at INFO (``docs/tuned_settings.md``).  Otherwise one a
         core that this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
         Batches are the same, bit for bit, whatever the number and method.
     worker_method : {"auto", "thread", "process"}
@@ -108,9 +108,10 @@ def loader(
     prefetch_factor : int or "auto"
         Batches made ahead of the one that is waited for (of a stock
         DataLoader: for each worker).  "auto": 2, unless a tuned result says otherwise.
-    persistent_workers : bool
+    persistent_workers : bool or "auto"
         Whether workers outlive an epoch; they then begin the next one while
-        the last batches of this one are in use.
+        the last batches of this one are in use.  "auto": they do, unless a tuned result of
+        a torch Dataset says that starting them anew costs nothing.
     multiprocessing_context : str or multiprocessing context, optional
         How worker processes are started: "fork", "spawn" or "forkserver"; by
         default as `multiprocessing` does.
@@ -202,7 +203,7 @@ def loader(
     ... )
     >>> for images, labels in train: ...                      # doctest: +SKIP
     """
-    if _is_location(data):
+    if is_location(data):
         from fastdata.dataset import open as open_dataset
 
         data = open_dataset(data)
@@ -257,7 +258,7 @@ def options_of(given: dict[str, Any]) -> LoaderOptions:
     return LoaderOptions(**named, others=others)
 
 
-def _is_location(data: Any) -> bool:
+def is_location(data: Any) -> bool:
     """Return whether `data` is a path or a list of paths."""
     if isinstance(data, (str, os.PathLike)):
         return True
@@ -266,3 +267,17 @@ def _is_location(data: Any) -> bool:
         and len(data) > 0
         and all(isinstance(path, (str, os.PathLike)) for path in data)
     )
+
+
+def is_dataset(data: Any) -> bool:
+    """Return whether `loader` takes `data`, and it is no list of batches.
+
+    A path, packed data, a torch Dataset, or what is like one: samples by their numbers, and how
+    many there are (Hugging Face's datasets, say).  A list may hold batches as well as samples;
+    only one of paths is surely data.
+    """
+    if isinstance(data, (list, tuple)):
+        return is_location(data)
+    if isinstance(data, torch.utils.data.Dataset) or is_location(data) or is_packed(data):
+        return True
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")

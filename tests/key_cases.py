@@ -8,17 +8,19 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import multiprocessing
 import os
 import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
+from fastdata.engine.sharing import PickledFile
 from fastdata.loading import options_of
 from fastdata.tuning.key import key_of
-from fastdata.tuning.runner import ProcessRunner
-from fastdata.tuning.subject import Recipe
+from fastdata.tuning.subject import Recipe, Subject
 
 
 class Mode(enum.Enum):
@@ -101,6 +103,11 @@ def scaled(value: Any, factor: int = 2) -> Any:
     return value * factor
 
 
+def look(recipes: list[PickledFile], end: Connection) -> None:
+    """Send the keys, as the process that measures finds them."""
+    end.send([Subject(recipe.load()).look().key for recipe in recipes])
+
+
 if __name__ == "__main__":
     # A global that the process that measures does not have.
     transform = functools.partial(scaled, factor=3)
@@ -115,12 +122,17 @@ if __name__ == "__main__":
         Lazy(),
         Remembers(),
     ]
-    for dataset in datasets:
-        runner = ProcessRunner(Recipe(dataset, {"batch_size": 8}))
-        found = runner.call("look", seconds=20).key
-        runner.close()
-        # After pickling, which leaves its traces in classes.
-        wanted = key_of(dataset, options_of({"batch_size": 8, "shuffle": True}))
-        if wanted is None or found != wanted:
-            sys.stdout.write(f"{type(dataset).__name__}: {wanted} {found}\n")
+    options = {"batch_size": 8}
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    recipes = [PickledFile.of(Recipe(dataset, options)) for dataset in datasets]
+    process = context.Process(target=look, args=(recipes, theirs))
+    process.start()
+    found = mine.recv()
+    process.join()
+    # After pickling, which leaves its traces in classes.
+    for dataset, key in zip(datasets, found, strict=True):
+        wanted = key_of(dataset, options_of({**options, "shuffle": True}))
+        if wanted is None or key != wanted:
+            sys.stdout.write(f"{type(dataset).__name__}: {wanted} {key}\n")
     sys.stdout.write("all compared\n")

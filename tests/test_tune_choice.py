@@ -6,18 +6,21 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fastdata.tuning.advice import advice_for
+from fastdata.tuning.budget import Budget
 from fastdata.tuning.choice import fed, plateau, ruled_out, suffices, sufficient
-from fastdata.tuning.fitting import PROCESS_BYTES, Need, ahead_of, need_of, refusal
-from fastdata.tuning.measuring import Supplied, Windows, supply, trained
+from fastdata.tuning.fitting import PROCESS_BYTES, Need, ahead_of, cost_of, need_of, refusal
+from fastdata.tuning.measuring import Supplied, Windows, demand, supply, trained
+from fastdata.tuning.progress import Progress
 from fastdata.tuning.results import Demand, Rate
 from fastdata.tuning.runner import TrialFailedError
-from fastdata.tuning.session import Budget, Session
+from fastdata.tuning.session import Session
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.statistics import rate_of
 from fastdata.tuning.subject import Facts
@@ -108,19 +111,21 @@ def test_ties_go_to_fewer_workers_but_not_what_is_far_off() -> None:
     assert plateau([(T[1], Rate(7.0, 3, 12)), (T[2], Rate(10, 9.8, 10.4))]) == T[2]
 
 
-def test_a_costlier_kind_loses_to_fewer_batches_ahead_and_wins_over_a_worker() -> None:
-    rates = [
-        (Settings(3), rate(20)),
-        (Settings(2, "process", 4), rate(20)),
-        (Settings(2, "thread", 4), rate(20)),
-        (Settings(2, "process", 2), rate(20)),
-    ]
-    assert sufficient(rates, 10) == [
-        Settings(2, "process", 2),
-        Settings(2, "thread", 4),
-        Settings(2, "process", 4),
-        Settings(3),
-    ]
+def test_the_order_of_cost_is_workers_then_memory() -> None:
+    small, large = 1 << 20, 100 << 20  # of a batch: a worker process is 64 of the one, or less
+    threads, fewer_ahead = Settings(2, "thread", 4), Settings(2, "process", 2)
+    assert cost_of(threads, small) < cost_of(fewer_ahead, small) < cost_of(Settings(3), small)
+    assert cost_of(fewer_ahead, large) < cost_of(threads, large) < cost_of(Settings(3), large)
+    for batch_bytes in small, large:
+        assert cost_of(Settings(2, "thread", 1), batch_bytes) < cost_of(threads, batch_bytes)
+        assert cost_of(Settings(2), batch_bytes) < cost_of(Settings(2, "process"), batch_bytes)
+        stock = Settings(2, "process", backend="torch")
+        assert cost_of(replace(stock, persistent_workers=False), 1) < cost_of(stock, 1)
+
+
+def test_of_what_suffices_the_first_is_the_cheapest() -> None:
+    rates = [(Settings(2), rate(9)), (Settings(2, "process"), rate(20)), (Settings(3), rate(30))]
+    assert sufficient(rates, 10) == [Settings(2, "process"), Settings(3)]
 
 
 # -- what is tried ------------------------------------------------------------------------
@@ -157,10 +162,13 @@ def test_of_many_between_the_middle_is_tried() -> None:
 
 def test_variants_that_save_cost_less_and_others_differ() -> None:
     base = Settings(3, "process", 2, pin_memory=True, backend="cpu")
-    options: dict[str, Any] = {"methods": ["thread", "process"], "cuda": True, "dali": True}
+    cost = partial(cost_of, batch_bytes=1 << 20)
+    options: dict[str, Any] = {
+        "methods": ["thread", "process"], "cuda": True, "dali": True, "cost": cost
+    }  # fmt: skip
     saving = variants(base, saving=True, **options)
     assert saving
-    assert all(one.cost < base.cost for one in saving)
+    assert all(cost(one) < cost(base) for one in saving)
     assert {
         replace(base, worker_method="thread"),
         replace(base, prefetch_factor=1),
@@ -169,7 +177,7 @@ def test_variants_that_save_cost_less_and_others_differ() -> None:
         Settings(2, "thread", 2, True, True, "dali"),
     } <= set(saving)
     more = variants(base, saving=False, **options)
-    assert replace(base, prefetch_factor=4) in more
+    assert {replace(base, prefetch_factor=n) for n in (1, 4)} <= set(more)
     assert base not in more
     assert variants(Settings(0), saving=True, **options) == []
 
@@ -222,15 +230,21 @@ class Meter:
         work()
         return self.clock() - began
 
+    def repeats(self, work: Callable[[int], object], seconds: float, least: int) -> int:
+        return max(least, round(seconds / self.seconds(lambda: work(1))))
+
 
 class Batches:
     """A loader whose first batches are in stock: they cost nothing."""
 
-    def __init__(self, clock: Clock, seconds: float, stock: int, count: int = 10_000) -> None:
+    def __init__(
+        self, clock: Clock, seconds: float, stock: int, count: int = 10_000, start: float = 5.0
+    ) -> None:
         self.clock, self.seconds, self.stock, self.count = clock, seconds, stock, count
+        self.start = start
 
     def __iter__(self) -> Any:
-        self.clock.now += 5.0  # workers start
+        self.clock.now += self.start  # of workers
         for number in range(self.count):
             if number > self.stock:
                 self.clock.now += self.seconds
@@ -421,8 +435,23 @@ def test_where_none_is_enough_what_may_give_more_than_the_best_is_tried() -> Non
     machine = Machine(lambda s: 90.0 if s.worker_method == "thread" else 50.0 * s.num_workers)
     session = session_of(machine, 1000.0)
     session.sweep(4, 4, ["thread", "process"])
-    assert session.settle() == Settings(4, "process")
+    assert session.settle() == Settings(4, "process", 1)  # prefetching changes nothing
     assert Settings(4, "process", 4) in machine.asked
+
+
+@pytest.mark.parametrize(("demand", "sufficient"), [(None, False), (1000.0, False), (250.0, True)])
+@pytest.mark.parametrize("matters", [True, False])
+def test_batches_ahead_that_bring_nothing_are_saved(
+    demand: float | None, sufficient: bool, matters: bool
+) -> None:
+    def curve(settings: Settings) -> float:
+        slow = 0.7 if matters and settings.prefetch_factor == 1 else 1.0
+        return slow * 100.0 * min(max(settings.num_workers, 1), 3)
+
+    session = session_of(Machine(curve), demand)
+    session.sweep(4, 4, ["thread"])
+    assert session.settle() == Settings(3, prefetch_factor=2 if matters else 1)
+    assert bool(session._enough()) == sufficient
 
 
 def test_a_failure_is_a_row_and_others_go_on() -> None:
@@ -430,7 +459,7 @@ def test_a_failure_is_a_row_and_others_go_on() -> None:
     session = session_of(machine, 180.0)
     session.sweep(4, 4, ["thread"])
     assert session.settle().num_workers == 3  # type: ignore[union-attr]
-    failed = [trial for trial in session.trials() if trial.supply is None]
+    failed = [trial for trial in session.turns.trials() if trial.supply is None]
     assert failed
     assert {trial.failure for trial in failed} == {"the process died"}
     assert machine.asked.count(Settings(2)) == 1
@@ -441,7 +470,7 @@ def test_what_would_not_fit_is_not_tried() -> None:
     facts = replace(FACTS, base=Settings(1, "process", backend="torch"), batch_bytes=100 << 20)
     session = session_of(machine, 350.0, facts=facts, memory_bytes=lambda: 2 << 30)
     session.sweep(8, 8, ["process"])
-    rows = {trial.settings.num_workers: trial for trial in session.trials()}
+    rows = {trial.settings.num_workers: trial for trial in session.turns.trials()}
     assert "would not fit: takes about 2.42GB of memory" in rows[8].failure
     assert all(one.num_workers < 8 for one in machine.asked)
     assert session.settle().num_workers == 4  # type: ignore[union-attr]
@@ -457,7 +486,7 @@ def test_slow_batches_leave_time_for_as_many_workers_as_it_takes() -> None:
     machine = Slow(lambda settings: 3.1 * max(settings.num_workers, 1))
     session = session_of(machine, 10.0, seconds=30)
     session.sweep(2, 8, ["thread"])
-    assert session.choice() == T[4]
+    assert session.choice().num_workers == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -492,6 +521,133 @@ def test_the_time_is_kept_and_what_was_not_tried_is_said() -> None:
     assert machine.clock.now <= 4
     assert "the time was up: not tried were" in session.notes[-1]
     assert session.settle() is not None
+
+
+class Patient(Machine):
+    """A machine of slow steps, on which time passes as windows say."""
+
+    def __init__(self, step_seconds: float, batch_seconds: float) -> None:
+        super().__init__(lambda s: max(s.num_workers, 1) / batch_seconds, noise=0.0)
+        self.demand = 1 / step_seconds
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        began = self.clock.now
+        windows: Windows = arguments[0] if name == "demand" else arguments[1]
+        meter: Any = Meter(self.clock)
+        if name == "demand":
+            return demand(self._step, [0], windows, meter=meter, clock=self.clock)
+        if name == "warm":
+            return ""
+        settings = arguments[0]
+        self.asked.append(settings)
+        loader: Any = Batches(self.clock, 1 / self.curve(settings), stock=0, start=0.1)
+        if name == "supply":
+            return supply(loader, settings, windows, began=began, meter=meter, clock=self.clock)
+        if settings.num_workers:  # batches are made meanwhile
+            loader.seconds = max(0.0, loader.seconds - 1 / self.demand)
+        return trained(
+            loader, self._step, settings, windows, meter=meter, rate=arguments[2], clock=self.clock
+        )
+
+    def _step(self, batch: Any) -> None:
+        self.clock.now += 1 / self.demand
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "batch_seconds", "given"),
+    [(0.05, 0.01, 30), (0.9, 0.2, 30), (2.0, 0.1, 60), (4.0, 1.0, 60), (0.2, 1.5, 60)],
+)
+def test_the_run_with_the_step_is_within_the_time(
+    step_seconds: float, batch_seconds: float, given: float
+) -> None:
+    machine = Patient(step_seconds, batch_seconds)
+    facts = replace(FACTS, batch_seconds=batch_seconds)
+    session = session_of(machine, machine.demand, facts=facts, seconds=given)
+    session.sweep(4, 4, ["thread"])
+    assert session.settle() is not None
+    assert session.trained
+    assert not [note for note in session.notes if "that were given" in note]
+    assert machine.clock.now <= given
+
+
+def test_a_step_too_slow_for_the_time_is_said_before_settings_are_tried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = Patient(step_seconds=6.0, batch_seconds=0.1)
+    facts = replace(FACTS, batch_seconds=0.1)
+    session = session_of(machine, machine.demand, facts=facts, seconds=30)
+    assert not machine.asked
+    (said,) = (record.message for record in caplog.records)
+    match = re.match(r"tuning takes about (\d+) s, not the 30 s that were given: a step", said)
+    assert match
+    assert "takes about" in session.notes[-1]
+    session.sweep(4, 4, ["thread"])
+    assert session.settle() is not None
+    assert 0.6 * int(match[1]) < machine.clock.now <= int(match[1]) + 1
+    assert session._budget.total == pytest.approx(int(match[1]), abs=1)
+
+
+def test_slow_batches_have_an_answer_before_they_are_given_up() -> None:
+    machine = Patient(step_seconds=0.1, batch_seconds=1.2)
+    session = session_of(machine, None, facts=replace(FACTS, batch_seconds=1.2), seconds=40)
+    session.sweep(2, 2, ["thread"])
+    assert {settings.num_workers for settings, _ in session.rates} >= {0, 1}
+    assert machine.clock.now <= 45
+
+
+def test_where_not_all_have_a_turn_the_shortest_are_first() -> None:
+    machine = Patient(step_seconds=0.5, batch_seconds=3.0)  # more workers have batches sooner
+    facts = replace(FACTS, batch_seconds=3.0)
+    session = session_of(machine, machine.demand, facts=facts, seconds=60)
+    session.sweep(4, 4, ["thread"])
+    assert machine.asked[0] == T[4]
+    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert machine.clock.now <= 60
+
+
+def test_time_left_includes_the_run_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    budget = Budget(10, clock)
+    with Progress(budget, True) as bar:
+        budget.reserve(4)
+        assert budget.for_turns == 6
+        budget.extend(5)
+        clock.now = 3
+        bar.say("a turn")
+        assert "12 s left" in bar._bar.desc
+        assert bar._bar.total == 15
+    clock.now = 30
+    assert (budget.left, budget.for_turns) == (0, 0)
+
+
+class Warming(Machine):
+    """Remembers with what settings the data was to be read."""
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        self.asked.append(arguments[0])
+        return "warm"
+
+
+@pytest.mark.parametrize(
+    ("free", "read_by"),
+    [(1 << 40, 8), (1 << 30, 4), ((256 + 64 + 40) << 20, None)],
+)
+def test_memory_is_predicted_before_the_data_is_read(free: int, read_by: int | None) -> None:
+    machine = Warming(lambda settings: 1.0)
+    base = Settings(1, "process", backend="torch")
+    facts = replace(FACTS, base=base, batch_bytes=50 << 20)
+    session = session_of(
+        machine, None, facts=facts, memory_bytes=lambda: free, shm_bytes=lambda: 1 << 40
+    )
+    assert session.warm(8) == "warm"
+    expected = None if read_by is None else replace(base, num_workers=read_by)
+    assert machine.asked == [expected]
+
+
+def test_what_takes_longer_than_there_is_time_is_not_read_before() -> None:
+    machine = Warming(lambda settings: 1.0)
+    session_of(machine, None, facts=replace(FACTS, batch_seconds=5.0), seconds=30).warm(2)
+    assert machine.asked == [None]
 
 
 def test_workers_that_start_slowly_persist() -> None:

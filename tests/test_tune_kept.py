@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli_helpers import run, run_json
 from samples import write_shard
 from tune_helpers import Sleepy
@@ -18,13 +19,16 @@ from worker_helpers import PICTURES, pictures
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
+from fastdata.errors import OptionError
 from fastdata.loading import options_of
-from fastdata.tuning import kept, store
+from fastdata.steps import run_script
+from fastdata.tuning import listing, runners, store
 from fastdata.tuning.key import key_of
 from fastdata.tuning.results import TuningResult
+from fastdata.tuning.runner import LocalRunner
 from fastdata.tuning.settings import Settings
 
-QUICK: dict[str, Any] = {"seconds": 1, "max_workers": 1, "progress": False}
+QUICK: dict[str, Any] = {"seconds": 3, "max_workers": 1, "progress": False}
 
 TRAIN = """
 import logging, sys, time
@@ -56,17 +60,26 @@ def train(batch_size):
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    train(int(sys.argv[1]))
+    for batch_size in sys.argv[1:]:
+        train(int(batch_size))
 """
 
 PACKED = """
-import logging, sys
+import logging, os, sys
 import fastdata
 from fastdata import transforms as T
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-path, batch_size = sys.argv[1], int(sys.argv[2])
-fastdata.loader(path, batch_size=batch_size, shuffle=True, drop_last=True,
-    transform=[T.RandomResizedCrop(24), T.RandomHorizontalFlip()])
+path, other = sys.argv[1:]
+
+def train(batch_size):
+    print("batches of", batch_size)
+    fastdata.loader(path, batch_size=batch_size, shuffle=True, drop_last=True,
+        transform=[T.RandomResizedCrop(24), T.RandomHorizontalFlip()])
+
+train(30)
+train(20)
+os.replace(other, path)
+train(20)
 """
 
 
@@ -76,6 +89,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tuned"
     monkeypatch.setenv("FASTDATA_TUNED_DIR", str(folder))
     return folder
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure in this process, where that it is another one is not what is tested."""
+    monkeypatch.setattr(runners, "ProcessRunner", LocalRunner)
 
 
 @pytest.fixture
@@ -98,40 +117,106 @@ def output(*command: object) -> str:
     return done.stdout
 
 
+@pytest.mark.usefixtures("here")
 def test_what_the_command_measured_is_used_in_a_new_process(packed: Path) -> None:
-    found = run("tune-workers", packed, "--batch-size", 20, "--crop", 24, "--seconds", 1,
-                "--max-workers", 1, "--step-ms", 60)  # fmt: skip
+    found = run("tune-workers", packed, "--batch-size", 20, "--crop", 24, "--seconds", 3,
+                "--max-workers", 1, "--step-ms", 20)  # fmt: skip
     assert found.exit_code in (0, 3), found.stderr  # busy cores may not keep it busy
-    (row,) = kept.show()
-    line = f"tuned settings for {packed}: {row['settings']} (measured "
-    assert line in output("-c", PACKED, packed, 20)
-    assert "tuned" not in output("-c", PACKED, packed, 30)
-    write_shard(packed, pictures(61, size=(40, 40)), PICTURES)
-    assert "tuned" not in output("-c", PACKED, packed, 20)
+    (row,) = listing.show()
+    other = write_shard(packed.with_name("other.lmdb"), pictures(61, size=(40, 40)), PICTURES)
+    lines = output("-c", PACKED, packed, other).splitlines()
+    # Neither for another batch size, nor once the dataset has changed.
+    assert lines[:2] == ["batches of 30", "batches of 20"]
+    assert lines[2].startswith(f"tuned settings for {packed}: {row['settings']} (measured ")
+    assert lines[3:] == ["batches of 20"]
+
+
+def test_what_a_script_has_is_tuned_for_the_script_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    fastdata.tune_workers(f"{script}:build", batch_size=8, **QUICK)
+    (row,) = listing.show()
+    monkeypatch.setattr(runners, "ProcessRunner", LocalRunner)
+    result = fastdata.tune_workers(f"{script}:build_loader", **QUICK)
+    assert result.machine["cores"] >= 1
+    (again,) = listing.show()
+    assert again["file"] == row["file"]  # the same data, in both ways
+    lines = output(script, 8, 9).splitlines()
+    assert lines[0].startswith("tuned settings for ")
+    assert f": {again['settings']} (measured" in lines[0]
+    assert lines[1].split()[0] == str(result.settings.num_workers)
+    assert "tuned" not in lines[2]
+
+
+def keep(data: Any, **options: Any) -> None:
+    """Keep a result, of figures that are made up."""
+    key = key_of(data, options_of(options))
+    assert key is not None
+    tuned = Settings(1, "process", backend="torch", persistent_workers=False)
+    result = TuningResult(tuned, "keeps the step busy", True, options["batch_size"])
+    assert store.save(key, result) is not None
 
 
 @pytest.mark.parametrize("function", ["build", "build_loader"])
-def test_what_a_script_has_is_tuned_for_the_script_itself(tmp_path: Path, function: str) -> None:
+def test_what_is_kept_for_a_scripts_data_is_shown_and_forgotten(
+    tmp_path: Path, function: str
+) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    options = {"batch_size": 8} if function == "build" else {}
-    result = fastdata.tune_workers(f"{script}:{function}", **options, **QUICK)
-    assert result.machine["cores"] >= 1
-    (row,) = kept.show()
-    said, chosen = output(script, 8).splitlines()
-    assert said.startswith("tuned settings for ")
-    assert f": {row['settings']} (measured" in said
-    assert chosen.split()[0] == str(result.settings.num_workers)
-    assert "tuned" not in output(script, 9)
+    script.write_text(TRAIN + "\nprint('imported')\n")
+    target = f"{script}:{function}"
+    data, _ = run_script(f"{script}:build")
+    keep(data, batch_size=8)
+    keep(data, batch_size=16)
+    keep(Sleepy(16, 0.0), batch_size=8)
+    rows = run_json("tune-workers", "--show", target)  # the script's own output is not in it
+    assert {row["batch_size"] for row in rows} == {8, 16}
+    assert len(rows) == 2
+    assert len(listing.show(data)) == 2
+    assert run_json("tune-workers", "--forget", target) == {"forgotten": 2}
+    assert [row["dataset"] for row in listing.show()] == ["tune_helpers.Sleepy"]
+    assert listing.forget(torch.utils.data.DataLoader(Sleepy(16, 0.0))) == 1
 
 
+@pytest.mark.parametrize(
+    ("target", "code", "message"),
+    [
+        ("absent.py:build", 2, "absent.py: there is no such file"),
+        ("broken.py:nothing", 2, "has no function 'nothing'"),
+        ("broken.py:build", 1, "broken.py:build raised ValueError: no data"),
+    ],
+)
+@pytest.mark.parametrize("option", ["--show", "--forget"])
+def test_a_script_whose_data_cannot_be_had_is_said(
+    tmp_path: Path, option: str, target: str, code: int, message: str
+) -> None:
+    (tmp_path / "broken.py").write_text("def build():\n    raise ValueError('no data')\n")
+    found = run("tune-workers", option, tmp_path / target)
+    assert found.exit_code == code
+    assert message in found.stderr
+
+
+def test_workers_that_need_not_persist_do_not() -> None:
+    data = Sleepy(16, 0.0)
+    keep(data, batch_size=4)
+    tuned = fastdata.loader(data, batch_size=4)
+    assert (tuned.num_workers, tuned.persistent_workers) == (1, False)  # type: ignore[union-attr]
+    assert fastdata.loader(data, batch_size=8).persistent_workers  # type: ignore[union-attr]
+    given = fastdata.loader(data, batch_size=4, persistent_workers=True)
+    assert (given.num_workers, given.persistent_workers) == (1, True)  # type: ignore[union-attr]
+    with pytest.raises(OptionError, match="persistent_workers is one of 'auto', True, False"):
+        fastdata.loader(data, persistent_workers="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("here")
 def test_what_is_not_to_be_kept_is_not(packed: Path) -> None:
-    fastdata.tune_workers(packed, batch_size=20, keep=False, **QUICK)
     assert run("tune-workers", packed, "--batch-size", 20, "--seconds", 1, "--max-workers", 1,
                "--no-keep").exit_code == 0  # fmt: skip
     assert store.is_empty()
 
 
+@pytest.mark.usefixtures("here")
 def test_what_has_no_name_is_not_kept_and_that_is_said(tmp_path: Path) -> None:
     script = tmp_path / "stream.py"
     script.write_text(
@@ -158,7 +243,7 @@ def test_the_command_lists_and_forgets(packed: Path, tmp_path: Path, place: Path
     assert run_json("tune-workers", "--show") == []
     other = write_shard(tmp_path / "other.lmdb", pictures(61, size=(40, 40)), PICTURES)
     for path in (packed, other):
-        fastdata.tune_workers(path, batch_size=20, **QUICK)
+        keep(fastdata.open(path), batch_size=20)
     rows = run_json("tune-workers", "--show")
     assert {row["dataset"] for row in rows} == {str(packed), str(other)}
     shown = run("tune-workers", "--show", packed)
@@ -205,8 +290,6 @@ def test_a_global_that_a_transform_names_is_part_of_the_key(tmp_path: Path) -> N
     text = """
 import functools, torch
 from torch.utils.data import Dataset
-from fastdata.loading import options_of
-from fastdata.tuning.key import key_of
 
 def sized(n):
     return torch.zeros(n)
@@ -219,14 +302,19 @@ class Mine(Dataset):
     def __getitem__(self, index):
         return TRANSFORM()
 
-if __name__ == "__main__":
-    print(key_of(Mine(), options_of({})).digest)
+def build():
+    return Mine()
 """
-    script.write_text(text)
-    first = output(script)
-    assert output(script) == first
-    script.write_text(text.replace("n=3", "n=5000"))
-    assert output(script) != first
+
+    def digest(text: str) -> str:
+        script.write_text(text)
+        key = key_of(run_script(f"{script}:build")[0], options_of({}))
+        assert key is not None
+        return key.digest
+
+    first = digest(text)
+    assert digest(f"# elsewhere in the file\n{text}") == first
+    assert digest(text.replace("n=3", "n=5000")) != first
 
 
 @pytest.mark.parametrize("options", [{"timeout": 5}, {"multiprocessing_context": "spawn"}])
@@ -241,9 +329,10 @@ def test_no_workers_as_tuned_do_without_what_is_for_workers(options: dict[str, A
     assert len(list(loader)) == 4
 
 
+@pytest.mark.usefixtures("here")
 def test_what_was_not_swept_whole_is_not_kept() -> None:
     result = fastdata.tune_workers(
-        Sleepy(64, 0.1), batch_size=4, seconds=1, max_workers=8, progress=False
+        Sleepy(64, 0.03), batch_size=4, seconds=1, max_workers=8, progress=False
     )
     assert any("the time was up" in note for note in result.notes)
     assert store.is_empty()

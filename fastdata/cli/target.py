@@ -6,7 +6,6 @@ Shared by the commands that run training steps.  `choose` turns their arguments 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -119,12 +118,12 @@ def choose(
     click.ClickException
         If the script raises something.
     """
-    from fastdata.steps import is_script
+    from fastdata.tuning.scripts import names_function
 
     if model is not None and step_ms is not None:
         raise OptionError("--model and --step-ms are two steps: give one of them")
     place = _device(device)
-    if is_script(target) and not os.path.exists(target):
+    if names_function(target):
         return _of_script(target, _step(model, step_ms, place), crop, place if device else None)
     step = _step(model, step_ms, place)
     transform, notes = transform_of(target, crop)
@@ -136,6 +135,7 @@ def choose(
 def _of_script(
     target: str, step: Callable[[Any], Any] | None, crop: object, device: str | None
 ) -> Target:
+    from fastdata.loading import is_dataset
     from fastdata.steps import run_script
 
     if crop is not None:
@@ -152,22 +152,7 @@ def _of_script(
             f"{target} returns no step: only the loader is measured; "
             "--model or --step-ms gives one",
         )
-    return Target(target, data, _is_dataset(data), True, (), step or own, device, notes)
-
-
-def _is_dataset(data: Any) -> bool:
-    """Return whether samples come out of `data`, or it is a path; not whether it is a loader."""
-    from torch.utils.data import Dataset
-
-    from fastdata.engine.tasks import is_packed
-
-    if isinstance(data, (list, tuple)):
-        return bool(data) and all(isinstance(part, (str, os.PathLike)) for part in data)
-    return (
-        isinstance(data, (str, os.PathLike, Dataset))
-        or is_packed(data)
-        or hasattr(data, "__getitem__")
-    )
+    return Target(target, data, is_dataset(data), True, (), step or own, device, notes)
 
 
 def _device(name: str | None) -> str:

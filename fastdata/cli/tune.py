@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +10,7 @@ import click
 from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
 from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
 from fastdata.cli.target import target_options, transform_of
+from fastdata.cli.users import users_code
 
 if TYPE_CHECKING:
     from fastdata.tuning.results import Rate, TuningResult
@@ -56,9 +57,7 @@ Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wron
 )
 @click.option("--batch-size", type=int, help="Samples a batch, for a dataset.  [default: 256]")
 @target_options
-@click.option(
-    "--seconds", type=float, default=60.0, show_default=True, help="About how long to measure."
-)
+@click.option("--seconds", type=float, default=60.0, show_default=True, help="How long to measure.")
 @click.option(
     "--max-workers",
     type=int,
@@ -95,13 +94,13 @@ def tune_command(
     if target is None:
         raise click.UsageError("Missing argument 'TARGET'.")
     import fastdata
-    from fastdata.steps import is_script
     from fastdata.tuning.plot import check_plot, plot
+    from fastdata.tuning.scripts import names_function
 
     if picture is not None:
         check_plot(picture)  # now, not after a minute
     said: tuple[str, ...] = ()
-    if is_script(target) and not os.path.exists(target):
+    if names_function(target):
         if crop is not None:
             raise click.UsageError("--crop is for a dataset: the function has its own transforms.")
     else:
@@ -127,9 +126,10 @@ def tune_command(
 
 def _show(dataset: str | None, quiet: bool, as_json: bool) -> None:
     """Print what is kept."""
-    from fastdata.tuning import kept, store
+    from fastdata.tuning import listing, store
 
-    rows = kept.show(dataset)
+    with _users(dataset):
+        rows = listing.show(dataset)
     if as_json:
         emit_json(rows)
         return
@@ -148,13 +148,23 @@ def _show(dataset: str | None, quiet: bool, as_json: bool) -> None:
 
 def _forget(dataset: str | None, quiet: bool, as_json: bool) -> None:
     """Remove what is kept."""
-    from fastdata.tuning import kept
+    from fastdata.tuning import listing
 
-    count = kept.forget(dataset)
+    with _users(dataset):
+        count = listing.forget(dataset)
     if as_json:
         emit_json({"forgotten": count})
     elif not quiet:
         emit(f"{count:,} result{'s' * (count != 1)} forgotten")
+
+
+def _users(target: str | None) -> contextlib.AbstractContextManager[None]:
+    """Say of an error that it is the script's, where TARGET is one."""
+    from fastdata.steps import is_script
+
+    if target is not None and is_script(target):
+        return users_code(target)
+    return contextlib.nullcontext()
 
 
 def result_lines(result: TuningResult, transforms: str = "") -> list[str]:

@@ -1,13 +1,14 @@
 """Which settings are chosen: the cheapest that keep the step busy, else the cheapest of the best.
 
-Pure functions of rates, so that each rule can be seen to hold.
+Pure functions of rates, so that each rule can be seen to hold.  Rates come in the order of what
+settings cost (`fastdata.tuning.fitting.cost_of`), the cheapest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from fastdata.tuning.results import Rate, Trial
+from fastdata.tuning.results import Rate
 from fastdata.tuning.settings import Settings
 
 __all__ = [
@@ -57,16 +58,9 @@ def suffices(settings: Settings, supply: Rate, demand: float) -> bool:
     return supply.low >= HEADROOM * demand
 
 
-def measured(trials: Iterable[Trial]) -> list[Measured]:
-    """Return the settings that have a rate, the cheapest first."""
-    found = [(trial.settings, trial.supply) for trial in trials if trial.supply is not None]
-    return sorted(found, key=lambda one: one[0].cost)
-
-
 def sufficient(rates: Sequence[Measured], demand: float) -> list[Settings]:
     """Return the settings that keep a step busy, the cheapest first."""
-    ordered = sorted(rates, key=lambda one: one[0].cost)
-    return [settings for settings, rate in ordered if suffices(settings, rate, demand)]
+    return [settings for settings, rate in rates if suffices(settings, rate, demand)]
 
 
 def ruled_out(rates: Sequence[Measured], demand: float | None) -> set[Settings]:
@@ -81,13 +75,12 @@ def ruled_out(rates: Sequence[Measured], demand: float | None) -> set[Settings]:
     if demand is None:
         return {one for one, rate in rates if rate.median < FAR * top[1].median and one != top[0]}
     goal = min(demand, fed(top[0], top[1].median, demand))
-    plenty = [one for one, rate in rates if suffices(one, rate, demand / FAR)]
-    cheapest = min((one.cost for one in plenty), default=None)
+    plenty = [place for place, one in enumerate(rates) if suffices(*one, demand / FAR)]
+    last = plenty[0] if plenty else len(rates)
     return {
         one
-        for one, rate in rates
-        if fed(one, rate.median, demand) < FAR * goal
-        or (cheapest is not None and one.cost > cheapest)
+        for place, (one, rate) in enumerate(rates)
+        if place > last or fed(one, rate.median, demand) < FAR * goal
     }
 
 
@@ -125,7 +118,7 @@ def plateau(rates: Sequence[Measured], demand: float | None = None) -> Settings:
         If there are none.
     """
     top, highest = best(rates, demand)
-    for settings, rate in sorted(rates, key=lambda one: one[0].cost):
+    for settings, rate in rates:
         if not settings.num_workers and top.num_workers:
             if demand is None:
                 continue

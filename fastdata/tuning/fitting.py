@@ -13,7 +13,7 @@ from fastdata.engine.delivery import DEPTH
 from fastdata.engine.memory import in_words
 from fastdata.tuning.settings import Settings
 
-__all__ = ["PROCESS_BYTES", "RESERVE_BYTES", "Need", "ahead_of", "need_of", "refusal"]
+__all__ = ["PROCESS_BYTES", "RESERVE_BYTES", "Need", "ahead_of", "cost_of", "need_of", "refusal"]
 
 PROCESS_BYTES = 64 << 20
 """Private memory of a forked worker process: 40 to 60 MB with torch imported."""
@@ -63,6 +63,26 @@ def need_of(settings: Settings, batch_bytes: int, *, to_device: bool = False) ->
     if by_processes:
         memory += settings.num_workers * PROCESS_BYTES
     return Need(memory, shm)
+
+
+def cost_of(settings: Settings, batch_bytes: int) -> tuple[int, ...]:
+    """Return what settings are compared by: workers first, then memory, then what is unusual.
+
+    Parameters
+    ----------
+    settings : Settings
+    batch_bytes : int
+        Of one batch on the host.
+    """
+    return (
+        settings.num_workers,
+        need_of(settings, batch_bytes).memory_bytes,
+        settings.prefetch_factor,
+        settings.worker_method == "process",
+        settings.backend == "dali",
+        settings.pin_memory,
+        settings.persistent_workers,
+    )
 
 
 def refusal(need: Need, *, available_bytes: int, shm_bytes: int) -> str:

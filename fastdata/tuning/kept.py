@@ -1,4 +1,4 @@
-"""What loaders and people do with kept results: use one, show all, forget some.
+"""What loaders do with kept results: use the one that fits.
 
 ``loader(num_workers="auto")`` asks `settle`, which costs microseconds where nothing is kept.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastdata.engine.cores import available_cores
@@ -19,7 +18,7 @@ from fastdata.tuning.store import Entry
 if TYPE_CHECKING:
     from fastdata.assembly import LoaderOptions
 
-__all__ = ["forget", "settle", "show"]
+__all__ = ["settle"]
 
 log = logging.getLogger("fastdata")
 
@@ -36,7 +35,8 @@ def settle(data: Any, options: LoaderOptions) -> LoaderOptions:
 
     A result is one of settings that were measured together: it is used only where `num_workers`
     is "auto", and not where `worker_method` or `backend` are given and others than it has.
-    `prefetch_factor` and `pin_memory` that are given stay.  What no result decides stays "auto".
+    `prefetch_factor`, `pin_memory` and `persistent_workers` that are given stay.  What no result
+    decides stays "auto".
 
     Parameters
     ----------
@@ -76,6 +76,7 @@ def _settled(data: Any, options: LoaderOptions) -> LoaderOptions:
         num_workers=chosen.num_workers,
         prefetch_factor=_given(options.prefetch_factor, chosen.prefetch_factor),
         pin_memory=_given(options.pin_memory, chosen.pin_memory),
+        persistent_workers=_given(options.persistent_workers, chosen.persistent_workers),
     )
     if chosen.backend != "torch":
         settled = dataclasses.replace(
@@ -119,92 +120,3 @@ def _fits(entry: Entry, data: Any, options: LoaderOptions) -> bool:
         and options.worker_method in ("auto", chosen.worker_method)
         and options.backend in ("auto", chosen.backend)
     )
-
-
-def show(dataset: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
-    """Return what is kept, the newest first, for people: plain JSON types.
-
-    Parameters
-    ----------
-    dataset : path, optional
-        As of `forget`.
-
-    Returns
-    -------
-    list of dict
-        "dataset" (its path, or a class), "batch_size", "settings" (text), "supply" and "demand"
-        (batches a second, or None), "saturates", "complete", "verdict", "measured_at" (ISO 8601),
-        "host", "here" (whether it was measured on this machine as it is now) and "file".
-    """
-    from fastdata.tuning.key import machine
-
-    here, rows = machine(), []
-    for entry in _entries_of(dataset):
-        result = entry.result
-        supply = next(
-            (trial.supply for trial in result.trials if trial.settings == result.settings), None
-        )
-        rows.append(
-            {
-                "dataset": entry.key.name,
-                "batch_size": result.batch_size,
-                "settings": str(result.settings),
-                "supply": None if supply is None else supply.median,
-                "demand": None if result.demand is None else result.demand.rate.median,
-                "saturates": result.saturates,
-                "complete": result.complete,
-                "verdict": result.verdict,
-                "measured_at": entry.measured_at.isoformat(),
-                "host": entry.key.machine.get("host", ""),
-                "here": entry.key.machine == here,
-                "file": str(entry.path),
-            }
-        )
-    return rows
-
-
-def forget(dataset: str | os.PathLike[str] | None = None) -> int:
-    """Remove kept results, and return how many.
-
-    Parameters
-    ----------
-    dataset : path, optional
-        Those of this dataset, wherever it was when it was measured, or which had this path, if
-        there is none any more.  By default all.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be removed.
-    """
-    return store.forget(*_entries_of(dataset))
-
-
-def _entries_of(dataset: str | os.PathLike[str] | None) -> list[Entry]:
-    """Return the results of a dataset, or all."""
-    kept = list(store.entries())
-    if dataset is None:
-        return kept
-    path, digest = str(Path(dataset).absolute()), _digest(dataset)
-    return [
-        entry
-        for entry in kept
-        if entry.key.name in (path, str(dataset))
-        or (digest is not None and _of_dataset(entry) == digest)
-    ]
-
-
-def _digest(dataset: str | os.PathLike[str]) -> str | None:
-    """Return the digest of the dataset at a path; None where none can be opened."""
-    from fastdata.dataset import open as open_dataset
-    from fastdata.errors import FastdataError
-
-    try:
-        return open_dataset(dataset).digest
-    except (FastdataError, OSError):
-        return None
-
-
-def _of_dataset(entry: Entry) -> Any:
-    dataset = entry.key.work.get("dataset")
-    return dataset.get("digest") if isinstance(dataset, dict) else None

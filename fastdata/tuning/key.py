@@ -45,7 +45,7 @@ from fastdata.tuning.describing import UndescribableError, describe, named
 if TYPE_CHECKING:
     from fastdata.assembly import LoaderOptions
 
-__all__ = ["Key", "key_of", "machine", "work"]
+__all__ = ["Key", "described_data", "key_of", "machine", "work"]
 
 log = logging.getLogger("fastdata")
 
@@ -137,7 +137,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
     """
     target = options.target
     return {
-        "dataset": _dataset(data),
+        "dataset": described_data(data),
         "batch_size": _batch_size(options),
         "order": _order(options),
         "transform": describe(listed(options.transform)),
@@ -161,7 +161,18 @@ def name_of(data: Any) -> str:
     return f"{type(data).__module__}.{type(data).__qualname__}"
 
 
-def _dataset(data: Any) -> Any:
+def described_data(data: Any) -> dict[str, Any]:
+    """Return what a dataset is, as plain JSON types: the part of `work` that is the data's own.
+
+    Parameters
+    ----------
+    data : packed data or torch Dataset
+
+    Raises
+    ------
+    UndescribableError
+        If that cannot be told for sure.
+    """
     if is_packed(data):
         return {"digest": data.digest, "schema": data.schema.to_json(), "samples": len(data)}
     if isinstance(data, IterableDataset) and not hasattr(data, "digest"):

@@ -6,27 +6,25 @@ that it counts what workers can go on with and not what they had in stock.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
-
-from fastdata.errors import OptionError
 from fastdata.steps.meter import Meter
+from fastdata.tuning.batches import Endless
 from fastdata.tuning.fitting import ahead_of
 from fastdata.tuning.settings import Settings
 
 __all__ = [
     "LEAST_BATCHES",
-    "Endless",
     "Supplied",
     "Windows",
-    "batch_nbytes",
     "demand",
+    "group_of",
+    "steps_of_run",
     "storage_bytes",
     "supply",
     "trained",
@@ -40,10 +38,20 @@ MOST_STEPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How many windows are measured, and how long each is at least."""
+    """How many windows are measured, and how long.
+
+    Attributes
+    ----------
+    count : int
+    seconds : float
+        Of each, at least.
+    most_seconds : float
+        For all of them: none is begun that would not fit, but one there always is.
+    """
 
     count: int
     seconds: float
+    most_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,43 +71,6 @@ class Supplied:
     rates: tuple[float, ...]
     start_seconds: float
     storage_bytes_per_second: float = 0.0
-
-
-class Endless(Iterator[Any]):
-    """Batches of one epoch after another.
-
-    Parameters
-    ----------
-    loader : iterable
-
-    Attributes
-    ----------
-    epochs : int
-        That have been begun.
-    """
-
-    def __init__(self, loader: Iterable[Any]) -> None:
-        self._loader = loader
-        self._epoch: Iterator[Any] = iter(())
-        self.epochs = 0
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._epoch)
-        except StopIteration:
-            self._epoch = iter(self._loader)
-            self.epochs += 1
-        try:
-            return next(self._epoch)
-        except StopIteration:
-            raise OptionError(
-                "the loader has no batches: the dataset is empty, or smaller than a batch with "
-                "drop_last=True"
-            ) from None
-
-    def close(self) -> None:
-        """Leave the epoch."""
-        self._epoch = iter(())
 
 
 def supply(
@@ -136,11 +107,10 @@ def supply(
         start_seconds = clock() - began
         for _ in range(ahead_of(settings) + 1):
             next(batches)
-        # Workers of a stock loader come in waves, each with one batch.
-        group = settings.num_workers if settings.backend == "torch" and settings.num_workers else 1
-        epochs = batches.epochs
-        rates = []
-        for _ in range(windows.count):
+        group, epochs = group_of(settings), batches.epochs
+        rates: list[float] = []
+        took, begun = 0.0, clock()
+        while _another(len(rates), windows, clock() - begun + took):
             meter.synchronize()
             count, started = 0, clock()
             while True:
@@ -166,7 +136,6 @@ def demand(
     windows: Windows,
     *,
     meter: Meter,
-    seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, ...]:
     """Return steps a second on batches that are where the step wants them, in turn.
@@ -176,9 +145,8 @@ def demand(
     step : callable
     batches : sequence of batches
     windows : Windows
+        A step that is longer than a window is one, and two steps are then all there need be.
     meter : Meter
-    seconds : float
-        When so much time is over, no window is begun any more; one there always is.
     clock : callable
     """
 
@@ -186,17 +154,19 @@ def demand(
         for number in range(count):
             step(batches[number % len(batches)])
 
-    end = clock() + seconds
+    begun = clock()
     meter.seconds(partial(work, 1))  # what the first time costs
     once = meter.seconds(partial(work, 1))
+    rates: list[float] = []
+    took = once
     if once >= windows.seconds:
-        count = 1
+        count, rates = 1, [1 / once]
     else:
         least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
         count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
-    rates: list[float] = []
-    while len(rates) < windows.count and (not rates or clock() < end):
-        rates.append(count / meter.seconds(partial(work, count)))
+    while _another(len(rates), windows, clock() - begun + took):
+        took = meter.seconds(partial(work, count))
+        rates.append(count / took)
     return tuple(rates)
 
 
@@ -208,6 +178,7 @@ def trained(
     *,
     meter: Meter,
     rate: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, ...]:
     """Return steps a second of a training loop: each takes a batch, and does the step on it.
 
@@ -217,33 +188,52 @@ def trained(
         As above.
     rate : float
         About how many steps a second are expected, for the length of windows.
+    clock : callable
     """
     batches = Endless(loader)
+    first, count = steps_of_run(settings, rate, windows.seconds)
+    rates: list[float] = []
 
     def work(count: int) -> None:
         for _ in range(count):
             step(next(batches))
 
     try:
-        # What is in stock must be used up, or shown to last.
-        work(ahead_of(settings) + 3)
-        group = settings.num_workers if settings.backend == "torch" and settings.num_workers else 1
-        count = max(LEAST_BATCHES, round(rate * windows.seconds))
-        count = -(-count // group) * group
-        return tuple(count / meter.seconds(partial(work, count)) for _ in range(windows.count))
+        took, begun = 0.0, clock()
+        work(first)
+        while _another(len(rates), windows, clock() - begun + took):
+            took = meter.seconds(partial(work, count))
+            rates.append(count / took)
+        return tuple(rates)
     finally:
         batches.close()
 
 
-def batch_nbytes(batch: Any) -> int:
-    """Return the bytes of all tensors and arrays in a batch, however it is nested."""
-    if isinstance(batch, (torch.Tensor, np.ndarray)):
-        return int(batch.nbytes)
-    if isinstance(batch, Mapping):
-        return sum(map(batch_nbytes, batch.values()))
-    if isinstance(batch, (list, tuple)):
-        return sum(map(batch_nbytes, batch))
-    return len(batch) if isinstance(batch, (bytes, str)) else 0
+def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, int]:
+    """Return the steps of a run before its windows, and those of a window.
+
+    Parameters
+    ----------
+    settings : Settings
+    rate : float
+        Steps a second.
+    seconds : float
+        Of a window, at least.
+    """
+    group = group_of(settings)
+    count = max(LEAST_BATCHES, round(rate * seconds))
+    # What is in stock must be used up, or shown to last.
+    return ahead_of(settings) + 3, -(-count // group) * group
+
+
+def group_of(settings: Settings) -> int:
+    """Return how many batches come at once: workers of a stock loader come in waves."""
+    return max(1, settings.num_workers) if settings.backend == "torch" else 1
+
+
+def _another(done: int, windows: Windows, until: float) -> bool:
+    """Return whether one more window is wanted, and fits, as it would last `until`."""
+    return not done or (done < windows.count and until <= windows.most_seconds)
 
 
 def storage_bytes() -> int:

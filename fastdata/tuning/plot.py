@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import MissingExtraError, OptionError
-from fastdata.tuning.results import Trial, TuningResult
+from fastdata.tuning.results import Demand, Trial, TuningResult
 from fastdata.tuning.settings import Settings
 
 __all__ = ["INSTALL", "check_plot", "plot", "require_matplotlib"]
@@ -74,15 +74,36 @@ def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
     # No pyplot: it would look for a display, and keep the figure.
     figure = require_matplotlib()(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
+    _draw_curves(axes, result)
+    if result.demand is not None:
+        _draw_demand(axes, result.demand)
+    _mark_chosen(axes, result)
+    axes.set_xlabel("workers")
+    axes.set_ylabel(f"batches of {result.batch_size} a second (median, 95% interval)")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(sorted({trial.settings.num_workers for trial in result.trials}))
+    axes.grid(alpha=0.3)
+    axes.set_title("\n".join(textwrap.wrap(result.verdict, 100)), fontsize=9)
+    axes.legend(fontsize=8)
+    try:
+        figure.savefig(path, dpi=120)
+    except ValueError as error:
+        if "format" not in str(error).lower():
+            raise
+        raise OptionError(f"{os.fspath(path)}: {error}") from error
+
+
+def _draw_curves(axes: Any, result: TuningResult) -> None:
+    """Draw the rates with their intervals, a curve for each kind of settings; and what failed."""
     for number, (name, trials) in enumerate(_families(result).items()):
-        trials.sort(key=lambda trial: trial.settings.num_workers)
-        medians = [trial.supply.median for trial in trials if trial.supply]
-        lows = [trial.supply.median - trial.supply.low for trial in trials if trial.supply]
-        highs = [trial.supply.high - trial.supply.median for trial in trials if trial.supply]
+        rates = [trial.supply for trial in trials if trial.supply is not None]
         axes.errorbar(
             [trial.settings.num_workers for trial in trials],
-            medians,
-            yerr=[lows, highs],
+            [rate.median for rate in rates],
+            yerr=[
+                [rate.median - rate.low for rate in rates],
+                [rate.high - rate.median for rate in rates],
+            ],
             marker="o" if len(trials) > 1 else "x",
             linestyle="-" if len(trials) > 1 else "none",
             capsize=4,
@@ -92,40 +113,32 @@ def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
     failed = sorted({t.settings.num_workers for t in result.trials if t.supply is None})
     if failed:
         axes.plot(failed, [0.0] * len(failed), "rx", clip_on=False, label="failed")
-    if result.demand is not None:
-        rate = result.demand.rate
-        axes.axhspan(rate.low, rate.high, color="black", alpha=0.15, linewidth=0)
-        axes.axhline(
-            rate.median, color="black", linestyle="--", label=f"demand: {result.demand.step}"
-        )
+
+
+def _draw_demand(axes: Any, demand: Demand) -> None:
+    """Draw what the step wants as a line in its interval."""
+    rate = demand.rate
+    axes.axhspan(rate.low, rate.high, color="black", alpha=0.15, linewidth=0)
+    axes.axhline(rate.median, color="black", linestyle="--", label=f"demand: {demand.step}")
+
+
+def _mark_chosen(axes: Any, result: TuningResult) -> None:
+    """Draw a circle around the choice."""
     chosen = next((t for t in result.trials if t.settings == result.settings), None)
-    if chosen is not None and chosen.supply is not None:
-        axes.plot(
-            chosen.settings.num_workers,
-            chosen.supply.median,
-            marker="o",
-            markersize=14,
-            markerfacecolor="none",
-            markeredgecolor="tab:red",
-            markeredgewidth=2,
-            linestyle="none",
-            label=f"chosen: {result.settings}",
-            zorder=4,
-        )
-    axes.set_xlabel("workers")
-    axes.set_ylabel(f"batches of {result.batch_size} a second (median, 95% interval)")
-    axes.set_ylim(bottom=0)
-    counts = sorted({trial.settings.num_workers for trial in result.trials})
-    axes.set_xticks(counts)
-    axes.grid(alpha=0.3)
-    axes.set_title(_wrapped(result.verdict), fontsize=9)
-    axes.legend(fontsize=8)
-    try:
-        figure.savefig(path, dpi=120)
-    except ValueError as error:
-        if "format" not in str(error).lower():
-            raise
-        raise OptionError(f"{os.fspath(path)}: {error}") from error
+    if chosen is None or chosen.supply is None:
+        return
+    axes.plot(
+        chosen.settings.num_workers,
+        chosen.supply.median,
+        marker="o",
+        markersize=14,
+        markerfacecolor="none",
+        markeredgecolor="tab:red",
+        markeredgewidth=2,
+        linestyle="none",
+        label=f"chosen: {result.settings}",
+        zorder=4,
+    )
 
 
 def _families(result: TuningResult) -> dict[str, list[Trial]]:
@@ -137,6 +150,8 @@ def _families(result: TuningResult) -> dict[str, list[Trial]]:
         # The point without workers belongs to what it has the rest of its settings of.
         name = _name(trial.settings)
         found.setdefault(name, []).append(trial)
+    for trials in found.values():
+        trials.sort(key=lambda trial: trial.settings.num_workers)
     return found
 
 
@@ -145,7 +160,3 @@ def _name(settings: Settings) -> str:
     _, *parts = str(replace(settings, num_workers=1)).split(", ")
     kind = {"thread": "threads", "process": "processes"}[settings.worker_method]
     return ", ".join([kind, *parts])
-
-
-def _wrapped(text: str, width: int = 100) -> str:
-    return "\n".join(textwrap.wrap(text, width))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tqdm import tqdm
+
+from fastdata.tuning.budget import Budget
 
 __all__ = ["Progress"]
 
@@ -14,18 +14,16 @@ class Progress:
 
     Parameters
     ----------
-    seconds : float
-        That there are.
-    used : callable
-        Returns how many are over.
+    budget : Budget
+        The time that there is, the run with the step included.
     shown : bool or None
         None: only where standard error is a terminal.
     """
 
-    def __init__(self, seconds: float, used: Callable[[], float], shown: bool | None) -> None:
-        self._used = used
+    def __init__(self, budget: Budget, shown: bool | None) -> None:
+        self._budget = budget
         self._bar = tqdm(
-            total=round(seconds),
+            total=round(budget.total),
             desc="tuning",
             disable=None if shown is None else not shown,
             leave=False,
@@ -35,9 +33,10 @@ class Progress:
     def say(self, text: str) -> None:
         """Say what is being done now."""
         self._bar.set_postfix_str(text, refresh=False)
-        self._bar.n = min(self._used(), self._bar.total)
-        left = max(0, round(self._bar.total - self._bar.n))
-        self._bar.set_description_str(f"tuning, {left} s left", refresh=False)
+        budget = self._budget
+        self._bar.total = round(budget.total)  # which grows where a step is too slow for it
+        self._bar.n = min(budget.used, budget.total)
+        self._bar.set_description_str(f"tuning, {budget.left:.0f} s left", refresh=False)
         self._bar.refresh()
 
     def __enter__(self) -> Progress:

@@ -6,14 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.errors import WorkerError
-from fastdata.steps import is_script
-from fastdata.tuning.runner import (
-    LocalRunner,
-    ProcessRunner,
-    Runner,
-    TrialFailedError,
-    UnsentError,
-)
+from fastdata.tuning.process import ProcessRunner
+from fastdata.tuning.runner import LocalRunner, Runner, TrialFailedError, UnsentError
+from fastdata.tuning.scripts import names_function
 from fastdata.tuning.subject import Facts, Recipe
 
 __all__ = ["Runners"]
@@ -72,7 +67,7 @@ class Runners:
                 return
             except UnsentError as error:
                 self.loaders.close()
-                if isinstance(recipe.data, str) and is_script(recipe.data):
+                if names_function(recipe.data):
                     raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
                 why = error
             except BaseException:

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 from fastdata.engine.sharing import PickledFile
 from fastdata.errors import FastdataError
 
-__all__ = ["Answer", "run"]
+__all__ = ["Answer", "in_a_line", "run"]
 
 _TICK_SECONDS = 1.0
 
@@ -95,8 +95,19 @@ def run(recipe: PickledFile, end: Connection, temporary: str, start_method: str 
         answer = Answer("value")
 
 
+def in_a_line(error: BaseException) -> str:
+    """Return an error's type and message, in one line.
+
+    Of one that a worker has sent, with its traceback as text: the last line, which says it.
+    """
+    text = traceback.format_exception_only(type(error), error)[-1].strip()
+    if "Traceback (most recent call last)" in text:
+        text = text.splitlines()[-1]
+    return " ".join(text.split())
+
+
 def _failed(error: BaseException) -> Answer:
-    text = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
+    text = in_a_line(error)
     try:
         error.__traceback__ = None
         kept = pickle.dumps(error)

@@ -1,4 +1,4 @@
-"""What tuning chooses, and what it costs."""
+"""What tuning chooses."""
 
 from __future__ import annotations
 
@@ -30,18 +30,6 @@ class Settings:
     pin_memory: bool = False
     persistent_workers: bool = True
     backend: Literal["cpu", "dali", "torch"] = "cpu"
-
-    @property
-    def cost(self) -> tuple[int, ...]:
-        """What settings are compared by: workers first, then memory, then what is unusual."""
-        return (
-            self.num_workers,
-            self.prefetch_factor,
-            self.worker_method == "process",
-            self.backend == "dali",
-            self.pin_memory,
-            self.persistent_workers,
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types."""

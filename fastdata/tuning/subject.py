@@ -17,22 +17,23 @@ import torch
 
 from fastdata.engine.memory import available_bytes
 from fastdata.prefetch import CUDAPrefetcher
-from fastdata.steps import ReferenceStep, is_script, run_script
+from fastdata.steps import ReferenceStep, run_script
 from fastdata.steps.meter import Meter
+from fastdata.tuning.batches import Endless, batch_nbytes
 from fastdata.tuning.key import Key
 from fastdata.tuning.measuring import (
-    Endless,
     Supplied,
     Windows,
-    batch_nbytes,
     demand,
     storage_bytes,
     supply,
     trained,
 )
+from fastdata.tuning.packed_source import PackedSource
 from fastdata.tuning.page_cache import WARM_AT_LEAST, read_within, resident
+from fastdata.tuning.scripts import names_function
 from fastdata.tuning.settings import Settings
-from fastdata.tuning.source import PackedSource, Source, source_of
+from fastdata.tuning.source import Source, source_of
 
 __all__ = ["Facts", "Recipe", "Subject", "called"]
 
@@ -123,7 +124,7 @@ class Subject:
 
     def __init__(self, recipe: Recipe) -> None:
         data, step = recipe.data, recipe.step
-        if isinstance(data, str) and is_script(data):
+        if names_function(data):
             data, own = run_script(data)
             step = own if step is None else step
         self.source: Source = source_of(data, recipe.options)
@@ -175,8 +176,15 @@ class Subject:
             **(source.images(self._kept[0]) if isinstance(source, PackedSource) else {}),
         )
 
-    def warm(self, workers: int, seconds: float) -> str:
-        """Have data read that is not in memory, within limits; return "warm" or "cold"."""
+    def warm(self, settings: Settings | None, seconds: float) -> str:
+        """Have data read that is not in memory; return "warm", "cold", or "" if nobody knows.
+
+        Parameters
+        ----------
+        settings : Settings or None
+            By which an epoch is read, where files are not known; None: it is not.
+        seconds : float
+        """
         paths = self.source.paths
         share = resident(paths) if paths else None
         if share is not None:
@@ -184,9 +192,8 @@ class Subject:
                 read_within(paths, seconds, available_bytes() // 2)
                 share = resident(paths) or 0.0
             return "warm" if share >= WARM_AT_LEAST else "cold"
-        settings = Settings(
-            workers, self.source.base.worker_method, 2, backend=self.source.base.backend
-        )
+        if settings is None:
+            return ""
         end = time.monotonic() + seconds
         with self.source.opened(settings) as loader:
             epoch = iter(loader)
@@ -214,14 +221,14 @@ class Subject:
         rate = (storage_bytes() - read) / (time.perf_counter() - began)
         return replace(found, storage_bytes_per_second=max(0.0, rate))
 
-    def demand(self, windows: Windows, seconds: float) -> tuple[float, ...]:
+    def demand(self, windows: Windows) -> tuple[float, ...]:
         """Measure the step on batches that are on its device."""
         assert self._step is not None, "there is a step"
         if not self._kept:
             self.look()
         if self.device.type != "cpu":
             self._kept = list(CUDAPrefetcher(self._kept, self.device))
-        return demand(self._step, self._kept, windows, meter=Meter(self.device), seconds=seconds)
+        return demand(self._step, self._kept, windows, meter=Meter(self.device))
 
     def train(self, settings: Settings, windows: Windows, rate: float) -> tuple[float, ...]:
         """Measure the step on batches as the loader gives them."""

@@ -5,7 +5,7 @@ Pure functions: a session (`fastdata.tuning.session`) asks them what comes next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -72,6 +72,7 @@ def variants(
     base: Settings,
     *,
     saving: bool,
+    cost: Callable[[Settings], tuple[int, ...]],
     methods: Sequence[str] = ("thread",),
     cuda: bool = False,
     dali: bool = False,
@@ -84,7 +85,10 @@ def variants(
     base : Settings
         The ones chosen so far, with a worker or more.
     saving : bool
-        Whether they are enough: then those that cost less; otherwise those that may give more.
+        Whether they are enough: then those that cost less; otherwise those that may give more,
+        or as much for less memory.
+    cost : callable
+        What settings are compared by.
     methods : sequence of {"thread", "process"}
         What is possible.
     cuda, dali : bool
@@ -103,13 +107,12 @@ def variants(
         if saving and fewer:
             found.append(replace(other, num_workers=fewer))
     more = replace(base, prefetch_factor=2 * base.prefetch_factor)
+    if base.prefetch_factor > 1:
+        found.append(replace(base, prefetch_factor=base.prefetch_factor // 2))
     if not saving:
         found.append(more)
-    else:
-        if base.prefetch_factor > 1:
-            found.append(replace(base, prefetch_factor=base.prefetch_factor // 2))
-        if fewer:
-            found += [replace(base, num_workers=fewer), replace(more, num_workers=fewer)]
+    elif fewer:
+        found += [replace(base, num_workers=fewer), replace(more, num_workers=fewer)]
     if cuda:
         found.append(replace(base, pin_memory=not base.pin_memory))
     if dali and base.backend != "dali":
@@ -120,5 +123,5 @@ def variants(
     if persistent and base.persistent_workers:
         found.append(replace(base, persistent_workers=False))
     if saving:
-        found = [settings for settings in found if settings.cost < base.cost]
+        found = [settings for settings in found if cost(settings) < cost(base)]
     return list(dict.fromkeys(found))

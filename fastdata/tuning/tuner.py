@@ -8,7 +8,7 @@ has the function.
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -17,29 +17,24 @@ from typing import Any
 import torch
 
 from fastdata.engine.cores import available_cores, local_processes
-from fastdata.engine.memory import available_bytes
 from fastdata.errors import OptionError, WorkerError
 from fastdata.steps import SleepStep
 from fastdata.steps.models import MODELS
-from fastdata.tuning import store
-from fastdata.tuning.advice import advice_for
-from fastdata.tuning.choice import best
-from fastdata.tuning.key import Key
+from fastdata.tuning.budget import Budget
+from fastdata.tuning.outcome import kept, result_of
 from fastdata.tuning.progress import Progress
-from fastdata.tuning.results import Rate, TuningResult
+from fastdata.tuning.results import TuningResult
 from fastdata.tuning.runner import (
     Runner,
     TrialFailedError,
 )
 from fastdata.tuning.runners import Runners
-from fastdata.tuning.session import Budget, Session
-from fastdata.tuning.settings import Settings
+from fastdata.tuning.scripts import names_function
+from fastdata.tuning.session import Session
 from fastdata.tuning.subject import Facts, Recipe, called
-from fastdata.tuning.verdict import verdict_of
 
 __all__ = ["MORE_THAN_CORES", "cores_of_rank", "tune_workers"]
 
-log = logging.getLogger("fastdata")
 
 MORE_THAN_CORES = 4
 """So many workers a core are tried where each more gives more: they wait for disks then."""
@@ -63,9 +58,9 @@ def tune_workers(
 
     First how fast the step consumes batches that are on its device already; then how fast
     batches come with one `Settings` after another, each in a process that is not this one.
-    Chosen is the cheapest (fewest workers, then least memory) whose supply is at least 1.1
-    times the demand at the lower end of its 95% interval; where none is, the cheapest of
-    those that cannot be told from the best.  In the end the step is run with them.
+    Chosen is the cheapest (fewest workers, then least memory, as predicted) whose supply is
+    at least 1.1 times the demand at the lower end of its 95% interval; where none is, the
+    cheapest of those that cannot be told from the best.  In the end the step is run with them.
     ``docs/tune.md`` tells how it is measured.
 
     Parameters
@@ -84,8 +79,9 @@ def tune_workers(
         Where batches arrive, as of `fastdata.loader`; with the name of a model by default the
         GPU, if there is one.
     seconds : float
-        About how long to measure, from 1 up; starting takes some more.  The longer, the
-        narrower are the intervals.
+        How long to measure, from 1 up, the run with the step included; starting takes some
+        more.  The longer, the narrower are the intervals.  Where a step is too slow for it,
+        how much more it takes is a warning before settings are tried.
     max_workers : int, optional
         By default the cores that this process may use (affinity, cgroup quota), divided by
         ``LOCAL_WORLD_SIZE``; up to four times as many where the rate still grows.
@@ -129,6 +125,7 @@ def tune_workers(
     >>> print(result.settings, result.verdict)                                    # doctest: +SKIP
     """
     _check(step, step_ms, seconds, max_workers, trial_seconds)
+    names_function(data)  # one that is missing is said before anything is started
     if step_ms is not None:
         step = SleepStep(step_ms / 1e3)
     portable = step is None or isinstance(step, (str, SleepStep))
@@ -141,7 +138,7 @@ def tune_workers(
     notes: list[str] = []
     here = replace(recipe, step=step)
     with (
-        Progress(seconds, lambda: budget.used, progress) as bar,
+        Progress(budget, progress) as bar,
         closing(Runners(recipe, here, trial_seconds, notes, bar.say)) as runners,
     ):
         result, whole = _tuned(
@@ -155,28 +152,7 @@ def tune_workers(
             notes=notes,
             say=bar.say,
         )
-    return _kept(result, runners.facts.key, whole) if keep else result
-
-
-def _kept(result: TuningResult, key: Key | None, whole: bool) -> TuningResult:
-    """Keep a result, and return it with what it was measured on, or why it is not kept."""
-    if key is None:
-        note = (
-            'not kept: loader(num_workers="auto") would not know when it fits; give these settings '
-            "to the loader, or the dataset an attribute `digest` (docs/tuned_settings.md)"
-        )
-        return replace(result, notes=(*result.notes, note))
-    result = replace(result, machine=key.machine)
-    if not result.complete:
-        note = "not kept: it was stopped before its end"
-    elif not whole:
-        note = "not kept: the time was up before all numbers of workers had a turn: more seconds"
-    elif (path := store.save(key, result)) is None:
-        note = f"not kept: {store.directory()} cannot be written"
-    else:
-        log.info("kept as %s", path)
-        return result
-    return replace(result, notes=(*result.notes, note))
+    return kept(result, runners.facts.key, whole) if keep else result
 
 
 def cores_of_rank() -> int:
@@ -201,16 +177,12 @@ def _tuned(
     most = max_workers or cores
     what = what or facts.step
     budget.begin()  # an interpreter and torch take seconds to start, and say nothing
-    say("reading the data once")
-    try:
-        cache = runner.call("warm", cores, 0.1 * budget.seconds, seconds=trial_seconds)
-    except TrialFailedError:  # the trials say what is wrong
-        cache = ""
     session = Session(runner, steps, facts, budget, trial_seconds=trial_seconds, say=say)
+    cache = session.warm(most)
     complete, settings = True, None
     try:
         if what:
-            _demanded(session, what)
+            _demanded(session, what, most)
         session.sweep(
             most,
             max_workers or MORE_THAN_CORES * cores,
@@ -226,70 +198,15 @@ def _tuned(
     if settings is None:
         raise WorkerError(
             "no settings could be measured: "
-            + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.trials())
+            + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.turns.trials())
         )
-    result = _result(session, facts, settings, complete=complete, cache=cache, notes=notes)
-    return result, not session.cut_short
+    result = result_of(session, settings, cores=cores, complete=complete, cache=cache, notes=notes)
+    return result, not session.turns.cut_short
 
 
-def _result(
-    session: Session,
-    facts: Facts,
-    settings: Settings,
-    *,
-    complete: bool,
-    cache: str,
-    notes: list[str],
-) -> TuningResult:
-    rates = dict(session.rates)
-    demand, supply = session.rate, rates[settings]
-    trained = session.trained.get(settings)
-    # What is read for the first time only now was not in memory when measuring began.
-    state = cache or ("cold" if session.reads_storage else "warm")
-    saturates, verdict = verdict_of(
-        settings,
-        supply,
-        demand=demand,
-        trained=trained,
-        best=best(session.rates)[1],
-        batch_size=facts.batch_size,
-        more_tried=any(one.num_workers > settings.num_workers for one in rates),
-    )
-    advice: tuple[str, ...] = ()
-    if demand is not None and not saturates:
-        top = best(session.rates)
-        advice = advice_for(
-            facts,
-            cores=cores_of_rank(),
-            cache_state=state,
-            available_bytes=available_bytes(),
-            factor=demand / top[1].median,
-            grew=_grew(rates, top[0]),
-        )
-    return TuningResult(
-        settings,
-        verdict,
-        saturates,
-        facts.batch_size,
-        session.demand,
-        trained,
-        session.trials(),
-        advice,
-        complete,
-        state,
-        notes=(*notes, *facts.notes, *session.notes),
-    )
-
-
-def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:
-    """Return whether fewer workers than those of the best gave clearly less."""
-    fewer = [rate.high for one, rate in rates.items() if one.num_workers < top.num_workers]
-    return bool(fewer) and max(fewer) < rates[top].low
-
-
-def _demanded(session: Session, what: str) -> None:
+def _demanded(session: Session, what: str, most: int) -> None:
     try:
-        session.measure_demand(what)
+        session.measure_demand(what, most)
     except TrialFailedError as error:
         if error.refused is not None:
             raise error.refused from None
@@ -305,7 +222,7 @@ def _check(
         raise OptionError(f"step is a callable or one of {', '.join(MODELS)}, not {step!r}")
     if step is not None and not isinstance(step, str) and not callable(step):
         raise OptionError(f"step is called with each batch, but {step!r} is no callable")
-    if not seconds >= 1:
+    if not 1 <= seconds < math.inf:
         raise OptionError(f"seconds is the time to measure in, 1 or more, not {seconds!r}")
     if not trial_seconds > 0:
         raise OptionError(f"trial_seconds is a number above 0, not {trial_seconds!r}")

@@ -17,7 +17,7 @@ def verdict_of(
     trained: Rate | None,
     best: Rate,
     batch_size: int,
-    more_tried: bool = True,
+    more: str = "bring no more",
 ) -> tuple[bool, str]:
     """Return whether the step is kept busy, and say it.
 
@@ -34,14 +34,11 @@ def verdict_of(
     best : Rate
         The highest supply of all settings.
     batch_size : int
-    more_tried : bool
-        Whether settings with more workers have a rate.
+    more : str
+        What is to be said of more workers, where there is no step.
     """
     if demand is None:
-        return False, (
-            f"{settings}: {_rate(supply.median, batch_size)}; "
-            + ("more workers bring no more" if more_tried else "more workers were not tried")
-        )
+        return False, (f"{settings}: {_rate(supply.median, batch_size)}; more workers {more}")
     enough = suffices(settings, supply, demand)
     if trained is None:
         if enough:

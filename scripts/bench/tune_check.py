@@ -218,9 +218,7 @@ def check(pair: Pair, datasets: Datasets, quick: bool) -> dict[str, Any]:
                 rates[settings].append(steps_a_second(loader, seconds, window, settings))
     top = median(ceilings)
     share = {settings: median(found) / top for settings, found in rates.items()}
-    feeding = sorted(
-        (settings for settings in share if share[settings] >= CEILING), key=lambda one: one.cost
-    )
+    feeding = sorted((settings for settings in share if share[settings] >= CEILING), key=cost)
     smallest = feeding[0] if feeding else None
     feeds = share[chosen] >= CEILING
     return {
@@ -243,7 +241,7 @@ def check(pair: Pair, datasets: Datasets, quick: bool) -> dict[str, Any]:
 
 def cost(settings: Settings) -> tuple[int, ...]:
     """Return what settings are ordered by."""
-    return settings.cost
+    return (settings.num_workers, settings.prefetch_factor, settings.worker_method == "process")
 
 
 def table(rows: list[dict[str, Any]]) -> str:

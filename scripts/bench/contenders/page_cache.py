@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import time
 
-import numpy as np
+from fastdata.tuning.page_cache import resident as fastdata_resident
 
 RESIDENT_AT_MOST = 0.01
 
@@ -34,23 +32,17 @@ def evict(path: str) -> None:
 
 
 def resident(path: str) -> float:
-    """Return which part of a file is in the page cache, from 0 to 1, by mincore(2)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(path, "rb") as file:
-        # A private writable map: ctypes takes the address of writable memory only.
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    anchor = ctypes.c_char.from_buffer(memory)
-    pages = np.zeros(-(-len(memory) // mmap.PAGESIZE), np.uint8)
-    failed = libc.mincore(
-        ctypes.c_void_p(ctypes.addressof(anchor)),
-        ctypes.c_size_t(len(memory)),
-        pages.ctypes.data_as(ctypes.c_void_p),
-    )
-    del anchor
-    memory.close()
-    if failed:
-        raise OSError(ctypes.get_errno(), f"mincore failed for {path}")
-    return float((pages & 1).mean())
+    """Return which part of a file is in the page cache, from 0 to 1.
+
+    Raises
+    ------
+    RuntimeError
+        If the system does not tell.
+    """
+    share = fastdata_resident([path])
+    if share is None:
+        raise RuntimeError(f"nobody tells which part of {path} is in memory")
+    return share
 
 
 def warm(path: str) -> None:

@@ -1,0 +1,128 @@
+"""What people do with kept results: show all, or those of some data; forget them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import FastdataError
+from fastdata.tuning import store
+from fastdata.tuning.key import described_data, machine
+from fastdata.tuning.store import Entry
+
+__all__ = ["forget", "show"]
+
+
+def show(data: Any = None) -> list[dict[str, Any]]:
+    """Return what is kept, the newest first, for people: plain JSON types.
+
+    Parameters
+    ----------
+    data : optional
+        As of `forget`.
+
+    Returns
+    -------
+    list of dict
+        "dataset" (its path, or a class), "batch_size", "settings" (text), "supply" and "demand"
+        (batches a second, or None), "saturates", "complete", "verdict", "measured_at" (ISO 8601),
+        "host", "here" (whether it was measured on this machine as it is now) and "file".
+    """
+    here, rows = machine(), []
+    for entry in _entries_of(data):
+        result = entry.result
+        supply = next(
+            (trial.supply for trial in result.trials if trial.settings == result.settings), None
+        )
+        rows.append(
+            {
+                "dataset": entry.key.name,
+                "batch_size": result.batch_size,
+                "settings": str(result.settings),
+                "supply": None if supply is None else supply.median,
+                "demand": None if result.demand is None else result.demand.rate.median,
+                "saturates": result.saturates,
+                "complete": result.complete,
+                "verdict": result.verdict,
+                "measured_at": entry.measured_at.isoformat(),
+                "host": entry.key.machine.get("host", ""),
+                "here": entry.key.machine == here,
+                "file": str(entry.path),
+            }
+        )
+    return rows
+
+
+def forget(data: Any = None) -> int:
+    """Remove kept results, and return how many.
+
+    Parameters
+    ----------
+    data : path, Dataset, Loader, torch Dataset, DataLoader, CUDAPrefetcher or str, optional
+        Those of this dataset, wherever it was when it was measured, or which had this path, if
+        there is none any more; of ``"train.py:build"``, those of the dataset that this function
+        returns, which is called for that.  By default all.
+
+    Raises
+    ------
+    OptionError
+        If there is no such script or function.
+    OSError
+        If a file cannot be removed.
+    """
+    return store.forget(*_entries_of(data))
+
+
+def _entries_of(data: Any) -> list[Entry]:
+    """Return the results for some data, or all."""
+    kept = list(store.entries())
+    if data is None:
+        return kept
+    from fastdata.tuning.scripts import names_function
+
+    if names_function(data):
+        with _built(data) as made:
+            return _matching(kept, made)
+    return _matching(kept, data)
+
+
+@contextlib.contextmanager
+def _built(target: str) -> Iterator[Any]:
+    """Give what a script's function builds; its output is none of ours."""
+    from fastdata.engine.packed import Loader
+    from fastdata.steps import run_script
+
+    with contextlib.redirect_stdout(sys.stderr):
+        made, _ = run_script(target)
+    try:
+        yield made
+    finally:
+        if isinstance(made, Loader):
+            made.close()
+
+
+def _matching(kept: list[Entry], data: Any) -> list[Entry]:
+    from fastdata.engine.tasks import is_packed
+    from fastdata.tuning.source import dataset_of
+
+    names: tuple[str, ...] = ()
+    if isinstance(data, (str, os.PathLike)):
+        names = str(Path(data).absolute()), str(data)
+    try:
+        dataset = dataset_of(data)
+        # Of packed data the digest alone: the same wherever it lies.
+        wanted = {"digest": dataset.digest} if is_packed(dataset) else described_data(dataset)
+    except (FastdataError, OSError):  # no such dataset any more, or one of which nothing is kept
+        wanted = {}
+    return [entry for entry in kept if entry.key.name in names or _is_of(entry, wanted)]
+
+
+def _is_of(entry: Entry, wanted: dict[str, Any]) -> bool:
+    found = entry.key.work.get("dataset")
+    if not wanted or not isinstance(found, dict):
+        return False
+    return all(found.get(name) == value for name, value in wanted.items())
