@@ -18,6 +18,8 @@ import torch
 from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
+from fastdata.converters.packing import packer
+
 if not torch.cuda.is_available():
     # Kernels are interpreted then.  Triton asks when it is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -127,6 +129,13 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         # What only a reference cycle holds is no leak, nor what is about to end.
         gc.collect()
         time.sleep(0.05)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have packs commit after every four samples."""
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(packer, "_COMMIT_BYTES", 1)
 
 
 @pytest.fixture

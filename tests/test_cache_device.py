@@ -45,6 +45,8 @@ RESIZED: dict[str, list[Any]] = {
     "evaluation": [T.Resize(18), T.CenterCrop(16)],
     "enlarged": [T.Resize((40, 50)), T.RandomHorizontalFlip(1.0)],
 }
+
+
 @pytest.fixture(params=["here", "there", "there, by kernels"])
 def there(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Each way to make batches: the CPU's, a GPU's, and that with kernels, interpreted."""
