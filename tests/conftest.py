@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import multiprocessing.forkserver as forkserver
 import multiprocessing.resource_tracker as resource_tracker
 import os
@@ -100,6 +101,12 @@ def ctrl_c_is_an_interrupt() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_fork_server() -> None:
+    """Have the fork server import torch and fastdata once, not each worker."""
+    multiprocessing.set_forkserver_preload(["fastdata.engine.worker", "fastdata.loading"])
 
 
 @pytest.hookimpl(wrapper=True)

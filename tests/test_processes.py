@@ -151,12 +151,6 @@ def pool_of(num_workers: int = 2, context: str = "fork") -> Iterator[ProcessPool
         pool.close()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_fork_server() -> None:
-    """Have the fork server import torch once, not each worker."""
-    multiprocessing.set_forkserver_preload(["fastdata.engine.worker"])
-
-
 @pytest.fixture(scope="module", params=CONTEXTS)
 def any_pool(request: pytest.FixtureRequest) -> Iterator[ProcessPool]:
     """A pool of two workers of every start method in turn, for all tests that leave it whole."""
