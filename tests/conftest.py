@@ -58,6 +58,10 @@ def _threads() -> set[str]:
 
 
 def _children() -> set[str]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()  # there are none, and psutil need not ask for all processes there are
     found = set()
     for child in psutil.Process().children():
         try:
