@@ -20,6 +20,7 @@ from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, wr
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
 from fastdata.converters.packing import packer
+from fastdata.engine import workers as engine_workers
 
 if not torch.cuda.is_available():
     # Kernels are interpreted then.  Triton asks when it is imported.
@@ -140,6 +141,12 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         # What only a reference cycle holds is no leak, nor what is about to end.
         gc.collect()
         time.sleep(0.05)
+
+
+@pytest.fixture
+def workers_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have loaders that are not told otherwise take threads."""
+    monkeypatch.setattr(engine_workers, "_forks", lambda context: False)
 
 
 @pytest.fixture
