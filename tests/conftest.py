@@ -143,6 +143,15 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         time.sleep(0.05)
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: beside another process that tests, several wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def workers_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have loaders that are not told otherwise take threads."""

@@ -14,9 +14,11 @@ sys.path.append(str(SCRIPTS / "gpu"))
 from settings import Settings  # noqa: E402 - found where the line above says
 
 LONG = 1e6
+"""More seconds than any test takes."""
 
 
 def rows_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of a report's file by their names."""
     return {row["name"]: row for row in report["rows"]}
 
 

@@ -30,6 +30,9 @@ from report import DRY_RUN, Report
 from settings import Settings
 
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of three little JPEGs."""

@@ -32,6 +32,8 @@ from report import Bar, Report, Row
 from rounds import Measurement, UnavailableError, excused, in_turns, put_ratio
 from settings import Settings
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # The arithmetic
 
 

@@ -22,6 +22,8 @@ from fastdata.steps.models import LEAST_SIDES, MODELS
 from fastdata.steps.reference import images_of
 from fastdata.steps.script import MODULE_NAME
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # -- reference models -----------------------------------------------------------------
 
 
@@ -62,15 +64,6 @@ class Pair(NamedTuple):
 
 
 IMAGES = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute in one thread: beside another process that tests, several wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
