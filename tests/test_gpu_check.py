@@ -29,7 +29,6 @@ from feeds import CPU_PATH, PATHS, Feed
 from report import DRY_RUN, Report
 from settings import Settings
 
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
