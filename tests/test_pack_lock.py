@@ -14,7 +14,7 @@ import pytest
 from pack_helpers import SMALL, image_folder, run_child, slow_pack, start_child
 
 import fastdata
-from fastdata.converters.packing import job
+from fastdata.converters.packing import lock
 from fastdata.converters.packing.job import Job
 from fastdata.errors import DestinationExistsError, DestinationLockedError
 
@@ -110,7 +110,7 @@ def test_threads_of_one_process_are_kept_apart(tmp_path: Path, alias: str) -> No
 
         # The refusal did not give the lock away, as closing the file would have.
         def other_process() -> None:
-            job._held.clear()
+            lock._held.clear()
             try:
                 fastdata.pack(source, tmp_path / alias, **SMALL)
             except DestinationLockedError:
@@ -151,7 +151,7 @@ def test_packers_that_come_and_go_never_meet(tmp_path: Path) -> None:
 
     def come_and_go() -> None:
         for _ in range(60):
-            job._held.clear()
+            lock._held.clear()
             with contextlib.suppress(DestinationLockedError):
                 mine = Job(path)
                 claim = tmp_path / "claim"
