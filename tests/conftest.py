@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import multiprocessing.forkserver as forkserver
 import multiprocessing.resource_tracker as resource_tracker
 import os
@@ -17,6 +18,9 @@ import pytest
 import torch
 from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
+
+from fastdata.converters.packing import packer
+from fastdata.engine import workers as engine_workers
 
 if not torch.cuda.is_available():
     # Kernels are interpreted then.  Triton asks when it is imported.
@@ -55,6 +59,10 @@ def _threads() -> set[str]:
 
 
 def _children() -> set[str]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()  # there are none, and psutil need not ask for all processes there are
     found = set()
     for child in psutil.Process().children():
         try:
@@ -100,6 +108,12 @@ def ctrl_c_is_an_interrupt() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def quick_fork_server() -> None:
+    """Have the fork server import torch and fastdata once, not each worker."""
+    multiprocessing.set_forkserver_preload(["fastdata.engine.worker", "fastdata.loading"])
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -127,6 +141,28 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         # What only a reference cycle holds is no leak, nor what is about to end.
         gc.collect()
         time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: beside another process that tests, several wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def workers_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have loaders that are not told otherwise take threads."""
+    monkeypatch.setattr(engine_workers, "_forks", lambda context: False)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have packs commit after every four samples."""
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(packer, "_COMMIT_BYTES", 1)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from fastdata.converters.packing import packer
 from fastdata.errors import DatasetNotFoundError, DestinationExistsError
 
 __all__ = [
+    "FORMS",
     "ORIENTED",
+    "SMALL",
     "digest_of",
     "finish",
     "image_folder",
@@ -31,9 +34,22 @@ __all__ = [
     "quick_commits",
     "rejects_of",
     "run_child",
+    "slow_pack",
     "start_child",
+    "with_bad_images",
     "with_orientation",
 ]
+
+FORMS: dict[str, dict[str, Any]] = {
+    "lmdb": {"container": "lmdb"},
+    "hdf5": {"container": "hdf5"},
+    "lmdb shards": {"container": "lmdb", "shards": 3},
+    "hdf5 shards": {"container": "hdf5", "shard_size": 5},
+}
+"""Options of `pack` for every form that a dataset has."""
+
+SMALL = {"size": 24, "resize": "short", "num_workers": 0}
+"""Options of a pack that takes little time."""
 
 ORIENTED = {
     1: lambda a: a,
@@ -83,6 +99,14 @@ def image_folder(
     return root
 
 
+def with_bad_images(root: Path, numbers: tuple[int, ...]) -> Path:
+    """Break some of a folder's images."""
+    files = sorted(root.rglob("*.jpg"))
+    for number in numbers:
+        files[number].write_bytes(b"not an image")
+    return root
+
+
 def png(value: int = 0) -> bytes:
     """Return a small PNG of one colour."""
     return pil_file(Image.new("RGB", (70, 70), (value % 256, value // 256, 9)), "PNG")
@@ -129,6 +153,20 @@ def quick_commits(chunk_samples: int = 4) -> None:
     """Commit after every chunk, and make chunks small."""
     packer.CHUNK_SAMPLES = chunk_samples
     packer._COMMIT_BYTES = 1
+
+
+def slow_pack(
+    source: Any, path: Path, options: dict[str, Any], chunk_seconds: float = 0.012
+) -> None:
+    """Pack in a process of its own, at leisure."""
+    take = packer.Packer._take
+
+    def slowly(self: Any, result: Any) -> None:
+        time.sleep(chunk_seconds)
+        take(self, result)
+
+    packer.Packer._take = slowly  # type: ignore[method-assign]
+    fastdata.pack(source, path, **options)
 
 
 def _child(action: Callable[..., None], args: tuple[Any, ...]) -> None:

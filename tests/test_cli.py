@@ -302,7 +302,7 @@ def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize(
     ("number", "code", "workers"),
-    [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 0), (signal.SIGTERM, 143, 2)],
+    [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 2)],
 )
 def test_a_stopped_pack_says_how_to_go_on_and_does(
     tmp_path: Path, number: signal.Signals, code: int, workers: int

@@ -183,7 +183,10 @@ def test_verify_finds_a_flip_of_any_byte_of_an_image(tiny: Path) -> None:
         for k in range(length)
     ]
     assert len(places) > 500
-    for index, position in places:
+    # Of a byte in the middle every fifth: the checksum is of all of them alike.
+    ends = {edge for start in offsets.tolist() for edge in (start, start + 1)}
+    chosen = [place for k, place in enumerate(places) if k % 5 == 0 or place[1] in ends]
+    for index, position in [*chosen, places[-1]]:
         flip(tiny, position, 1 << position % 8)
         (found,) = find_damage(ShardReader(tiny))
         key = make_records()[index].key

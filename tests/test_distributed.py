@@ -30,6 +30,7 @@ def in_a_group(
     rank: int, world_size: int, folder: str, work: Callable[[str], dict[str, Any]]
 ) -> None:
     """Be one rank of a process group; rank 0 writes down what `work` returned everywhere."""
+    torch.set_num_threads(1)  # OpenMP's threads do not survive fork
     torch.distributed.init_process_group(
         "gloo",
         init_method=f"file://{folder}/group",
@@ -53,8 +54,11 @@ def run_ranks(folder: Path, world_size: int, work: Callable[[str], dict[str, Any
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
         patch.setenv("OMP_NUM_THREADS", "1")
-        torch.multiprocessing.spawn(
-            in_a_group, (world_size, os.fspath(folder), work), nprocs=world_size
+        torch.multiprocessing.start_processes(
+            in_a_group,
+            (world_size, os.fspath(folder), work),
+            nprocs=world_size,
+            start_method="fork",
         )
     return json.loads((folder / "shares.json").read_text())
 

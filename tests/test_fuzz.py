@@ -42,7 +42,7 @@ import fastdata
 from fastdata.errors import FastdataError
 from fastdata.verifying import verify
 
-EXAMPLES = int(os.environ.get("FASTDATA_FUZZ_EXAMPLES", "500"))
+EXAMPLES = int(os.environ.get("FASTDATA_FUZZ_EXAMPLES", "300"))
 CHILD_SECONDS = 60 + EXAMPLES // 20
 MEMORY_BYTES = 1 << 30
 """How much a child may take beyond what it has at first."""

@@ -1,17 +1,10 @@
-"""The loader: same batches however they are made, and nothing left behind."""
+"""The loader: same batches however they are made, and every error in its place."""
 
 from __future__ import annotations
 
-import functools
-import gc
-import json
-import multiprocessing
 import subprocess
 import sys
-import threading
-import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +12,11 @@ import numpy as np
 import pytest
 import torch
 from memory_data import ALL_FIELDS, MemoryData, digest, image_of
+from worker_helpers import worker_threads
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine import cores
-from fastdata.engine import workers as engine_workers
-from fastdata.engine.threads import THREAD_NAME
 from fastdata.errors import DatasetNotFoundError, OptionError, ShardCorruptError
-from fastdata.loading import Loader, loader
+from fastdata.loading import loader
 from fastdata.schema import (
     Field,
 )
@@ -33,23 +24,8 @@ from fastdata.schema import (
 RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-
-def workers_alive() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith(THREAD_NAME)]
-
-
-@pytest.fixture(autouse=True)
-def _workers_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What processes do is seen in test_workers.py and its neighbours."""
-    monkeypatch.setattr(engine_workers, "_forks", lambda context: False)
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left_behind() -> Iterator[None]:
-    yield
-    if workers_alive():  # perhaps held by a traceback that only the collector ends
-        gc.collect()
-    assert workers_alive() == []
+# What processes do is seen in test_workers.py and its neighbours.
+pytestmark = pytest.mark.usefixtures("workers_are_threads")
 
 
 # -- what a batch is ----------------------------------------------------------------
@@ -273,7 +249,7 @@ def test_an_error_comes_in_its_place_and_as_itself(num_workers: int) -> None:
         next(it)
     frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert "read" in frames
-    assert workers_alive() == []
+    assert worker_threads() == []
     assert list(it) == []
 
 
@@ -292,7 +268,7 @@ def test_an_error_in_planning_waits_for_the_batches_before(num_workers: int) -> 
     assert [next(it).label.item() for _ in range(2)] == [6, 9]
     with pytest.raises(OptionError, match="sample 0 has 20 x 20"):
         next(it)
-    assert workers_alive() == []
+    assert worker_threads() == []
 
 
 def test_an_error_in_a_callable_is_the_callables() -> None:
@@ -301,202 +277,6 @@ def test_an_error_in_a_callable_is_the_callables() -> None:
 
     with pytest.raises(ZeroDivisionError, match="by the user"):
         list(loader(MemoryData(9), transform=broken, num_workers=2))
-
-
-# -- threads ------------------------------------------------------------------------
-
-
-def test_work_goes_on_while_nobody_asks() -> None:
-    data = MemoryData(100)
-    it = iter(loader(data, batch_size=5, transform=RRC, num_workers=2, prefetch_factor=3))
-    deadline = time.monotonic() + 30
-    while len(data.reads) < 15 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert sorted(data.reads) == list(range(15))
-    next(it)
-    while len(data.reads) < 20 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert sorted(data.reads) == list(range(20))
-    del it
-
-
-def test_break_leaves_no_threads() -> None:
-    it = loader(MemoryData(100), batch_size=2, transform=RRC, num_workers=3)
-    for _ in it:
-        assert workers_alive()
-        break
-    assert workers_alive() == []
-    assert len(list(it)) == 50
-
-
-def test_an_exception_in_the_training_loop_leaves_no_threads() -> None:
-    def train() -> None:
-        for _ in loader(MemoryData(100), batch_size=2, transform=RRC, num_workers=3):
-            raise RuntimeError("loss is nan")
-
-    with pytest.raises(RuntimeError, match="loss is nan"):
-        train()
-    gc.collect()
-    assert workers_alive() == []
-
-
-@pytest.mark.parametrize("options", [{"persistent_workers": False}, {"sampler": [3, 1]}])
-def test_an_epoch_that_is_not_joined_to_the_next_leaves_no_threads(options: dict[str, Any]) -> None:
-    it = loader(MemoryData(10), transform=RRC, num_workers=3, **options)
-    list(it)
-    assert workers_alive() == []
-
-
-def test_a_loader_that_is_dropped_leaves_no_threads() -> None:
-    it = loader(MemoryData(10), batch_size=2, transform=RRC, num_workers=3)
-    list(it)
-    assert len(workers_alive()) == 3, "they have begun the next epoch"
-    del it
-    assert workers_alive() == []
-
-
-def test_workers_begin_the_next_epoch_before_it_is_asked_for() -> None:
-    data = MemoryData(20)
-    it = loader(data, batch_size=5, shuffle=True, transform=RRC, num_workers=2)
-    list(it)
-    deadline = time.monotonic() + 30
-    while len(data.reads) < 30 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert len(data.reads) == 30, "two batches are made ahead"
-    assert digest(it) == digest(fresh_epoch(1))
-    it.close()
-
-
-def fresh_epoch(epoch: int) -> Loader:
-    it = loader(MemoryData(20), batch_size=5, shuffle=True, transform=RRC, num_workers=0)
-    it.set_epoch(epoch)
-    return it
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_another_epoch_can_be_chosen_after_the_next_was_begun(num_workers: int) -> None:
-    it = loader(MemoryData(20), batch_size=5, shuffle=True, transform=RRC, num_workers=num_workers)
-    list(it)
-    it.set_epoch(7)
-    assert digest(it) == digest(fresh_epoch(7))
-    it.set_epoch(1)
-    assert digest(it) == digest(fresh_epoch(1))
-    it.close()
-
-
-def test_close_ends_all_iterators_and_can_be_repeated() -> None:
-    with loader(MemoryData(100), batch_size=2, transform=RRC, num_workers=2) as it:
-        one, two = iter(it), iter(it)
-        next(one)
-        next(two)
-        assert len(workers_alive()) == 4
-    assert workers_alive() == []
-    assert list(one) == []
-    it.close()
-    with pytest.raises(OptionError, match="loader is closed"):
-        iter(it)
-
-
-def test_two_iterators_at_once_are_two_epochs() -> None:
-    def fresh() -> Loader:
-        return loader(MemoryData(30), batch_size=4, shuffle=True, transform=RRC, num_workers=2)
-
-    it = fresh()
-    both = list(zip(it, it, strict=True))
-    expected = fresh()
-    assert digest(one for one, _ in both) == digest(expected)
-    assert digest(two for _, two in both) == digest(expected)
-
-
-def test_process_wide_thread_settings_are_left_alone() -> None:
-    cv2 = pytest.importorskip("cv2")
-    before = cv2.getNumThreads(), torch.get_num_threads()
-    inside = []
-    list(loader(MemoryData(9), transform=[lambda image: image, *RRC], num_workers=2))
-    worker = threading.Thread(target=lambda: inside.append(torch.get_num_threads()))
-    worker.start()
-    worker.join()
-    assert (cv2.getNumThreads(), torch.get_num_threads()) == before
-    assert inside == [before[1]]
-
-
-# -- resume -------------------------------------------------------------------------
-
-
-def resumable(**options: Any) -> Loader:
-    defaults = {"batch_size": 4, "shuffle": True, "seed": 3, "transform": RRC, "num_workers": 2}
-    return loader(MemoryData(30), **{**defaults, **options})
-
-
-@pytest.mark.parametrize("epochs_done", [0, 2])
-@pytest.mark.parametrize("batches_done", [0, 1, 5, 8])
-@pytest.mark.parametrize("dropped", [False, True])
-def test_resume_yields_what_an_uninterrupted_run_would(
-    epochs_done: int, batches_done: int, dropped: bool
-) -> None:
-    def run(it: Loader, epochs: int) -> list[Any]:
-        return [batch for _ in range(epochs) for batch in it]
-
-    whole = run(resumable(), 4)
-    it = resumable()
-    run(it, epochs_done)
-    part = iter(it)
-    for _ in range(batches_done):
-        next(part)
-    if dropped:
-        del part
-    state = json.loads(json.dumps(it.state_dict()))
-
-    resumed = resumable(num_workers=0)
-    resumed.load_state_dict(state)
-    assert resumed.state_dict() == state
-    rest = run(resumed, 4 - epochs_done)[: 32 - 8 * epochs_done - batches_done]
-    assert digest(rest) == digest(whole[8 * epochs_done + batches_done :][: len(rest)])
-    assert len(rest) == 32 - 8 * epochs_done - batches_done
-
-
-def test_resume_reads_nothing_of_the_batches_before() -> None:
-    data = MemoryData(30)
-    it = loader(data, batch_size=4, transform=RRC, num_workers=0)
-    state = it.state_dict() | {"batch": 7}
-    it.load_state_dict(state)
-    list(it)
-    assert data.reads == [28, 29]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch_size": 5}, "taken with global_batch_size 4, but this loader has 5"),
-        ({"seed": 4}, "taken with seed 3, but this loader has 4"),
-        ({"shuffle": False}, "order 'Shuffled', but this loader has 'Sequential'"),
-        ({"drop_last": True}, "drop_last False"),
-        ({"rank": 0, "world_size": 2}, "global_batch_size 4, but this loader has 8"),
-    ],
-)
-def test_a_state_of_another_loader_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        resumable(**change).load_state_dict(resumable().state_dict())
-
-
-def test_a_state_of_another_dataset_is_refused() -> None:
-    it = resumable()
-    state = it.state_dict()
-    it.dataset.digest = "beef"
-    with pytest.raises(OptionError, match="taken with digest 'feed', but this loader has 'beef'"):
-        it.load_state_dict(state)
-    with pytest.raises(OptionError, match="not the state of a loader of this version"):
-        it.load_state_dict({})
-
-
-def test_every_rank_has_the_same_state() -> None:
-    states = []
-    for rank in range(2):
-        it = resumable(rank=rank, world_size=2)
-        next(iter(it))
-        states.append(it.state_dict())
-    assert states[0] == states[1]
-    assert states[0]["batch"] == 1
 
 
 # -- statistics ---------------------------------------------------------------------
@@ -619,197 +399,3 @@ def test_a_subset_and_a_list_of_paths_are_loaded(packed: dict[str, Path]) -> Non
     assert (
         len(list(loader([packed[".lmdb"], str(packed[".h5"])], batch_size=4, transform=RRC))) == 12
     )
-
-
-# -- torch datasets -----------------------------------------------------------------
-
-
-class Squares(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> int:
-        return index**2
-
-
-class Noise(Squares):
-    def __getitem__(self, index: int) -> Any:  # type: ignore[override]
-        import random
-
-        threads = torch.get_num_threads()
-        return torch.tensor([random.random(), np.random.random(), torch.rand(()).item(), threads])
-
-
-def test_a_torch_dataset_gets_a_stock_dataloader() -> None:
-    it = loader(Squares(), batch_size=4, drop_last=True, num_workers=0)
-    assert isinstance(it, torch.utils.data.DataLoader)
-    assert [batch.tolist() for batch in it] == [[0, 1, 4, 9], [16, 25, 36, 49]]
-    assert it.pin_memory == torch.cuda.is_available()
-
-
-def test_the_stock_dataloader_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: 1)
-    it = loader(Squares(), batch_size=4, prefetch_factor=5)
-    assert (it.num_workers, it.prefetch_factor, it.persistent_workers) == (1, 5, True)
-
-
-def test_the_stock_dataloaders_workers_are_seeded_and_single_threaded() -> None:
-    def batch(seed: int) -> torch.Tensor:
-        it = loader(
-            Noise(),
-            batch_size=5,
-            seed=seed,
-            num_workers=2,
-            multiprocessing_context="spawn",
-            persistent_workers=False,
-        )
-        return torch.cat(list(it))
-
-    first, again, other = batch(1), batch(1), batch(2)
-    assert torch.equal(first, again)
-    assert not torch.equal(first[:, :3], other[:, :3])
-    assert len(first[:, :3].unique()) == 30
-    assert (first[:, 3] == 1).all()
-
-
-class Enlarged(Squares):
-    def __getitem__(self, index: int) -> Any:  # type: ignore[override]
-        cv2 = pytest.importorskip("cv2")
-        return int(cv2.resize(np.full((50, 50), index, np.uint8), (100, 100))[0, 0])
-
-
-def test_workers_forked_after_opencv_used_threads_do_not_hang() -> None:
-    cv2 = pytest.importorskip("cv2")
-    cv2.resize(np.zeros((3000, 3000, 3), np.uint8), (4000, 4000))  # starts OpenCV's threads
-    it = loader(Enlarged(), num_workers=2, multiprocessing_context="fork", persistent_workers=False)
-    assert [int(batch) for batch in it] == list(range(len(Enlarged())))
-
-
-def test_the_stock_dataloader_shuffles_by_seed() -> None:
-    def order(seed: int) -> list[int]:
-        return [int(x) for x in loader(Squares(), shuffle=True, seed=seed, num_workers=0)]
-
-    assert order(1) == order(1) != order(2)
-    assert sorted(order(1)) == [i**2 for i in range(10)]
-
-
-def test_the_stock_dataloader_takes_its_own_options() -> None:
-    it = loader(Squares(), batch_size=4, num_workers=0, collate_fn=sum)
-    assert list(it) == [14, 126, 145]
-    by_batch = loader(Squares(), num_workers=0, batch_sampler=[[1, 2], [3]])
-    assert [batch.tolist() for batch in by_batch] == [[1, 4], [9]]
-
-
-def test_ranks_share_a_torch_dataset() -> None:
-    shares = [
-        [int(x) for x in loader(Squares(), num_workers=0, rank=rank, world_size=2)]
-        for rank in range(2)
-    ]
-    assert shares == [[0, 4, 16, 36, 64], [1, 9, 25, 49, 81]]
-
-
-@pytest.mark.parametrize("option", ["transform", "dtype"])
-def test_options_of_packed_data_are_refused_for_torch_datasets(option: str) -> None:
-    value = {"transform": RRC, "dtype": torch.float32}[option]
-    with pytest.raises(OptionError, match=f"{option} is for packed data, but Squares"):
-        loader(Squares(), **{option: value})
-
-
-# -- cores and memory ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 8),
-        ({"cpu.max": "max 100000"}, 8),
-        ({"cpu.max": "250000 100000"}, 3),
-        ({"cpu.max": "10000 100000"}, 1),
-        ({"cpu.max": "1600000 100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
-        ({"cpu.max": "nonsense"}, 8),
-    ],
-)
-def test_cores_are_those_a_container_grants(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
-) -> None:
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert cores.available_cores(tmp_path) == expected
-
-
-@pytest.mark.parametrize(
-    ("available", "local", "expected"),
-    [(8, None, 8), (8, "4", 2), (8, "16", 1), (64, None, 16), (64, "0", 16), (4, "x", 4)],
-)
-def test_workers_are_shared_out_over_the_processes_of_a_machine(
-    monkeypatch: pytest.MonkeyPatch, available: int, local: str | None, expected: int
-) -> None:
-    monkeypatch.setattr(cores, "available_cores", functools.partial(int, available))
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    if local is not None:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-    assert cores.default_workers() == expected
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("transform", [RRC, [*RRC, T.Normalize(MEAN, STD)]])
-def test_memory_of_batches_goes_round_without_the_garbage_collector(
-    num_workers: int, transform: Any
-) -> None:
-    it = loader(MemoryData(80), batch_size=4, transform=transform, num_workers=num_workers)
-    gc.disable()
-    try:
-        addresses = {batch.image.data_ptr() for _ in range(3) for batch in it}
-    finally:
-        gc.enable()
-    # Two ahead, one being made, one in the loop, and one just let go.
-    assert len(addresses) <= 5
-
-
-def test_batches_outlive_their_loader() -> None:
-    def kept(num_workers: int) -> list[Any]:
-        return list(loader(MemoryData(30), batch_size=4, transform=RRC, num_workers=num_workers))
-
-    batches = kept(2)
-    kept(2)
-    assert digest(batches) == digest(kept(0))
-
-
-# -- what "auto" means ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("num_workers", "calls_python", "context", "expected"),
-    [
-        (0, True, "fork", "thread"),
-        (1, True, "fork", "thread"),
-        (2, False, "fork", "process"),
-        (2, False, "spawn", "thread"),
-        (2, False, multiprocessing.get_context("forkserver"), "thread"),
-        (2, True, "spawn", "process"),
-    ],
-)
-def test_processes_are_taken_where_they_are_forked_or_callables_need_them(
-    monkeypatch: pytest.MonkeyPatch,
-    num_workers: int,
-    calls_python: bool,
-    context: Any,
-    expected: str,
-) -> None:
-    monkeypatch.undo()
-    chosen = engine_workers.choose_method(num_workers, calls_python=calls_python, context=context)
-    assert chosen == expected
-
-
-def test_threads_are_taken_where_the_compiled_library_does_the_work() -> None:
-    chosen = engine_workers.choose_method(8, calls_python=False, releases_lock=True, context="fork")
-    assert chosen == "thread"
-
-
-def test_a_free_threaded_interpreter_takes_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    assert engine_workers.choose_method(8, calls_python=True, context="fork") == "thread"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,22 +99,34 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def shard_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """What makes the shard of a case, once for all cases that have the same, to be read only."""
+    made: dict[str, Path] = {}
+
+    def make(case: str) -> Path:
+        options = CASES[case][0]
+        if str(options) not in made:
+            made[str(options)] = shard(tmp_path_factory.mktemp("case"), **options)
+        return made[str(options)]
+
+    return make
+
+
 @pytest.mark.parametrize("case", list(CASES))
 def test_replacements_are_the_same_whoever_makes_them(
-    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+    shard_of: Callable[[str], Path], case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made_of, transform = CASES[case]
-    path = shard(tmp_path, **made_of)
+    path, transform = shard_of(case), CASES[case][1]
     found, skipped, stored = set(), set(), set()
-    for pieces in (3, 100):
+    for pieces, kind in [(3, "caller"), (3, "thread"), (3, "process"), (100, "process")]:
         monkeypatch.setattr(engine_batches, "SAMPLES_PER_TASK", pieces)
-        for options in KINDS.values():
-            with skipping(path, transform, **options) as it:
-                batches = [batch for _ in range(2) for batch in it]
-                found.add(digest(batches))
-                skipped.add(it.stats().skipped_samples)
-                stored.add(it.stats().bytes_read)
-            assert [len(batch.image) for batch in batches] == [16, 16, 16, 12] * 2
+        with skipping(path, transform, **KINDS[kind]) as it:
+            batches = [batch for _ in range(2) for batch in it]
+            found.add(digest(batches))
+            skipped.add(it.stats().skipped_samples)
+            stored.add(it.stats().bytes_read)
+        assert [len(batch.image) for batch in batches] == [16, 16, 16, 12] * 2
     assert len(found) == 1
     if "types" not in case:
         assert {3 * index for index in BAD}.isdisjoint(labels(batches))
@@ -224,14 +236,11 @@ def test_one_sound_sample_stands_in_for_all(tmp_path: Path) -> None:
     it.close()
 
 
-def test_raising_is_the_default_and_says_where(tmp_path: Path) -> None:
+def test_raising_is_the_default_and_says_where(shard_of: Callable[[str], Path]) -> None:
     for case, (made_of, transform) in CASES.items():
-        folder = tmp_path / case
-        folder.mkdir()
-        path = shard(folder, **made_of)
         field = made_of.get("field", "image")
         with pytest.raises(ShardCorruptError, match=f"'{field}' of sample 3 .*scene/3'"):
-            list(loader(path, batch_size=8, transform=transform, num_workers=2))
+            list(loader(shard_of(case), batch_size=8, transform=transform, num_workers=2))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -589,9 +589,8 @@ fastdata.pack([(np.full((100, 300, 3), k, np.uint8), k) for k in range(9)], {pat
 """
 
 
-@pytest.mark.parametrize(
-    ("method", "works"), [("fork", True), ("spawn", False), ("forkserver", False)]
-)
+# To the fork server a script is what it is to spawned processes.
+@pytest.mark.parametrize(("method", "works"), [("fork", True), ("spawn", False)])
 def test_a_script_without_main_guard_works_or_is_told(
     tmp_path: Path, method: str, works: bool
 ) -> None:

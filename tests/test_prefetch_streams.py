@@ -24,7 +24,7 @@ from fastdata.prefetch.mover import STEPS_AHEAD
 from fastdata.prefetch.streams import CudaStreams
 
 BYTES = 96
-BATCHES = 3000
+BATCHES = 1200
 
 Prefetch = Callable[..., fastdata.CUDAPrefetcher]
 

@@ -99,7 +99,7 @@ def test_shuffle_depends_on_seed_and_epoch_only() -> None:
 
 
 def test_every_sample_is_as_likely_at_every_place() -> None:
-    epochs = 2000
+    epochs = 1000
     places = np.zeros((6, 6))
     for epoch in range(epochs):
         places[np.arange(6), epoch_of(Shuffled(6, 0), epoch)] += 1
@@ -109,14 +109,14 @@ def test_every_sample_is_as_likely_at_every_place() -> None:
 def test_every_permutation_is_as_likely() -> None:
     seen = dict.fromkeys(permutations(range(5)), 0)
     for seed in range(40):
-        for epoch in range(100):
+        for epoch in range(50):
             seen[tuple(epoch_of(Shuffled(5, seed), epoch))] += 1
-    assert_as_likely(list(seen.values()), 4000 / 120)
+    assert_as_likely(list(seen.values()), 2000 / 120)
 
 
 @pytest.mark.parametrize("count", [5, 7, 8, 10])
 def test_every_pair_of_neighbours_is_as_likely(count: int) -> None:
-    epochs = 2000
+    epochs = 1000
     pairs = np.zeros((count - 1, count, count))
     for epoch in range(epochs):
         order = np.array(epoch_of(Shuffled(count, epoch % 7), epoch))
@@ -131,12 +131,12 @@ def test_every_pair_of_neighbours_is_as_likely(count: int) -> None:
 def test_one_shuffle_says_nothing_of_the_next(change: str) -> None:
     joint = np.zeros((6, 6))
     before = 0
-    for number in range(2001):
+    for number in range(1001):
         seed, epoch = (number, 0) if change == "seed" else (0, number)
         now = epoch_of(Shuffled(6, seed), epoch)[2]
         joint[before, now] += number > 0
         before = now
-    assert_as_likely(joint, 2000 / 36)
+    assert_as_likely(joint, 1000 / 36)
 
 
 def test_large_shuffles_agree_in_no_more_places_than_chance_has_it() -> None:
@@ -246,19 +246,20 @@ def test_every_block_shuffle_is_as_likely(
     count: int, block_size: int, window_blocks: int, orders: int
 ) -> None:
     seen: dict[tuple[int, ...], int] = {}
-    for epoch in range(1000):
+    epochs = max(200, 8 * orders)
+    for epoch in range(epochs):
         order = tuple(epoch_of(BlockShuffled(count, 0, block_size, window_blocks), epoch))
         seen[order] = seen.get(order, 0) + 1
     assert len(seen) == orders
-    assert_as_likely(list(seen.values()), 1000 / orders)
+    assert_as_likely(list(seen.values()), epochs / orders)
 
 
 def test_the_short_block_is_in_any_window() -> None:
     found = np.zeros(5)
-    for epoch in range(500):
+    for epoch in range(200):
         order = epoch_of(BlockShuffled(99, 1, 10, 2), epoch)
         found[min(order.index(98) // 20, 4)] += 1
-    assert_as_likely(found, 100)
+    assert_as_likely(found, 40)
 
 
 def test_windows_are_shuffled_each_in_its_own_way() -> None:

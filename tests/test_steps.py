@@ -22,6 +22,8 @@ from fastdata.steps.models import LEAST_SIDES, MODELS
 from fastdata.steps.reference import images_of
 from fastdata.steps.script import MODULE_NAME
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # -- reference models -----------------------------------------------------------------
 
 

@@ -1,0 +1,326 @@
+"""The epochs of a loader: workers ahead of them, leaving and resuming, threads and memory."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import multiprocessing
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from memory_data import MemoryData, digest
+from worker_helpers import worker_threads
+
+from fastdata import transforms as T  # noqa: N812
+from fastdata.engine import cores
+from fastdata.engine import workers as engine_workers
+from fastdata.errors import OptionError
+from fastdata.loading import Loader, loader
+
+RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+# What processes do is seen in test_workers.py and its neighbours.
+pytestmark = pytest.mark.usefixtures("workers_are_threads")
+
+
+# -- threads ------------------------------------------------------------------------
+
+
+def test_work_goes_on_while_nobody_asks() -> None:
+    data = MemoryData(100)
+    it = iter(loader(data, batch_size=5, transform=RRC, num_workers=2, prefetch_factor=3))
+    deadline = time.monotonic() + 30
+    while len(data.reads) < 15 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert sorted(data.reads) == list(range(15))
+    next(it)
+    while len(data.reads) < 20 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert sorted(data.reads) == list(range(20))
+    del it
+
+
+def test_break_leaves_no_threads() -> None:
+    it = loader(MemoryData(100), batch_size=2, transform=RRC, num_workers=3)
+    for _ in it:
+        assert worker_threads()
+        break
+    assert worker_threads() == []
+    assert len(list(it)) == 50
+
+
+def test_an_exception_in_the_training_loop_leaves_no_threads() -> None:
+    def train() -> None:
+        for _ in loader(MemoryData(100), batch_size=2, transform=RRC, num_workers=3):
+            raise RuntimeError("loss is nan")
+
+    with pytest.raises(RuntimeError, match="loss is nan"):
+        train()
+    gc.collect()
+    assert worker_threads() == []
+
+
+@pytest.mark.parametrize("options", [{"persistent_workers": False}, {"sampler": [3, 1]}])
+def test_an_epoch_that_is_not_joined_to_the_next_leaves_no_threads(options: dict[str, Any]) -> None:
+    it = loader(MemoryData(10), transform=RRC, num_workers=3, **options)
+    list(it)
+    assert worker_threads() == []
+
+
+def test_a_loader_that_is_dropped_leaves_no_threads() -> None:
+    it = loader(MemoryData(10), batch_size=2, transform=RRC, num_workers=3)
+    list(it)
+    assert len(worker_threads()) == 3, "they have begun the next epoch"
+    del it
+    assert worker_threads() == []
+
+
+def test_workers_begin_the_next_epoch_before_it_is_asked_for() -> None:
+    data = MemoryData(20)
+    it = loader(data, batch_size=5, shuffle=True, transform=RRC, num_workers=2)
+    list(it)
+    deadline = time.monotonic() + 30
+    while len(data.reads) < 30 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(data.reads) == 30, "two batches are made ahead"
+    assert digest(it) == digest(fresh_epoch(1))
+    it.close()
+
+
+def fresh_epoch(epoch: int) -> Loader:
+    it = loader(MemoryData(20), batch_size=5, shuffle=True, transform=RRC, num_workers=0)
+    it.set_epoch(epoch)
+    return it
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_another_epoch_can_be_chosen_after_the_next_was_begun(num_workers: int) -> None:
+    it = loader(MemoryData(20), batch_size=5, shuffle=True, transform=RRC, num_workers=num_workers)
+    list(it)
+    it.set_epoch(7)
+    assert digest(it) == digest(fresh_epoch(7))
+    it.set_epoch(1)
+    assert digest(it) == digest(fresh_epoch(1))
+    it.close()
+
+
+def test_close_ends_all_iterators_and_can_be_repeated() -> None:
+    with loader(MemoryData(100), batch_size=2, transform=RRC, num_workers=2) as it:
+        one, two = iter(it), iter(it)
+        next(one)
+        next(two)
+        assert len(worker_threads()) == 4
+    assert worker_threads() == []
+    assert list(one) == []
+    it.close()
+    with pytest.raises(OptionError, match="loader is closed"):
+        iter(it)
+
+
+def test_two_iterators_at_once_are_two_epochs() -> None:
+    def fresh() -> Loader:
+        return loader(MemoryData(30), batch_size=4, shuffle=True, transform=RRC, num_workers=2)
+
+    it = fresh()
+    both = list(zip(it, it, strict=True))
+    expected = fresh()
+    assert digest(one for one, _ in both) == digest(expected)
+    assert digest(two for _, two in both) == digest(expected)
+
+
+def test_process_wide_thread_settings_are_left_alone() -> None:
+    cv2 = pytest.importorskip("cv2")
+    before = cv2.getNumThreads(), torch.get_num_threads()
+    inside = []
+    list(loader(MemoryData(9), transform=[lambda image: image, *RRC], num_workers=2))
+    worker = threading.Thread(target=lambda: inside.append(torch.get_num_threads()))
+    worker.start()
+    worker.join()
+    assert (cv2.getNumThreads(), torch.get_num_threads()) == before
+    assert inside == [before[1]]
+
+
+# -- resume -------------------------------------------------------------------------
+
+
+def resumable(**options: Any) -> Loader:
+    defaults = {"batch_size": 4, "shuffle": True, "seed": 3, "transform": RRC, "num_workers": 2}
+    return loader(MemoryData(30), **{**defaults, **options})
+
+
+@pytest.mark.parametrize("epochs_done", [0, 2])
+@pytest.mark.parametrize("batches_done", [0, 1, 5, 8])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_resume_yields_what_an_uninterrupted_run_would(
+    epochs_done: int, batches_done: int, dropped: bool
+) -> None:
+    def run(it: Loader, epochs: int) -> list[Any]:
+        return [batch for _ in range(epochs) for batch in it]
+
+    whole = run(resumable(), 4)
+    it = resumable()
+    run(it, epochs_done)
+    part = iter(it)
+    for _ in range(batches_done):
+        next(part)
+    if dropped:
+        del part
+    state = json.loads(json.dumps(it.state_dict()))
+
+    resumed = resumable(num_workers=0)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    rest = run(resumed, 4 - epochs_done)[: 32 - 8 * epochs_done - batches_done]
+    assert digest(rest) == digest(whole[8 * epochs_done + batches_done :][: len(rest)])
+    assert len(rest) == 32 - 8 * epochs_done - batches_done
+
+
+def test_resume_reads_nothing_of_the_batches_before() -> None:
+    data = MemoryData(30)
+    it = loader(data, batch_size=4, transform=RRC, num_workers=0)
+    state = it.state_dict() | {"batch": 7}
+    it.load_state_dict(state)
+    list(it)
+    assert data.reads == [28, 29]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 5}, "taken with global_batch_size 4, but this loader has 5"),
+        ({"seed": 4}, "taken with seed 3, but this loader has 4"),
+        ({"shuffle": False}, "order 'Shuffled', but this loader has 'Sequential'"),
+        ({"drop_last": True}, "drop_last False"),
+        ({"rank": 0, "world_size": 2}, "global_batch_size 4, but this loader has 8"),
+    ],
+)
+def test_a_state_of_another_loader_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        resumable(**change).load_state_dict(resumable().state_dict())
+
+
+def test_a_state_of_another_dataset_is_refused() -> None:
+    it = resumable()
+    state = it.state_dict()
+    it.dataset.digest = "beef"
+    with pytest.raises(OptionError, match="taken with digest 'feed', but this loader has 'beef'"):
+        it.load_state_dict(state)
+    with pytest.raises(OptionError, match="not the state of a loader of this version"):
+        it.load_state_dict({})
+
+
+def test_every_rank_has_the_same_state() -> None:
+    states = []
+    for rank in range(2):
+        it = resumable(rank=rank, world_size=2)
+        next(iter(it))
+        states.append(it.state_dict())
+    assert states[0] == states[1]
+    assert states[0]["batch"] == 1
+
+
+# -- cores and memory ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "10000 100000"}, 1),
+        ({"cpu.max": "1600000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        ({"cpu.max": "nonsense"}, 8),
+    ],
+)
+def test_cores_are_those_a_container_grants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
+) -> None:
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cores.available_cores(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("available", "local", "expected"),
+    [(8, None, 8), (8, "4", 2), (8, "16", 1), (64, None, 16), (64, "0", 16), (4, "x", 4)],
+)
+def test_workers_are_shared_out_over_the_processes_of_a_machine(
+    monkeypatch: pytest.MonkeyPatch, available: int, local: str | None, expected: int
+) -> None:
+    monkeypatch.setattr(cores, "available_cores", functools.partial(int, available))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if local is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    assert cores.default_workers() == expected
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("transform", [RRC, [*RRC, T.Normalize(MEAN, STD)]])
+def test_memory_of_batches_goes_round_without_the_garbage_collector(
+    num_workers: int, transform: Any
+) -> None:
+    it = loader(MemoryData(80), batch_size=4, transform=transform, num_workers=num_workers)
+    gc.disable()
+    try:
+        addresses = {batch.image.data_ptr() for _ in range(3) for batch in it}
+    finally:
+        gc.enable()
+    # Two ahead, one being made, one in the loop, and one just let go.
+    assert len(addresses) <= 5
+
+
+def test_batches_outlive_their_loader() -> None:
+    def kept(num_workers: int) -> list[Any]:
+        return list(loader(MemoryData(30), batch_size=4, transform=RRC, num_workers=num_workers))
+
+    batches = kept(2)
+    kept(2)
+    assert digest(batches) == digest(kept(0))
+
+
+# -- what "auto" means ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "calls_python", "context", "expected"),
+    [
+        (0, True, "fork", "thread"),
+        (1, True, "fork", "thread"),
+        (2, False, "fork", "process"),
+        (2, False, "spawn", "thread"),
+        (2, False, multiprocessing.get_context("forkserver"), "thread"),
+        (2, True, "spawn", "process"),
+    ],
+)
+def test_processes_are_taken_where_they_are_forked_or_callables_need_them(
+    monkeypatch: pytest.MonkeyPatch,
+    num_workers: int,
+    calls_python: bool,
+    context: Any,
+    expected: str,
+) -> None:
+    monkeypatch.undo()
+    chosen = engine_workers.choose_method(num_workers, calls_python=calls_python, context=context)
+    assert chosen == expected
+
+
+def test_threads_are_taken_where_the_compiled_library_does_the_work() -> None:
+    chosen = engine_workers.choose_method(8, calls_python=False, releases_lock=True, context="fork")
+    assert chosen == "thread"
+
+
+def test_a_free_threaded_interpreter_takes_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert engine_workers.choose_method(8, calls_python=True, context="fork") == "thread"
