@@ -229,7 +229,9 @@ def test_report_is_whole_and_plain() -> None:
     assert report.copy_bytes_per_second == 0
     assert 0 <= report.overhead < 0.05
     assert report.cores >= 1
-    assert {event.row for event in report.timeline} == {"loop: wait", "loop: step"}
+    assert min(event.start for event in report.timeline) == 0
+    rows = {event.row for event in report.timeline}
+    assert rows == {"loop: wait", "loop: step", "worker 0", "worker 1"}
     assert report.step == "a simulated step of 4 ms"
     assert report.loader.startswith("Loader(50 batches of 4")
     assert report.machine["torch"] == torch.__version__

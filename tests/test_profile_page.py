@@ -39,10 +39,10 @@ HOSTILE = "<script>document.title='run'</script>&\"'{{ 7 * 7 }}\x1b[31m\n\u202e\
 LONG = "/data/" + "a_very_long_folder_name/" * 12 + "train.py:1234 Dataset.__getitem__"
 
 TIMELINE = (
-    Event("worker 0", 10.00, 0.40, "batch 0"),
+    Event("worker 0", 10.00, 0.40, "batch 0", "read"),
     Event("loop: wait", 10.00, 0.25, "batch 0"),
     Event("loop: step", 10.25, 0.50, "batch 0"),
-    Event("worker 0", 10.40, 0.60, "batch 1"),
+    Event("worker 0", 10.40, 0.60, "batch 1", "decode"),
     Event("loop: wait", 10.75, 0.05, "batch 1"),
     Event("loop: step", 10.80, 0.20, "batch 1"),
 )
@@ -342,13 +342,29 @@ def test_bars_of_text_are_as_long_as_they_must_be(value: float, bar: str, ascii_
 def test_the_timeline_is_in_percent_of_its_window_and_the_loop_comes_first() -> None:
     rows = {row.name: row for row in lay_out(TIMELINE).rows}
     assert list(rows) == ["loop: wait", "loop: step", "worker 0"]
-    assert [row.kind for row in rows.values()] == ["wait", "step", "work"]
+    kinds = [{stretch.kind for stretch in row.stretches} for row in rows.values()]
+    assert kinds == [{"wait"}, {"step"}, {"read", "decode"}]
+    assert rows["worker 0"].stretches[0].title == "worker 0 read batch 0: 400 ms, from 0 ms"
+    assert lay_out(TIMELINE).stages == ("read", "decode")
     assert [(s.left, s.width) for s in rows["loop: step"].stretches] == [
         ("25.000%", "50.000%"),
         ("80.000%", "20.000%"),
     ]
     assert rows["loop: step"].stretches[0].title == "loop: step batch 0: 500 ms, from 250 ms"
     assert rows["loop: step"].summary == "loop: step: 2 of 700 ms together"
+
+
+def test_workers_are_in_the_order_of_their_numbers() -> None:
+    names = ["worker 10", "worker 2", "loop: step", "loop: wait"]
+    rows = lay_out([Event(name, at, 1.0) for at, name in enumerate(names)]).rows
+    assert [row.name for row in rows] == ["loop: step", "loop: wait", "worker 2", "worker 10"]
+    assert {stretch.kind for row in rows[2:] for stretch in row.stretches} == {"work"}
+
+
+def test_the_page_has_a_key_of_the_stages_of_workers() -> None:
+    (caption,) = tree(INPUT_BOUND).iter("figcaption")
+    assert "".join(caption.itertext()).split()[:3] == ["read", "decode", "Point"]
+    assert [rect.get("class") for rect in caption.iter("rect")] == ["read", "decode"]
 
 
 @pytest.mark.parametrize(
@@ -497,7 +513,8 @@ def test_colours_have_the_contrast_that_people_need() -> None:
     assert len(schemes) == 3  # light, dark, paper
     for scheme in schemes:
         colors = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", scheme))
-        for name, least in [("ink", 7), ("soft", 4.5), ("wait", 4.5), ("work", 3), ("step", 3)]:
+        bars = [(name, 3) for name in ("work", "step", "read", "augment", "collate")]
+        for name, least in [("ink", 7), ("soft", 4.5), ("wait", 4.5), *bars]:
             for ground in ("paper", "panel"):
                 light, dark = sorted((luminance(colors[name]), luminance(colors[ground])))[::-1]
                 assert (light + 0.05) / (dark + 0.05) >= least, (name, ground, colors)

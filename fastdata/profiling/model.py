@@ -12,7 +12,8 @@ worker with nothing beside it.  Together they are slower, by what they do to eac
 faster, where the system reads ahead.  So one number is fitted, such that the model gives the
 rate that was measured: what several workers lose to each other is contention, which more of
 them do not shorten (Amdahl's law); one worker, none, or faster ones are scaled.  Where workers
-are far from being the limit, it is what the loop does itself that is scaled.
+are far from being the limit, it is what the loop does itself that is scaled; and where that is
+too little to be the reason, the rest is a stage of its own, "load": it is nobody else's.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ ENOUGH = 0.03
 
 FAR = 1.5
 """Workers that would be ready in two thirds of the time are not what is waited for."""
+
+EXPLAINS, EXPLAINS_ALL = 2.0, 4.0
+"""What the loop does takes up to so many times as long beside workers, and what it does without
+any, on cores that others use too; a longer time has another reason (a sampler, a lock), unless it
+is a small part of all."""
+
+SMALL = 0.05
+"""Of the time a batch takes: what is not worth a stage of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +116,25 @@ class Model:
             inline = loading + self._own(self.costs)
             if not inline:
                 return self
-            copying = self._sum(self.costs, copying=True)
-            return replace(self, scale=max(seconds - self.step - copying, 0.0) / inline)
+            taken = max(seconds - self.step - self._sum(self.costs, copying=True), 0.0)
+            if _beyond(taken, EXPLAINS_ALL * inline, seconds):
+                return self._with_load(taken - inline)
+            return replace(self, scale=taken / inline)
+        made = self
+        if loop > self._own(self.costs):
+            made = self._with_busy_loop(loop, seconds)
+        return made._with_workers_fitted(seconds)
+
+    def _with_busy_loop(self, busy: float, seconds: float) -> Model:
+        """Return the model whose loop itself takes so long, of so many seconds a batch."""
         own = self._own(self.costs)
-        if own and loop > own:
-            return replace(self, loop_scale=loop / own)._with_workers_fitted(seconds)
-        return self._with_workers_fitted(seconds)
+        if _beyond(busy, EXPLAINS * own, seconds):
+            return replace(self, loop_scale=1.0)._with_load(busy - own)
+        return replace(self, loop_scale=busy / own) if own else self
+
+    def _with_load(self, seconds: float) -> Model:
+        """Return the model with a stage of the loop that was not measured by itself."""
+        return replace(self, costs=(*self.costs, Cost("load", seconds, False)))
 
     def _with_workers_fitted(self, seconds: float) -> Model:
         loading, own = self._sum(self.costs, parallel=True), self._own(self.costs)
@@ -127,9 +149,9 @@ class Model:
         alone = max((cost.seconds for cost in self.costs if cost.overlapped), default=0.0)
         if needed > 1 and seconds <= FAR * alone and alone > max(others, loading / self.workers):
             return self
-        if needed > 1 and own and FAR * loading / self.workers < others:
-            rest = seconds - self.step - (self._loop(self.costs) - self.loop_scale * own)
-            return replace(self, loop_scale=max(rest, 0.0) / own)
+        if needed > 1 and FAR * loading / self.workers < others:
+            busy = seconds - self.step - (self._loop(self.costs) - self.loop_scale * own)
+            return self._with_busy_loop(max(busy, 0.0), seconds)
         if needed > 1 and self.workers > 1:
             fitted = replace(self, contention=seconds - loading / self.workers)
             computed = sum(cost.cpu_seconds for cost in self.costs if cost.parallel)
@@ -189,10 +211,16 @@ class Model:
         best = self.period(MAX_WORKERS)
         return next(n for n in range(1, MAX_WORKERS + 1) if self.period(n) <= 1.01 * best)
 
-    def cores_to_saturate(self) -> float:
-        """Return how many cores loading needs at the step's own rate."""
-        busy = min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in self.costs)
-        return busy / self.step if self.step else 0.0
+    def cores_to_saturate(self) -> float | None:
+        """Return how many cores loading needs at the step's own rate.
+
+        None where that is not known: without a step, or where loading is known as a whole only,
+        by how long the loop waits for it.
+        """
+        measured = [cost for cost in self.costs if cost.name not in ("load", "pin", "copy")]
+        if not (self.step and measured):
+            return None
+        return min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in measured) / self.step
 
     def _terms(
         self, workers: int | None, free: Collection[str], factors: Mapping[str, float]
@@ -246,3 +274,8 @@ class Model:
 def _copies(cost: Cost) -> bool:
     """Return whether it was measured by the windows themselves, and needs no scale."""
     return cost.name == "copy"
+
+
+def _beyond(taken: float, explained: float, seconds: float) -> bool:
+    """Return whether the loop takes longer than can be explained, of so many seconds a batch."""
+    return taken - explained > SMALL * seconds

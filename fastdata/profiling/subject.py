@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import platform
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,11 @@ from fastdata.engine.packed import Loader
 from fastdata.engine.tasks import is_packed
 from fastdata.errors import OptionError
 from fastdata.prefetch import CUDAPrefetcher
+from fastdata.profiling.source import inner_loader
 from fastdata.steps import Step
 
 __all__ = [
+    "Subject",
     "called",
     "described",
     "device_of",
@@ -29,7 +33,37 @@ __all__ = [
     "machine_of",
     "random_state_kept",
     "standing",
+    "told",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is profiled.
+
+    Attributes
+    ----------
+    loader : iterable of batches
+        As the training loop iterates over it.
+    inner : iterable of batches
+        What makes them: the loader, or what a prefetcher takes them from.
+    step : callable or None
+    device : torch.device
+        Where the step computes.
+    """
+
+    loader: Any
+    inner: Any
+    step: Step | None
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls, loader: Any, step: Step | None, device: torch.device | str | None
+    ) -> tuple[Subject, list[str]]:
+        """Return what is profiled, and what to say of how that was found out."""
+        place, notes = device_of(loader, step, device)
+        return cls(loader, inner_loader(loader), step, place), notes
 
 
 @contextmanager
@@ -122,10 +156,9 @@ def _in_use() -> bool:
 
 def called(step: Any) -> str:
     """Return what a step is, for people."""
-    if hasattr(step, "__qualname__"):
-        return str(step.__qualname__)
-    described = "__str__" in vars(type(step))
-    return str(step) if described else type(step).__name__
+    if isinstance(step, functools.partial):
+        return called(step.func)
+    return told(step, _name_of)
 
 
 def described(loader: Any) -> str:
@@ -133,7 +166,25 @@ def described(loader: Any) -> str:
     if isinstance(loader, DataLoader):
         dataset = type(loader.dataset).__name__
         return f"{type(loader).__name__} of {dataset}, {loader.num_workers} worker processes"
-    return repr(loader).partition("\n")[0][:200]
+    return told(loader).partition("\n")[0][:200]
+
+
+def told(thing: Any, how: Callable[[Any], str] = repr) -> str:
+    """Return what something says of itself; its type where it raises over that.
+
+    A name for people is worth no report: what `how` calls is the user's, and may raise anything.
+    """
+    try:
+        return how(thing)
+    except Exception:
+        return f"a {type(thing).__name__}"
+
+
+def _name_of(step: Any) -> str:
+    if hasattr(step, "__qualname__"):
+        return str(step.__qualname__)
+    described = "__str__" in vars(type(step))
+    return str(step) if described else type(step).__name__
 
 
 def machine_of(device: torch.device) -> dict[str, Any]:
