@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from fastdata.profiling.costs import Cost
 from fastdata.profiling.facts import Facts
 from fastdata.profiling.fixes import fixes_for
-from fastdata.profiling.model import Cost, Model
+from fastdata.profiling.model import Model
 from fastdata.profiling.recorder import Times
 from fastdata.profiling.report import Stall
 from fastdata.profiling.verdict import (

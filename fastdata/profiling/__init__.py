@@ -26,6 +26,8 @@
 ``stalls.py``       what in a step makes a device wait
 ``modes.py``        torch's modes, which see every operation of a step
 ``warned.py``       what torch itself warns of
+``places.py``       the places found, and whose lines they are
+``costs.py``        what stages take, and who takes it
 ``model.py``        what would be if: a pipeline fitted to what was measured
 ``conclusion.py``   from what was measured to the report
 ``verdict.py``      stalls by stage, the bottleneck, one line

@@ -13,9 +13,10 @@ from fastdata.engine.cores import available_cores
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.profiling.batches import Batches
 from fastdata.profiling.copying import Copying
+from fastdata.profiling.costs import Cost
 from fastdata.profiling.facts import facts_of
 from fastdata.profiling.fixes import fixes_for
-from fastdata.profiling.model import Cost, Model
+from fastdata.profiling.model import Model
 from fastdata.profiling.parts import Parts
 from fastdata.profiling.report import Event, ProfileReport, Stall
 from fastdata.profiling.source import Source

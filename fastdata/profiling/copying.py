@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.prefetch.tree import leaves
 from fastdata.profiling.batches import Batches, move
-from fastdata.profiling.model import Cost
+from fastdata.profiling.costs import Cost
 from fastdata.profiling.source import Ended, Source
 from fastdata.profiling.subject import Subject, standing
 from fastdata.steps.meter import Meter

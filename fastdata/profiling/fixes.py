@@ -8,7 +8,7 @@ from typing import Protocol
 from fastdata.profiling.facts import Facts
 from fastdata.profiling.model import Model
 from fastdata.profiling.report import Fix, Stall
-from fastdata.profiling.stalls import BLOCKING_COPY
+from fastdata.profiling.warned import BLOCKING_COPY
 from fastdata.profiling.where import short
 
 __all__ = ["LEAST_GAIN", "fixes_for"]

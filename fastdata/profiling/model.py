@@ -21,9 +21,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from fastdata.profiling.report import StageName
+from fastdata.profiling.costs import (
+    Cost,
+    copies,
+    copying_seconds,
+    own_seconds,
+    shared_seconds,
+)
 
-__all__ = ["MAX_WORKERS", "Cost", "Model"]
+__all__ = ["MAX_WORKERS", "Model"]
 
 MAX_WORKERS = 64
 """More are not considered."""
@@ -41,30 +47,6 @@ is a small part of all."""
 
 SMALL = 0.05
 """Of the time a batch takes: what is not worth a stage of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a stage takes.
-
-    Attributes
-    ----------
-    name : StageName
-    seconds : float
-        A batch.
-    parallel : bool
-        Whether workers share it.
-    cpu_seconds : float
-        Of these, on a core.
-    overlapped : bool
-        Whether it has a thread or stream of its own.
-    """
-
-    name: StageName
-    seconds: float
-    parallel: bool
-    cpu_seconds: float = 0.0
-    overlapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +93,23 @@ class Model:
             Of these, on a core in the loop's thread while it took a batch from the loader: what
             it does itself, where there are workers.
         """
-        loading = self._sum(self.costs, parallel=True)
+        loading = shared_seconds(self.costs)
         if not self.workers:
-            inline = loading + self._own(self.costs)
+            inline = loading + own_seconds(self.costs)
             if not inline:
                 return self
-            taken = max(seconds - self.step - self._sum(self.costs, copying=True), 0.0)
+            taken = max(seconds - self.step - copying_seconds(self.costs), 0.0)
             if _beyond(taken, EXPLAINS_ALL * inline, seconds):
                 return self._with_load(taken - inline)
             return replace(self, scale=taken / inline)
         made = self
-        if loop > self._own(self.costs):
+        if loop > own_seconds(self.costs):
             made = self._with_busy_loop(loop, seconds)
         return made._with_workers_fitted(seconds)
 
     def _with_busy_loop(self, busy: float, seconds: float) -> Model:
         """Return the model whose loop itself takes so long, of so many seconds a batch."""
-        own = self._own(self.costs)
+        own = own_seconds(self.costs)
         if _beyond(busy, EXPLAINS * own, seconds):
             return replace(self, loop_scale=1.0)._with_load(busy - own)
         return replace(self, loop_scale=busy / own) if own else self
@@ -137,7 +119,7 @@ class Model:
         return replace(self, costs=(*self.costs, Cost("load", seconds, False)))
 
     def _with_workers_fitted(self, seconds: float) -> Model:
-        loading, own = self._sum(self.costs, parallel=True), self._own(self.costs)
+        loading, own = shared_seconds(self.costs), own_seconds(self.costs)
         if not loading:
             return self
         needed = seconds * self.workers / loading
@@ -238,11 +220,11 @@ class Model:
         step = 0.0 if "step" in free else self.step
         own: dict[str, float] = {cost.name: cost.seconds for cost in costs if cost.overlapped}
         if not workers:
-            inline = sum(c.seconds for c in costs if not (c.overlapped or _copies(c)))
-            copying = self._sum(costs, copying=True)
+            inline = sum(c.seconds for c in costs if not (c.overlapped or copies(c)))
+            copying = copying_seconds(costs)
             return {"loop": self.scale * inline + copying + step, **own}
         step_cpu = 0.0 if "step" in free else self.step_cpu
-        loading, all_loading = self._sum(costs, parallel=True), self._sum(self.costs, parallel=True)
+        loading, all_loading = shared_seconds(costs), shared_seconds(self.costs)
         # Who has less to do is in others' way less.
         lost = self.contention * loading / all_loading if all_loading and workers > 1 else 0.0
         return {
@@ -256,24 +238,8 @@ class Model:
 
     def _loop(self, costs: Collection[Cost]) -> float:
         """Return what the loop does itself, the step aside."""
-        copying = self._sum(costs, copying=True)
-        return self.loop_scale * self._own(costs) + copying
-
-    @staticmethod
-    def _own(costs: Collection[Cost]) -> float:
-        """Return what the loop does itself, the step and copying aside."""
-        return sum(c.seconds for c in costs if not (c.parallel or c.overlapped or _copies(c)))
-
-    @staticmethod
-    def _sum(costs: Collection[Cost], *, parallel: bool = False, copying: bool = False) -> float:
-        if copying:
-            return sum(c.seconds for c in costs if _copies(c) and not c.overlapped)
-        return sum(cost.seconds for cost in costs if cost.parallel == parallel)
-
-
-def _copies(cost: Cost) -> bool:
-    """Return whether it was measured by the windows themselves, and needs no scale."""
-    return cost.name == "copy"
+        copying = copying_seconds(costs)
+        return self.loop_scale * own_seconds(costs) + copying
 
 
 def _beyond(taken: float, explained: float, seconds: float) -> bool:

@@ -33,8 +33,8 @@ from fastdata.engine.packed import Loader
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.profiling.batches import move, requests_of
+from fastdata.profiling.costs import Cost
 from fastdata.profiling.lines import LineSampler, heaviest
-from fastdata.profiling.model import Cost
 from fastdata.profiling.parts import Parts, handing_over
 from fastdata.profiling.recorded import doing, recorded
 from fastdata.profiling.recorder import Recorder, Times, hook_seconds

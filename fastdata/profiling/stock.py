@@ -19,8 +19,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from fastdata.profiling.costs import Cost
 from fastdata.profiling.lines import heaviest
-from fastdata.profiling.model import Cost
 from fastdata.profiling.parts import Parts, handing_over
 from fastdata.profiling.recorder import Times, hook_seconds
 from fastdata.profiling.remade import Remade, Timed
