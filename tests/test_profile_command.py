@@ -9,10 +9,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from cli_helpers import make_folder, run, run_json
@@ -449,3 +451,33 @@ def test_a_signal_ends_it_without_a_page_or_a_traceback(
     assert (process.returncode, stdout) == (code, "")
     assert stderr == f"fastdata: stopped by {word}. Nothing was written.\n"
     assert not page.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_while_workers_are_closed_leaves_none_and_no_traceback(
+    script: Callable[..., str], number: int
+) -> None:
+    head = (
+        "import os, time, torch\nclass Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n        return 1000\n"
+        "    def __getitem__(self, index):\n"
+        "        if index >= 16:\n            os.write(2, b'slow\\n')\n            time.sleep(60)\n"
+        "        return torch.zeros(1)\n"
+    )
+    target = script("return torch.utils.data.DataLoader(Data(), 2, num_workers=2), str", head)
+    program = f"from fastdata.cli import main\nmain(['profile', {target!r}])\n"
+    with started(program) as process:
+        assert [process.stderr.readline() for _ in range(2)] == ["slow\n"] * 2
+        workers = psutil.Process(process.pid).children()
+        assert len(workers) == 2
+        time.sleep(0.3)
+        process.send_signal(number)
+        time.sleep(0.3)  # torch waits for its workers, for seconds
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=30)
+    psutil.wait_procs(workers, timeout=10)
+    assert not any(worker.is_running() for worker in workers)
+    assert (process.returncode, stdout) == (128 + number, "")
+    assert stderr == (
+        f"fastdata: stopped by {'Ctrl-C' if number == 2 else 'SIGTERM'}. Nothing was written.\n"
+    )
