@@ -10,6 +10,7 @@ import stat
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -573,10 +574,10 @@ def test_a_page_takes_the_place_of_no_folder_or_device(tmp_path: Path) -> None:
 # -- in a browser ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Browser:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
     """Chromium.  Without it tests skip, unless FASTDATA_REQUIRE_CHROMIUM=1 says it is there."""
-    return browser_or_skip(tmp_path)
+    return browser_or_skip(tmp_path_factory.mktemp("browser"))
 
 
 def test_a_browser_tells_of_a_script_that_fails(browser: Browser, tmp_path: Path) -> None:
@@ -603,14 +604,22 @@ def test_a_browser_shows_the_verdict_and_has_nothing_to_say(
     assert [tag for tag, _ in shown.tags] == [tag for tag, _ in written.tags]
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("name", ["stalling", "wide", "odd"])
+MEASURED = [("input-bound", 1280)]
+MEASURED += [(name, width) for name in ("stalling", "wide", "odd") for width in (1280, 400)]
+
+
+@pytest.fixture(scope="module")
+def measured(browser: Browser) -> dict[tuple[str, int], dict[str, Any]]:
+    """What a browser measures of some pages, by report and width."""
+    pages = [(render_page(REPORTS[name]), width) for name, width in MEASURED]
+    return dict(zip(MEASURED, browser.measure(*pages), strict=True))
+
+
+@pytest.mark.parametrize(("name", "width"), MEASURED[1:])
 def test_nothing_sticks_out_of_the_page(
-    browser: Browser, tmp_path: Path, name: str, width: int
+    measured: dict[tuple[str, int], dict[str, Any]], name: str, width: int
 ) -> None:
-    path = tmp_path / "r.html"
-    write_page(REPORTS[name], path)
-    found = browser.measure(path, width=width)
+    found = measured[name, width]
     assert found["inner"] == width
     assert found["scroll"] <= width
     assert found["sticking_out"] == []
@@ -620,10 +629,10 @@ def test_nothing_sticks_out_of_the_page(
         assert before["right"] < after["left"]
 
 
-def test_bars_are_as_long_as_what_they_show(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    write_page(INPUT_BOUND, path)
-    found = browser.measure(path)
+def test_bars_are_as_long_as_what_they_show(
+    measured: dict[tuple[str, int], dict[str, Any]],
+) -> None:
+    found = measured["input-bound", 1280]
     assert found["verdict"] == INPUT_BOUND.verdict
     # By hand: of 120 ms, of 20 steps a second, of 160 ms, of a gain of 1.00.
     assert [row[0] for row in found["stages"]] == pytest.approx([0.25, 1, 0.5, 0.4167], abs=0.01)
@@ -642,11 +651,12 @@ def test_bars_are_as_long_as_what_they_show(browser: Browser, tmp_path: Path) ->
             assert stretch == pytest.approx(places, abs=0.005)
 
 
-def test_the_page_is_dark_where_the_reader_wants_that(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    write_page(INPUT_BOUND, path)
-    assert browser.measure(path)["paper"] == "rgb(255, 255, 255)"
-    dark = browser.measure(path, "--blink-settings=preferredColorScheme=0")
+def test_the_page_is_dark_where_the_reader_wants_that(
+    browser: Browser, measured: dict[tuple[str, int], dict[str, Any]]
+) -> None:
+    assert measured["input-bound", 1280]["paper"] == "rgb(255, 255, 255)"
+    options = ["--blink-settings=preferredColorScheme=0"]
+    (dark,) = browser.measure((render_page(INPUT_BOUND), 1280), options=options)
     assert dark["paper"] == "rgb(13, 17, 23)"
 
 

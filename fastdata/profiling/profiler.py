@@ -117,7 +117,7 @@ class _Profile:
     def run(self, steps: int | None, seconds: float) -> ProfileReport:
         """Measure everything."""
         subject, device = self._subject, self._subject.device
-        step = subject.step or _nothing
+        step = _nothing if subject.step is None else subject.step  # it may be an empty container
         self._say("first batches")
         with standing(subject.inner), closing(Source(subject.loader)) as source:
             batches = Batches.of(source, device)
