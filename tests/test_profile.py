@@ -143,7 +143,7 @@ FED: dict[str, Callable[[], Any]] = {
 def test_a_loader_that_keeps_up_is_no_bottleneck(name: str) -> None:
     loader = FED[name]()
     # On busy cores the loop takes 2 ms over a batch that is there.
-    report = profiled(loader, SleepStep(0.03 if name == "list" else 0.08), steps=3)
+    report = profiled(loader, SleepStep(0.03 if name == "list" else 0.08), seconds=SHORT)
     assert report.verdict == "step-bound: nothing to gain from the data side", report
     assert report.bottleneck is None
     assert not report.input_bound
