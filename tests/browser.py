@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,12 @@ document.body.append(place);
 # what is around it, which takes its measures.
 FRAME = """<!DOCTYPE html><html><head><meta charset="utf-8">
 <meta name="color-scheme" content="light dark"></head><body style="margin: 0">
-<iframe style="border: 0; width: {width}px; height: 2000px" srcdoc="{page}"></iframe>
-<script>onload = () => document.body.append(document.adoptNode(
-  document.querySelector("iframe").contentDocument.getElementById("measures")));</script>
-</body></html>"""
+{frames}
+<script>onload = () => document.querySelectorAll("iframe").forEach(frame =>
+  document.body.append(document.adoptNode(frame.contentDocument.getElementById("measures"))));
+</script></body></html>"""
+
+IFRAME = '<iframe style="border: 0; width: {width}px; height: 2000px" srcdoc="{page}"></iframe>'
 
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 
@@ -119,20 +122,29 @@ class Browser:
         assert process.returncode == 0, said[-2000:]
         return dom, [line for line in said.splitlines() if "CONSOLE" in line]
 
-    def measure(self, page: Path, *options: str, width: int = 1280) -> dict[str, Any]:
-        """Return what `MEASURE` finds in a copy of a page, which may run it."""
-        content = page.read_text(encoding="utf-8")
-        assert content.count("</body>") == 1
-        content, policies = POLICY.subn("", content)
-        assert policies == 1
+    def measure(self, *pages: tuple[str, int], options: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Return what `MEASURE` finds in copies of pages, which may run it.
+
+        Parameters
+        ----------
+        *pages : (str, int)
+            HTML, and how wide it is shown; all at once.
+        options : sequence of str
+            For the browser.
+        """
+        frames = []
+        for content, width in pages:
+            assert content.count("</body>") == 1
+            content, policies = POLICY.subn("", content)
+            assert policies == 1
+            inner = html.escape(content.replace("</body>", f"{MEASURE}</body>"))
+            frames.append(IFRAME.format(width=width, page=inner))
         copy = self.folder / "measured.html"
-        inner = html.escape(content.replace("</body>", f"{MEASURE}</body>"))
-        copy.write_text(FRAME.format(width=width, page=inner), encoding="utf-8")
+        copy.write_text(FRAME.replace("{frames}", "\n".join(frames)), encoding="utf-8")
         dom, _ = self(copy, *options)
-        found = re.search(r'<pre id="measures">(.*?)</pre>', dom, re.S)
-        assert found, dom[-2000:]
-        measures: dict[str, Any] = json.loads(html.unescape(found[1]))
-        return measures
+        found = re.findall(r'<pre id="measures">(.*?)</pre>', dom, re.S)
+        assert len(found) == len(pages), dom[-2000:]
+        return [json.loads(html.unescape(measures)) for measures in found]
 
 
 def browser_or_skip(folder: Path) -> Browser:

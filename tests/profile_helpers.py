@@ -89,7 +89,8 @@ class SlowDisk(MemoryData):
     """Packed data whose images take long to be found."""
 
     def images(self, name: str, indices: np.ndarray, decoder: Any = None) -> MemoryImages:
-        time.sleep(SLOW * len(indices))
+        # Of more than a batch no bytes are asked for, only how many there are.
+        time.sleep(SLOW * len(indices) if len(indices) <= 4 else 0)
         return super().images(name, indices, decoder)
 
 

@@ -8,6 +8,8 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +34,22 @@ from worker_helpers import PICTURES, pictures
 import fastdata
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.errors import OptionError
+from fastdata.profiling.batches import Batches
 from fastdata.profiling.hooks import TimedCall, installed
 from fastdata.profiling.recorder import Recorder
+from fastdata.profiling.source import Source
 from fastdata.profiling.stalls import find_stalls
 from fastdata.profiling.stock import measure_stock
+from fastdata.profiling.subject import called
+from fastdata.profiling.tracing import trace
 from fastdata.profiling.where import short
 from fastdata.steps import SleepStep
 from fastdata.transforms import ToDtype
 
 STEP = SleepStep(0.004)
 SECONDS = 0.5
+SHORT = 0.2
+"""Where nothing is made ahead, shorter windows tell as much."""
 
 
 def profiled(loader: Any, step: Any = STEP, **options: Any) -> fastdata.ProfileReport:
@@ -68,7 +76,7 @@ def stock(slow: str, workers: int) -> DataLoader[Any]:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("slow", list(WORDS))
 def test_planted_bottleneck_of_a_torch_dataset_is_named(slow: str, workers: int) -> None:
-    report = profiled(stock(slow, workers))
+    report = profiled(stock(slow, workers), seconds=SECONDS if workers else SHORT)
     assert report.input_bound
     assert report.bottleneck == slow, report
     assert report.verdict.startswith("input-bound: the step waits ")
@@ -111,7 +119,7 @@ def packed(slow: str, workers: int, method: Any) -> fastdata.Loader:
 def test_planted_bottleneck_of_packed_data_is_named(slow: str, kind: tuple[int, str]) -> None:
     with packed(slow, *kind) as loader:
         before = loader.state_dict()
-        report = profiled(loader)
+        report = profiled(loader, seconds=SECONDS if loader.num_workers else SHORT)
         assert loader.state_dict() == before
     assert report.bottleneck == slow, report
     assert WORDS[slow] in report.verdict
@@ -135,7 +143,7 @@ FED: dict[str, Callable[[], Any]] = {
 def test_a_loader_that_keeps_up_is_no_bottleneck(name: str) -> None:
     loader = FED[name]()
     # On busy cores the loop takes 2 ms over a batch that is there.
-    report = profiled(loader, SleepStep(0.03 if name == "list" else 0.08), steps=5)
+    report = profiled(loader, SleepStep(0.03 if name == "list" else 0.08), seconds=SHORT)
     assert report.verdict == "step-bound: nothing to gain from the data side", report
     assert report.bottleneck is None
     assert not report.input_bound
@@ -154,7 +162,7 @@ def test_hidden_item_is_named() -> None:
         loss.backward()
         steps.append(loss.detach().item())  # hidden
 
-    report = profiled([torch.zeros(4, 3, 4, 4)] * 50, step)
+    report = profiled([torch.zeros(4, 3, 4, 4)] * 50, step, seconds=SHORT)
     assert report.bottleneck == "step"
     line = line_with("# hidden")
     assert report.verdict == (
@@ -181,7 +189,7 @@ def test_a_step_that_cannot_be_looked_into_is_said() -> None:
         if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
             raise RuntimeError("not under a mode")
 
-    report = profiled([torch.zeros(4, 3)] * 50, step)
+    report = profiled([torch.zeros(4, 3)] * 50, step, seconds=SHORT)
     assert report.stalls == ()
     assert any("RuntimeError: not under a mode" in note for note in report.notes)
 
@@ -198,7 +206,7 @@ def test_bytes_of_packed_images_are_touched(small: Path) -> None:
 
 def test_slow_iterable_is_named_as_a_whole() -> None:
     batches = (wait(torch.zeros(4, 3)) for _ in range(2000))
-    report = profiled(batches, SleepStep(0.001))
+    report = profiled(batches, SleepStep(0.001), seconds=SHORT)
     assert report.bottleneck == "load"
     assert "making batches is the bottleneck" in report.verdict
     assert [stage.name for stage in report.stages] == ["load", "step"]
@@ -229,7 +237,8 @@ def test_report_is_whole_and_plain() -> None:
     assert report.copy_bytes_per_second == 0
     assert 0 <= report.overhead < 0.05
     assert report.cores >= 1
-    assert {event.row for event in report.timeline} == {"loop: wait", "loop: step"}
+    assert min(event.start for event in report.timeline) == 0
+    assert rows_of(report).keys() == {"loop: wait", "loop: step", "worker 0", "worker 1"}
     assert report.step == "a simulated step of 4 ms"
     assert report.loader.startswith("Loader(50 batches of 4")
     assert report.machine["torch"] == torch.__version__
@@ -239,16 +248,175 @@ def test_report_is_whole_and_plain() -> None:
     assert gains[0] > 1.05
 
 
+def rows_of(report: fastdata.ProfileReport) -> dict[str, set[str]]:
+    """Return the stages in each row of the timeline."""
+    rows: dict[str, set[str]] = {}
+    for event in report.timeline:
+        rows.setdefault(event.row, set()).add(event.stage)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("make", "row", "slow"),
+    [
+        (lambda: packed("decode", 1, "process"), "worker 0", "decode"),
+        (lambda: packed("augment", 0, "thread"), "loop: load", "augment"),
+        (lambda: stock("augment", 2), "worker 1", "augment"),
+        (lambda: stock("read", 0), "loop: load", "read"),
+        (lambda: fastdata.CUDAPrefetcher(stock("read", 0), "cpu"), "worker 0", "read"),
+    ],
+    ids=["process", "in the loop", "stock", "stock in the loop", "in a thread"],
+)
+def test_the_timeline_has_what_workers_were_at(
+    make: Callable[[], Any], row: str, slow: str
+) -> None:
+    loader = make()
+    events = trace(loader, STEP, primed=1, seconds=0.1)
+    seconds: dict[tuple[str, str], float] = {}
+    for event in events:
+        key = event.row, event.stage
+        seconds[key] = seconds.get(key, 0.0) + event.seconds
+        assert event.start >= 0
+        assert event.label.startswith("batch ")
+    of_row = {stage: took for (name, stage), took in seconds.items() if name == row}
+    assert max(of_row, key=lambda stage: of_row[stage]) == slow
+    # Nothing is longer than the window of the loop.
+    window = seconds["loop: wait", ""] + seconds["loop: step", ""]
+    assert sum(of_row.values()) < 1.05 * window
+    if isinstance(loader, fastdata.Loader):
+        loader.close()
+
+
+def test_of_other_iterables_the_timeline_is_the_loops() -> None:
+    report = profiled([torch.zeros(4, 3)] * 50)
+    assert rows_of(report) == {"loop: wait": {""}, "loop: step": {""}}
+    assert report.cores_to_saturate is None
+    assert report.to_json()["cores_to_saturate"] is None
+
+
+# -- batches that the loader brings to a device ----------------------------------------------
+
+
+def test_host_batches_are_those_that_travel() -> None:
+    # A device that computes nothing, but is another: uint8 goes there, and becomes float32.
+    data = MemoryData(40, size=(8, 8))
+    with fastdata.loader(
+        data, batch_size=4, num_workers=0, device="meta", transform=ToDtype(torch.float32)
+    ) as loader:
+        there = next(iter(loader)).image
+        assert (there.device.type, there.dtype) == ("meta", torch.float32)
+        with closing(Source(loader)) as source:
+            batches = Batches.of(source, torch.device("meta"))
+        seen: list[torch.Tensor] = []
+        report = profiled(loader, lambda batch: seen.append(batch.image), seconds=0.1)
+    (batch, *_), (device_batch, *_) = batches.host, batches.device
+    assert (batch.image.device.type, batch.image.dtype) == ("cpu", torch.uint8)
+    assert batches.nbytes == 4 * (3 * 8 * 8 + batch.label.element_size())
+    assert batches.arrives
+    assert batches.known
+    assert (device_batch.image.device.type, device_batch.image.dtype) == ("meta", torch.float32)
+    # The step gets of each kind of window what the loader hands out.
+    assert {(image.device.type, image.dtype) for image in seen} == {("meta", torch.float32)}
+    assert report.copy_bytes_per_second > 0
+    assert "copy" in {stage.name for stage in report.stages}
+
+
+def test_host_batches_of_a_prefetcher_are_before_its_transform() -> None:
+    def as_float(batch: torch.Tensor) -> torch.Tensor:
+        return batch.float()
+
+    bytes_of = [torch.zeros(4, 3, dtype=torch.uint8)] * 50
+    loader = fastdata.CUDAPrefetcher(bytes_of, "meta", as_float)
+    with closing(Source(loader)) as source:
+        batches = Batches.of(source, torch.device("meta"))
+    assert (batches.host[0].dtype, batches.device[0].dtype) == (torch.uint8, torch.float32)
+    assert batches.nbytes == 12
+    assert batches.sent(batches.host[0], torch.device("meta")).dtype == torch.float32
+
+
+def test_what_travels_is_not_made_up() -> None:
+    # Nobody knows what an iterable sent, nor can a generator be asked again.
+    for loader in (
+        [torch.zeros(4, 3, device="meta")] * 50,
+        fastdata.CUDAPrefetcher((torch.zeros(4, 3) for _ in range(500)), "meta"),
+    ):
+        report = profiled(loader, lambda batch: None, seconds=0.1, device="meta")
+        assert report.copy_bytes_per_second == 0
+        assert "copy" not in {stage.name for stage in report.stages}
+        assert any("what is sent there for them is not known" in note for note in report.notes)
+
+
+# -- loaders and steps that misbehave --------------------------------------------------------
+
+
+class Unspeakable(Samples):
+    """Has no words for itself, as a step or as a loader; nor a length."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+    __str__ = __repr__
+
+    def __len__(self) -> int:
+        raise ValueError("no length")
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter([torch.zeros(4, 3)] * 50)
+
+    def __call__(self, batch: torch.Tensor) -> None:
+        STEP(batch)
+
+
+class _Loads:
+    """The same, and no dataset."""
+
+    __repr__ = __str__ = Unspeakable.__repr__
+    __len__ = Unspeakable.__len__
+    __iter__ = Unspeakable.__iter__
+
+
+def test_a_loader_and_a_step_without_words_are_profiled() -> None:
+    report = profiled(_Loads(), Unspeakable(), seconds=0.1)
+    assert (report.loader, report.step) == ("a _Loads", "a Unspeakable")
+    assert str(report)
+
+
+def test_an_error_without_words_is_told_by_its_kind() -> None:
+    class WithoutWordsError(Exception):
+        __str__ = Unspeakable.__repr__
+
+    def step(batch: torch.Tensor) -> None:
+        STEP(batch)
+        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+            raise WithoutWordsError
+
+    report = profiled([torch.zeros(4, 3)] * 50, step, seconds=0.1)
+    assert any("WithoutWordsError: a WithoutWordsError" in note for note in report.notes)
+
+
+def test_what_is_no_step_is_refused_without_words() -> None:
+    with pytest.raises(OptionError, match="a _Loads is no callable"):
+        fastdata.profile([1], _Loads())  # type: ignore[arg-type]
+
+
+def test_steps_are_called_by_their_names() -> None:
+    assert called(partial(wait, 3)) == "wait"
+    assert called(torch.nn.Linear(1, 1)) == "Linear"
+    assert called(STEP) == "a simulated step of 4 ms"
+
+
 @pytest.mark.parametrize("make", [Samples, lambda: MemoryData(64, size=(8, 8))])
 def test_a_dataset_gets_a_loader(make: Callable[[], Any]) -> None:
-    report = profiled(make(), batch_size=8)
+    report = profiled(make(), batch_size=8, seconds=SHORT)
     assert report.batch_size == 8
     assert any("a loader was made: batch_size=8" in note for note in report.notes)
 
 
 def test_iterable_dataset_and_one_sample_batches() -> None:
     assert profiled(DataLoader(Stream("read"), 4, num_workers=1)).bottleneck == "read"
-    report = profiled(DataLoader(Samples("decode"), batch_size=None), SleepStep(0.001))
+    report = profiled(
+        DataLoader(Samples("decode"), batch_size=None), SleepStep(0.001), seconds=SHORT
+    )
     assert report.bottleneck == "decode"
 
 
@@ -263,7 +431,7 @@ def test_everything_is_put_back(tmp_path: Path) -> None:
     before = [getattr(place, name) for place, name in names]
     photos = Photos(tmp_path / "a.jpg")
     transform, threads = photos.transform, threading.active_count()
-    profiled(DataLoader(photos, 4))
+    profiled(DataLoader(photos, 4), seconds=SHORT)
     assert [getattr(place, name) for place, name in names] == before
     assert photos.transform is transform
     assert threading.active_count() == threads
@@ -350,7 +518,7 @@ def test_an_epoch_under_way_is_not_disturbed(tmp_path: Path) -> None:
     with fastdata.loader(path, batch_size=4, shuffle=True, num_workers=1) as it:
         epoch = iter(it)
         seen = [next(epoch).label.tolist() for _ in range(5)]
-        fastdata.profile(it, seconds=0.5, progress=False)
+        fastdata.profile(it, seconds=0.1, progress=False)
         assert it.state_dict()["batch"] == 5
         seen += [batch.label.tolist() for batch in epoch]
         assert (it.state_dict()["epoch"], it.state_dict()["batch"]) == (1, 0)
@@ -370,10 +538,10 @@ class Short:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_short_passes_without_a_length(count: int) -> None:
-    report = fastdata.profile(Short(count), lambda batch: None, seconds=0.5, progress=False)
+    report = fastdata.profile(Short(count), lambda batch: None, seconds=0.1, progress=False)
     assert report.steps >= 3
     with pytest.raises(OptionError, match="Short gave no batch"):
-        fastdata.profile(Short(0), seconds=0.5, progress=False)
+        fastdata.profile(Short(0), seconds=0.1, progress=False)
 
 
 def test_generators_of_random_numbers_stay_as_they_were() -> None:
@@ -382,7 +550,7 @@ def test_generators_of_random_numbers_stay_as_they_were() -> None:
     torch.manual_seed(5)
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     data = DataLoader(list(torch.zeros(64, 3)), batch_size=4, shuffle=True)  # type: ignore[arg-type]
-    fastdata.profile(data, lambda batch: torch.rand(3), seconds=0.5, progress=False)
+    fastdata.profile(data, lambda batch: torch.rand(3), seconds=0.1, progress=False)
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     assert after == before
 
@@ -392,7 +560,7 @@ def test_a_dataset_may_be_given_by_its_path(
     tmp_path: Path, as_given: Callable[[Path], Any]
 ) -> None:
     path = write_shard(tmp_path / "some.lmdb", pictures(64, size=(40, 40)), PICTURES)
-    report = fastdata.profile(as_given(path), batch_size=8, seconds=0.5, progress=False)
+    report = fastdata.profile(as_given(path), batch_size=8, seconds=0.1, progress=False)
     assert report.batch_size == 8
     assert {stage.name for stage in report.stages} >= {"read", "decode"}
 

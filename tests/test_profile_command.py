@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from cli_helpers import make_folder, run, run_json
+from click.testing import CliRunner
 from samples import write_shard
 from test_profile_page import INPUT_BOUND, ODD, STALLING
 from torch.utils.data import DataLoader
 from worker_helpers import PICTURES, pictures
 
 import fastdata
+from fastdata.cli import main
 from fastdata.cli.target import Target, choose, loader_of
 from fastdata.errors import OptionError
 from fastdata.profiling.page import render_page
@@ -158,17 +163,11 @@ def test_a_place_that_takes_no_page_is_an_error_before_anything_is_measured(
     assert seen.loader is None
 
 
-def test_a_terminal_without_blocks_gets_ascii(small: Path, tmp_path: Path) -> None:
-    code = (
-        "import fastdata, test_profile_page as reports\n"
-        "vars(fastdata)['profile'] = lambda *args, **options: reports.INPUT_BOUND\n"
-        "from fastdata.cli import main\n"
-        f"main(['profile', {str(small)!r}, '--step-ms', '1'])\n"
-    )
-    with started(code, PYTHONIOENCODING="latin-1") as process:
-        stdout, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (0, "")
-    assert "120 ms  ####################" in stdout
+def test_a_terminal_without_blocks_gets_ascii(seen: Seen, small: Path) -> None:
+    for charset, bar in (("latin-1", "#"), ("utf-8", "█")):
+        result = CliRunner(charset=charset).invoke(main, ["profile", str(small), "--step-ms", "1"])
+        assert result.exit_code == 0
+        assert f"120 ms  {bar * 20}" in result.stdout
 
 
 # -- datasets -------------------------------------------------------------------------
@@ -335,8 +334,10 @@ def test_an_error_of_a_script_is_said_to_be_its_own(
 
 
 def test_an_error_of_a_worker_of_a_script_is_said_in_one_line(
-    seen: Seen, script: Callable[..., str]
+    seen: Seen, script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # So long torch waits for a worker to end by itself.
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
     head = (
         "import torch\nclass Data(torch.utils.data.Dataset):\n"
         "    def __len__(self):\n        return 7\n"
@@ -348,6 +349,8 @@ def test_an_error_of_a_worker_of_a_script_is_said_in_one_line(
     assert re.search(
         r"build raised KeyError: 'mine' at \S+train\.py:6, in __getitem__\.", result.stderr
     )
+    del result  # its error holds the loader
+    gc.collect()
 
 
 def test_what_is_there_as_a_file_is_no_script(
@@ -449,3 +452,30 @@ def test_a_signal_ends_it_without_a_page_or_a_traceback(
     assert (process.returncode, stdout) == (code, "")
     assert stderr == f"fastdata: stopped by {word}. Nothing was written.\n"
     assert not page.exists()
+
+
+def test_a_second_signal_while_workers_are_closed_leaves_none_and_no_traceback(
+    script: Callable[..., str],
+) -> None:
+    head = (
+        "import os, time, torch\nclass Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n        return 1000\n"
+        "    def __getitem__(self, index):\n"
+        "        if index >= 16:\n            os.write(2, b'slow\\n')\n            time.sleep(60)\n"
+        "        return torch.zeros(1)\n"
+    )
+    target = script("return torch.utils.data.DataLoader(Data(), 2, num_workers=2), str", head)
+    program = f"from fastdata.cli import main\nmain(['profile', {target!r}])\n"
+    with started(program) as process:
+        assert [process.stderr.readline() for _ in range(2)] == ["slow\n"] * 2
+        workers = psutil.Process(process.pid).children()
+        assert len(workers) == 2
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)  # torch waits for its workers, for seconds
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+    psutil.wait_procs(workers, timeout=10)
+    assert not any(worker.is_running() for worker in workers)
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr == "fastdata: stopped by Ctrl-C. Nothing was written.\n"

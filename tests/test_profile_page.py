@@ -10,6 +10,7 @@ import stat
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -39,10 +40,10 @@ HOSTILE = "<script>document.title='run'</script>&\"'{{ 7 * 7 }}\x1b[31m\n\u202e\
 LONG = "/data/" + "a_very_long_folder_name/" * 12 + "train.py:1234 Dataset.__getitem__"
 
 TIMELINE = (
-    Event("worker 0", 10.00, 0.40, "batch 0"),
+    Event("worker 0", 10.00, 0.40, "batch 0", "read"),
     Event("loop: wait", 10.00, 0.25, "batch 0"),
     Event("loop: step", 10.25, 0.50, "batch 0"),
-    Event("worker 0", 10.40, 0.60, "batch 1"),
+    Event("worker 0", 10.40, 0.60, "batch 1", "decode"),
     Event("loop: wait", 10.75, 0.05, "batch 1"),
     Event("loop: step", 10.80, 0.20, "batch 1"),
 )
@@ -342,13 +343,29 @@ def test_bars_of_text_are_as_long_as_they_must_be(value: float, bar: str, ascii_
 def test_the_timeline_is_in_percent_of_its_window_and_the_loop_comes_first() -> None:
     rows = {row.name: row for row in lay_out(TIMELINE).rows}
     assert list(rows) == ["loop: wait", "loop: step", "worker 0"]
-    assert [row.kind for row in rows.values()] == ["wait", "step", "work"]
+    kinds = [{stretch.kind for stretch in row.stretches} for row in rows.values()]
+    assert kinds == [{"wait"}, {"step"}, {"read", "decode"}]
+    assert rows["worker 0"].stretches[0].title == "worker 0 read batch 0: 400 ms, from 0 ms"
+    assert lay_out(TIMELINE).stages == ("read", "decode")
     assert [(s.left, s.width) for s in rows["loop: step"].stretches] == [
         ("25.000%", "50.000%"),
         ("80.000%", "20.000%"),
     ]
     assert rows["loop: step"].stretches[0].title == "loop: step batch 0: 500 ms, from 250 ms"
     assert rows["loop: step"].summary == "loop: step: 2 of 700 ms together"
+
+
+def test_workers_are_in_the_order_of_their_numbers() -> None:
+    names = ["worker 10", "worker 2", "loop: step", "loop: wait"]
+    rows = lay_out([Event(name, at, 1.0) for at, name in enumerate(names)]).rows
+    assert [row.name for row in rows] == ["loop: step", "loop: wait", "worker 2", "worker 10"]
+    assert {stretch.kind for row in rows[2:] for stretch in row.stretches} == {"work"}
+
+
+def test_the_page_has_a_key_of_the_stages_of_workers() -> None:
+    (caption,) = tree(INPUT_BOUND).iter("figcaption")
+    assert "".join(caption.itertext()).split()[:3] == ["read", "decode", "Point"]
+    assert [rect.get("class") for rect in caption.iter("rect")] == ["read", "decode"]
 
 
 @pytest.mark.parametrize(
@@ -497,7 +514,8 @@ def test_colours_have_the_contrast_that_people_need() -> None:
     assert len(schemes) == 3  # light, dark, paper
     for scheme in schemes:
         colors = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", scheme))
-        for name, least in [("ink", 7), ("soft", 4.5), ("wait", 4.5), ("work", 3), ("step", 3)]:
+        bars = [(name, 3) for name in ("work", "step", "read", "augment", "collate")]
+        for name, least in [("ink", 7), ("soft", 4.5), ("wait", 4.5), *bars]:
             for ground in ("paper", "panel"):
                 light, dark = sorted((luminance(colors[name]), luminance(colors[ground])))[::-1]
                 assert (light + 0.05) / (dark + 0.05) >= least, (name, ground, colors)
@@ -556,10 +574,10 @@ def test_a_page_takes_the_place_of_no_folder_or_device(tmp_path: Path) -> None:
 # -- in a browser ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Browser:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
     """Chromium.  Without it tests skip, unless FASTDATA_REQUIRE_CHROMIUM=1 says it is there."""
-    return browser_or_skip(tmp_path)
+    return browser_or_skip(tmp_path_factory.mktemp("browser"))
 
 
 def test_a_browser_tells_of_a_script_that_fails(browser: Browser, tmp_path: Path) -> None:
@@ -586,14 +604,22 @@ def test_a_browser_shows_the_verdict_and_has_nothing_to_say(
     assert [tag for tag, _ in shown.tags] == [tag for tag, _ in written.tags]
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("name", ["stalling", "wide", "odd"])
+MEASURED = [("input-bound", 1280)]
+MEASURED += [(name, width) for name in ("stalling", "wide", "odd") for width in (1280, 400)]
+
+
+@pytest.fixture(scope="module")
+def measured(browser: Browser) -> dict[tuple[str, int], dict[str, Any]]:
+    """What a browser measures of some pages, by report and width."""
+    pages = [(render_page(REPORTS[name]), width) for name, width in MEASURED]
+    return dict(zip(MEASURED, browser.measure(*pages), strict=True))
+
+
+@pytest.mark.parametrize(("name", "width"), MEASURED[1:])
 def test_nothing_sticks_out_of_the_page(
-    browser: Browser, tmp_path: Path, name: str, width: int
+    measured: dict[tuple[str, int], dict[str, Any]], name: str, width: int
 ) -> None:
-    path = tmp_path / "r.html"
-    write_page(REPORTS[name], path)
-    found = browser.measure(path, width=width)
+    found = measured[name, width]
     assert found["inner"] == width
     assert found["scroll"] <= width
     assert found["sticking_out"] == []
@@ -603,10 +629,10 @@ def test_nothing_sticks_out_of_the_page(
         assert before["right"] < after["left"]
 
 
-def test_bars_are_as_long_as_what_they_show(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    write_page(INPUT_BOUND, path)
-    found = browser.measure(path)
+def test_bars_are_as_long_as_what_they_show(
+    measured: dict[tuple[str, int], dict[str, Any]],
+) -> None:
+    found = measured["input-bound", 1280]
     assert found["verdict"] == INPUT_BOUND.verdict
     # By hand: of 120 ms, of 20 steps a second, of 160 ms, of a gain of 1.00.
     assert [row[0] for row in found["stages"]] == pytest.approx([0.25, 1, 0.5, 0.4167], abs=0.01)
@@ -625,11 +651,12 @@ def test_bars_are_as_long_as_what_they_show(browser: Browser, tmp_path: Path) ->
             assert stretch == pytest.approx(places, abs=0.005)
 
 
-def test_the_page_is_dark_where_the_reader_wants_that(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "r.html"
-    write_page(INPUT_BOUND, path)
-    assert browser.measure(path)["paper"] == "rgb(255, 255, 255)"
-    dark = browser.measure(path, "--blink-settings=preferredColorScheme=0")
+def test_the_page_is_dark_where_the_reader_wants_that(
+    browser: Browser, measured: dict[tuple[str, int], dict[str, Any]]
+) -> None:
+    assert measured["input-bound", 1280]["paper"] == "rgb(255, 255, 255)"
+    options = ["--blink-settings=preferredColorScheme=0"]
+    (dark,) = browser.measure((render_page(INPUT_BOUND), 1280), options=options)
     assert dark["paper"] == "rgb(13, 17, 23)"
 
 

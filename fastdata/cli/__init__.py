@@ -1,24 +1,25 @@
 """The command ``fastdata``: one module a command, and what they share.
 
-==============  ==============================================================
-``shell.py``    what surrounds a command: errors, signals, exit codes
-``output.py``   results on standard output, as text or as one JSON document
-``choices.py``  the closed choices of options, and types of arguments
-``pack.py``     ``fastdata pack``
-``formats.py``  ``fastdata formats``
-``info.py``     ``fastdata info``
-``verify.py``   ``fastdata verify``
-``export.py``   ``fastdata export``
-``merge.py``    ``fastdata merge``
-``subset.py``   ``fastdata subset``
-``append.py``   ``fastdata append``
-``copying.py``  what these three share: options of a dataset that is copied
-``tune.py``     ``fastdata tune-workers``
-``profile.py``  ``fastdata profile``
-``target.py``   what is measured: dataset or script, transforms, step
-``view.py``     ``fastdata view``
-``users.py``    errors of a user's script, told as such
-==============  ==============================================================
+===============  =============================================================
+``shell.py``     what surrounds a command: errors, signals, exit codes
+``output.py``    results on standard output, as text or as one JSON document
+``choices.py``   the closed choices of options, and types of arguments
+``pack.py``      ``fastdata pack``
+``formats.py``   ``fastdata formats``
+``info.py``      ``fastdata info``
+``verify.py``    ``fastdata verify``
+``view.py``      ``fastdata view``
+``export.py``    ``fastdata export``
+``merge.py``     ``fastdata merge``
+``subset.py``    ``fastdata subset``
+``append.py``    ``fastdata append``
+``copying.py``   what these three share: options of a dataset that is copied
+``tune.py``      ``fastdata tune-workers``
+``profile.py``   ``fastdata profile``
+``stopping.py``  Ctrl-C while something slow is closed
+``target.py``    what is measured: dataset or script, transforms, step
+``users.py``     errors of a user's script, told as such
+===============  =============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so
 that ``--help`` answers at once; a command imports its work when it is run.

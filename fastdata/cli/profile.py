@@ -13,11 +13,14 @@ import click
 from fastdata.cli.choices import WORKER_METHODS, parse_workers
 from fastdata.cli.output import emit, emit_json, json_option, traceback_option
 from fastdata.cli.shell import DONE, Terminated
+from fastdata.cli.stopping import stopped_by_signals
 from fastdata.cli.target import BATCH_SIZE, choose, loader_of, target_options
 from fastdata.cli.users import users_code
 from fastdata.errors import OptionError
 
 __all__ = ["profile_command"]
+
+_STOPPED = "Nothing was written."
 
 _EPILOG = f"""\b
 Examples:
@@ -88,6 +91,7 @@ def profile_command(
             for note in chosen.notes:
                 click.echo(f"fastdata: {note}", err=True)
         with (
+            stopped_by_signals(_STOPPED),
             _loader(chosen, batch_size, num_workers, worker_method) as loader,
             users_code(target) if chosen.is_script else contextlib.nullcontext(),
         ):
@@ -99,7 +103,7 @@ def profile_command(
                 progress=False if quiet else None,
             )
     except (KeyboardInterrupt, Terminated) as stop:
-        stop.args = ("Nothing was written.",)
+        stop.args = (_STOPPED,)
         raise
     if html is not None:
         from fastdata.profiling.page import write_page

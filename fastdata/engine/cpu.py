@@ -11,7 +11,7 @@ import torch
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.delivery import DEPTH, deliver
-from fastdata.engine.job import BatchStream, Usage
+from fastdata.engine.job import BatchStream, Prepare, Usage, Workers
 from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
@@ -82,15 +82,31 @@ class CpuBackend:
         return self._workers
 
     @property
+    def maker(self) -> BatchMaker:
+        """What plans batches and puts them together, in the caller's thread."""
+        return self._maker
+
+    @property
     def device(self) -> torch.device | None:
         """Where batches arrive."""
         return self._device
 
     def stream(self) -> BatchStream:
         """Return a new stream, with its own workers."""
+        return self.stream_of(self._maker.prepare, self._workers.start(self._work))
+
+    def stream_of(self, prepare: Prepare, workers: Workers) -> BatchStream:
+        """Return a new stream like any other, but with batches planned and made by these.
+
+        Parameters
+        ----------
+        prepare : Prepare
+        workers : Workers
+            Closed with the stream.
+        """
         stream = Stream(
-            self._maker.prepare,
-            self._workers.start(self._work),
+            prepare,
+            workers,
             ahead=self._workers.ahead,
             read_ahead=samples_to_read_ahead(self._work) if self._workers.ahead else 0,
         )

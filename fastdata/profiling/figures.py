@@ -9,10 +9,10 @@ not known are `UNKNOWN`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fastdata.profiling.report import Fix, ProfileReport, Stage, Stall
+from fastdata.profiling.report import Fix, ProfileReport, Stall
 
 __all__ = [
     "UNKNOWN",
@@ -20,6 +20,7 @@ __all__ = [
     "gain",
     "gigabytes_per_second",
     "key_figures",
+    "largest",
     "machine_lines",
     "milliseconds",
     "number",
@@ -131,6 +132,11 @@ def rates(report: ProfileReport) -> list[tuple[str, float]]:
     ]
 
 
+def largest(values: Iterable[float]) -> float:
+    """Return the largest number that is finite, which others are drawn against; 0 without one."""
+    return max((value for value in values if math.isfinite(value)), default=0.0)
+
+
 def batch_times(report: ProfileReport) -> list[tuple[str, float]]:
     """Return the times from one batch to the next, seconds, each with its name."""
     ceiling = report.steps_per_second_device
@@ -156,18 +162,13 @@ def key_figures(report: ProfileReport) -> list[tuple[str, str]]:
     if report.workers_to_saturate is not None:
         figures.append(("workers that would be enough", f"{report.workers_to_saturate:,}"))
     figures.append(("cores", f"{report.cores:,}"))
-    if not report.cores_to_saturate <= 0:
+    if report.cores_to_saturate is not None:
         figures.append(("cores that loading would need", number(report.cores_to_saturate)))
     if report.copy_bytes_per_second:
         figures.append(("host to device", gigabytes_per_second(report.copy_bytes_per_second)))
     figures.append(("steps measured", f"{report.steps:,}"))
     figures.append(("taken by profiling itself", share(report.overhead)))
     return figures
-
-
-def stage_where(stage: Stage) -> str:
-    """Return the line that a stage spends its time in, empty where it is not known."""
-    return printable(stage.where)
 
 
 def machine_lines(machine: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -3,69 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
+from fastdata.profiling.facts import Facts
 from fastdata.profiling.model import Model
 from fastdata.profiling.report import Fix, Stall
-from fastdata.profiling.stalls import BLOCKING_COPY
+from fastdata.profiling.warned import BLOCKING_COPY
 from fastdata.profiling.where import short
 
-__all__ = ["LEAST_GAIN", "Facts", "fixes_for"]
+__all__ = ["LEAST_GAIN", "fixes_for"]
 
 LEAST_GAIN = 1.05
 """What gains less is not worth a line."""
 
 LEAST_GAIN_OF_WORKERS = 1.1
 """The model knows no better how they get on together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a loader, besides its times.
-
-    Attributes
-    ----------
-    kind : {"packed", "stock", "iterable"}
-    input_bound : bool
-    shares_cores : bool
-        Whether workers make the step slower, on whose cores they compute.
-    on_gpu : bool
-        Whether the step computes on one.
-    arrives : bool
-        Whether batches come on the device, copied ahead.
-    pinned : bool
-    raw : bool
-        Whether packed images are stored as pixels.
-    callables : bool
-        Whether there are callables among the transforms of packed data.
-    plain : bool
-        Whether packed data come from fastdata's own workers, without a cache.
-    float_bytes : float
-        Share of a batch's bytes that are of floating dtypes.
-    start_seconds : float
-        Until the first batch of a pass.
-    epoch_batches : int or None
-    persistent : bool
-        Whether workers stay from one pass to the next.
-    dali : bool
-        Whether it is installed.
-    """
-
-    kind: Literal["packed", "stock", "iterable"]
-    input_bound: bool = True
-    shares_cores: bool = False
-    on_gpu: bool = False
-    arrives: bool = False
-    pinned: bool = False
-    raw: bool = False
-    callables: bool = False
-    plain: bool = True
-    float_bytes: float = 0.0
-    start_seconds: float = 0.0
-    epoch_batches: int | None = None
-    persistent: bool = True
-    dali: bool = False
 
 
 class _Offer(Protocol):

@@ -12,7 +12,8 @@ worker with nothing beside it.  Together they are slower, by what they do to eac
 faster, where the system reads ahead.  So one number is fitted, such that the model gives the
 rate that was measured: what several workers lose to each other is contention, which more of
 them do not shorten (Amdahl's law); one worker, none, or faster ones are scaled.  Where workers
-are far from being the limit, it is what the loop does itself that is scaled.
+are far from being the limit, it is what the loop does itself that is scaled; and where that is
+too little to be the reason, the rest is a stage of its own, "load": it is nobody else's.
 """
 
 from __future__ import annotations
@@ -20,9 +21,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from fastdata.profiling.report import StageName
+from fastdata.profiling.costs import (
+    Cost,
+    copies,
+    copying_seconds,
+    own_seconds,
+    shared_seconds,
+)
 
-__all__ = ["MAX_WORKERS", "Cost", "Model"]
+__all__ = ["MAX_WORKERS", "Model"]
 
 MAX_WORKERS = 64
 """More are not considered."""
@@ -33,29 +40,13 @@ ENOUGH = 0.03
 FAR = 1.5
 """Workers that would be ready in two thirds of the time are not what is waited for."""
 
+EXPLAINS, EXPLAINS_ALL = 2.0, 4.0
+"""What the loop does takes up to so many times as long beside workers, and what it does without
+any, on cores that others use too; a longer time has another reason (a sampler, a lock), unless it
+is a small part of all."""
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a stage takes.
-
-    Attributes
-    ----------
-    name : StageName
-    seconds : float
-        A batch.
-    parallel : bool
-        Whether workers share it.
-    cpu_seconds : float
-        Of these, on a core.
-    overlapped : bool
-        Whether it has a thread or stream of its own.
-    """
-
-    name: StageName
-    seconds: float
-    parallel: bool
-    cpu_seconds: float = 0.0
-    overlapped: bool = False
+SMALL = 0.05
+"""Of the time a batch takes: what is not worth a stage of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +93,33 @@ class Model:
             Of these, on a core in the loop's thread while it took a batch from the loader: what
             it does itself, where there are workers.
         """
-        loading = self._sum(self.costs, parallel=True)
+        loading = shared_seconds(self.costs)
         if not self.workers:
-            inline = loading + self._own(self.costs)
+            inline = loading + own_seconds(self.costs)
             if not inline:
                 return self
-            copying = self._sum(self.costs, copying=True)
-            return replace(self, scale=max(seconds - self.step - copying, 0.0) / inline)
-        own = self._own(self.costs)
-        if own and loop > own:
-            return replace(self, loop_scale=loop / own)._with_workers_fitted(seconds)
-        return self._with_workers_fitted(seconds)
+            taken = max(seconds - self.step - copying_seconds(self.costs), 0.0)
+            if _beyond(taken, EXPLAINS_ALL * inline, seconds):
+                return self._with_load(taken - inline)
+            return replace(self, scale=taken / inline)
+        made = self
+        if loop > own_seconds(self.costs):
+            made = self._with_busy_loop(loop, seconds)
+        return made._with_workers_fitted(seconds)
+
+    def _with_busy_loop(self, busy: float, seconds: float) -> Model:
+        """Return the model whose loop itself takes so long, of so many seconds a batch."""
+        own = own_seconds(self.costs)
+        if _beyond(busy, EXPLAINS * own, seconds):
+            return replace(self, loop_scale=1.0)._with_load(busy - own)
+        return replace(self, loop_scale=busy / own) if own else self
+
+    def _with_load(self, seconds: float) -> Model:
+        """Return the model with a stage of the loop that was not measured by itself."""
+        return replace(self, costs=(*self.costs, Cost("load", seconds, False)))
 
     def _with_workers_fitted(self, seconds: float) -> Model:
-        loading, own = self._sum(self.costs, parallel=True), self._own(self.costs)
+        loading, own = shared_seconds(self.costs), own_seconds(self.costs)
         if not loading:
             return self
         needed = seconds * self.workers / loading
@@ -127,9 +131,9 @@ class Model:
         alone = max((cost.seconds for cost in self.costs if cost.overlapped), default=0.0)
         if needed > 1 and seconds <= FAR * alone and alone > max(others, loading / self.workers):
             return self
-        if needed > 1 and own and FAR * loading / self.workers < others:
-            rest = seconds - self.step - (self._loop(self.costs) - self.loop_scale * own)
-            return replace(self, loop_scale=max(rest, 0.0) / own)
+        if needed > 1 and FAR * loading / self.workers < others:
+            busy = seconds - self.step - (self._loop(self.costs) - self.loop_scale * own)
+            return self._with_busy_loop(max(busy, 0.0), seconds)
         if needed > 1 and self.workers > 1:
             fitted = replace(self, contention=seconds - loading / self.workers)
             computed = sum(cost.cpu_seconds for cost in self.costs if cost.parallel)
@@ -189,10 +193,16 @@ class Model:
         best = self.period(MAX_WORKERS)
         return next(n for n in range(1, MAX_WORKERS + 1) if self.period(n) <= 1.01 * best)
 
-    def cores_to_saturate(self) -> float:
-        """Return how many cores loading needs at the step's own rate."""
-        busy = min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in self.costs)
-        return busy / self.step if self.step else 0.0
+    def cores_to_saturate(self) -> float | None:
+        """Return how many cores loading needs at the step's own rate.
+
+        None where that is not known: without a step, or where loading is known as a whole only,
+        by how long the loop waits for it.
+        """
+        measured = [cost for cost in self.costs if cost.name not in ("load", "pin", "copy")]
+        if not (self.step and measured):
+            return None
+        return min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in measured) / self.step
 
     def _terms(
         self, workers: int | None, free: Collection[str], factors: Mapping[str, float]
@@ -210,11 +220,11 @@ class Model:
         step = 0.0 if "step" in free else self.step
         own: dict[str, float] = {cost.name: cost.seconds for cost in costs if cost.overlapped}
         if not workers:
-            inline = sum(c.seconds for c in costs if not (c.overlapped or _copies(c)))
-            copying = self._sum(costs, copying=True)
+            inline = sum(c.seconds for c in costs if not (c.overlapped or copies(c)))
+            copying = copying_seconds(costs)
             return {"loop": self.scale * inline + copying + step, **own}
         step_cpu = 0.0 if "step" in free else self.step_cpu
-        loading, all_loading = self._sum(costs, parallel=True), self._sum(self.costs, parallel=True)
+        loading, all_loading = shared_seconds(costs), shared_seconds(self.costs)
         # Who has less to do is in others' way less.
         lost = self.contention * loading / all_loading if all_loading and workers > 1 else 0.0
         return {
@@ -228,21 +238,10 @@ class Model:
 
     def _loop(self, costs: Collection[Cost]) -> float:
         """Return what the loop does itself, the step aside."""
-        copying = self._sum(costs, copying=True)
-        return self.loop_scale * self._own(costs) + copying
-
-    @staticmethod
-    def _own(costs: Collection[Cost]) -> float:
-        """Return what the loop does itself, the step and copying aside."""
-        return sum(c.seconds for c in costs if not (c.parallel or c.overlapped or _copies(c)))
-
-    @staticmethod
-    def _sum(costs: Collection[Cost], *, parallel: bool = False, copying: bool = False) -> float:
-        if copying:
-            return sum(c.seconds for c in costs if _copies(c) and not c.overlapped)
-        return sum(cost.seconds for cost in costs if cost.parallel == parallel)
+        copying = copying_seconds(costs)
+        return self.loop_scale * own_seconds(costs) + copying
 
 
-def _copies(cost: Cost) -> bool:
-    """Return whether it was measured by the windows themselves, and needs no scale."""
-    return cost.name == "copy"
+def _beyond(taken: float, explained: float, seconds: float) -> bool:
+    """Return whether the loop takes longer than can be explained, of so many seconds a batch."""
+    return taken - explained > SMALL * seconds

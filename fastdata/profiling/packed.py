@@ -23,8 +23,6 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.cpu import CpuBackend
@@ -34,12 +32,13 @@ from fastdata.engine.job import Request, Workers
 from fastdata.engine.packed import Loader
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
-from fastdata.profiling.batches import move
+from fastdata.profiling.batches import move, requests_of
+from fastdata.profiling.costs import Cost
 from fastdata.profiling.lines import LineSampler, heaviest
-from fastdata.profiling.model import Cost
 from fastdata.profiling.parts import Parts, handing_over
 from fastdata.profiling.recorded import doing, recorded
 from fastdata.profiling.recorder import Recorder, Times, hook_seconds
+from fastdata.profiling.subject import told
 from fastdata.profiling.where import boundary
 from fastdata.steps.meter import Meter
 
@@ -68,12 +67,14 @@ def measure_packed(loader: Loader, seconds: float) -> Parts:
     """
     backend = loader.backend
     if not isinstance(backend, CpuBackend):
-        note = f"{backend} makes batches in one go: what that consists of is not measured"
+        note = (
+            f"{told(backend, str)} makes batches in one go: what that consists of is not measured"
+        )
         return Parts(notes=(note,))
     work, options = backend.work, backend.workers
     calls = not work.pipeline.direct
     share = 1 - LINES_SHARE if calls else 1.0
-    requests = _requests(loader)
+    requests = requests_of(loader)
     recorder = Recorder()
     with closing(BufferPool(4)) as buffers:
         maker = BatchMaker(
@@ -236,16 +237,3 @@ def _made(maker: BatchMaker, by: Workers, request: Request) -> tuple[float, floa
     busy = time.thread_time() - busy
     job.finish(results)
     return time.perf_counter() - began, busy
-
-
-def _requests(loader: Loader) -> Iterator[Request]:
-    """Yield batches of an epoch to come, spread over it, again and again."""
-    epoch = loader.state_dict()["epoch"] + 1
-    while True:
-        indices = loader.batches.of(epoch)
-        order = np.random.default_rng(epoch).permutation(len(indices))
-        for number in order.tolist():
-            yield Request(epoch, number, indices[number])
-        if not len(indices):
-            return
-        epoch += 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,13 @@ from fastdata.profiling.figures import (
     batch_times,
     gain,
     key_figures,
+    largest,
     machine_lines,
     milliseconds,
     number,
     printable,
     rates,
     speedup,
-    stage_where,
     stall_line,
 )
 from fastdata.profiling.report import ProfileReport
@@ -102,12 +101,12 @@ def _content(report: ProfileReport) -> dict[str, Any]:
     """Return what the template shows: text that can be shown, and lengths in percent."""
     speeds = rates(report)
     spans = batch_times(report)
-    stage_scale = _largest(
+    stage_scale = largest(
         [stage.seconds for stage in report.stages]
         + [stage.stall_seconds for stage in report.stages]
     )
     # What is drawn is what is gained: a bar for 1.00x would look like something.
-    gain_scale = _largest([stage.speedup_if_free - 1 for stage in report.stages])
+    gain_scale = largest([stage.speedup_if_free - 1 for stage in report.stages])
     return {
         "version": __version__,
         "verdict": printable(report.verdict),
@@ -119,7 +118,7 @@ def _content(report: ProfileReport) -> dict[str, Any]:
                 "name": name,
                 "steps": number(rate),
                 "samples": number(rate * report.batch_size),
-                "width": _width(rate, _largest([rate for _, rate in speeds])),
+                "width": _width(rate, largest([rate for _, rate in speeds])),
             }
             for name, rate in speeds
         ],
@@ -135,7 +134,7 @@ def _content(report: ProfileReport) -> dict[str, Any]:
                 "stall_width": _width(stage.stall_seconds, stage_scale),
                 "speedup": speedup(stage.speedup_if_free),
                 "speedup_width": _width(stage.speedup_if_free - 1, gain_scale),
-                "where": stage_where(stage),
+                "where": printable(stage.where),
             }
             for stage in report.stages
         ],
@@ -144,7 +143,7 @@ def _content(report: ProfileReport) -> dict[str, Any]:
             {
                 "name": name,
                 "time": milliseconds(seconds),
-                "width": _width(seconds, _largest([seconds for _, seconds in spans])),
+                "width": _width(seconds, largest([seconds for _, seconds in spans])),
             }
             for name, seconds in spans
         ],
@@ -156,12 +155,8 @@ def _content(report: ProfileReport) -> dict[str, Any]:
     }
 
 
-def _largest(values: Sequence[float]) -> float:
-    return max((value for value in values if math.isfinite(value)), default=0.0)
-
-
-def _width(value: float, largest: float) -> str:
+def _width(value: float, whole: float) -> str:
     """Return the length of a bar: nothing for what is not known, all of it for the infinite."""
     if math.isnan(value) or value <= 0:
         return percent(0.0)
-    return percent(1.0 if math.isinf(value) or not largest else value / largest)
+    return percent(1.0 if math.isinf(value) or not whole else value / whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fastdata.profiling.model import Cost
+from fastdata.profiling.costs import Cost
 
 __all__ = ["Parts", "handing_over"]
 

@@ -18,7 +18,8 @@ read       bytes from the disk or the page cache
 decode     from a file's bytes to pixels (of packed data: cut and resized in one)
 augment    transforms, of samples and of batches
 collate    samples put together to a batch
-load       all of these, of a loader that does not let them be told apart
+load       all of these, of a loader that does not let them be told apart; and what the loop
+           waits for beyond what its stages explain
 hand over  from workers to the loop
 pin        a copy to page-locked memory
 copy       from the host to the device
@@ -108,12 +109,15 @@ class Event:
         Since the beginning of the window.
     label : str
         What it was: "batch 12", say.
+    stage : str
+        A `StageName`, of what a worker did; "" where the row says it all.
     """
 
     row: str
     start: float
     seconds: float
     label: str = ""
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +160,18 @@ class ProfileReport:
     workers : int
     workers_to_saturate : int or None
         So many would be enough, where more workers help; None where they do not.
-    cores, cores_to_saturate : int, float
-        That this process may use; that loading would need at the step's own rate.
+    cores : int
+        That this process may use.
+    cores_to_saturate : float or None
+        That loading would need at the step's own rate; None where it is not known: without a
+        step, or of an iterable of which nothing but waiting is known.
     overhead : float
         What profiling itself took, as a share of the measured time; what was measured is
         corrected for it where it is over 0.05.
     steps : int
         That were measured.
     timeline : tuple of Event
-        A few steps.
+        A few steps: what the loop did and, where it could be seen, each worker.
     step : str
         What the step was, for people.
     loader : str
@@ -194,7 +201,7 @@ class ProfileReport:
     workers: int = 0
     workers_to_saturate: int | None = None
     cores: int = 1
-    cores_to_saturate: float = 0.0
+    cores_to_saturate: float | None = None
     overhead: float = 0.0
     steps: int = 0
     timeline: tuple[Event, ...] = ()

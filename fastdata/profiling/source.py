@@ -17,7 +17,7 @@ from fastdata.engine.packed import Loader
 from fastdata.errors import OptionError
 from fastdata.prefetch import CUDAPrefetcher
 
-__all__ = ["Ended", "Source", "inner_loader"]
+__all__ = ["Ended", "Source", "inner_loader", "length_of"]
 
 
 class Ended(Exception):  # noqa: N818 - no error
@@ -70,7 +70,7 @@ class Source:
         self.passes = 0
         self._iterator: Any = None
         self._taken = 0
-        self._pass_length = _length(loader)
+        self._pass_length = length_of(loader)
 
     def next(self) -> Any:
         """Return the next batch.
@@ -156,9 +156,9 @@ def _workers_of(loader: Any) -> tuple[int, int]:
     return 0, 0
 
 
-def _length(loader: Any) -> int:
+def length_of(loader: Any) -> int:
     """Return the batches of a pass; many where it does not say."""
     try:
         return len(loader)
-    except (TypeError, NotImplementedError):
+    except Exception:  # a user's own may raise anything
         return 1 << 30

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import functools
 import platform
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from fastdata.engine.cores import available_cores
 from fastdata.engine.packed import Loader
-from fastdata.engine.tasks import is_packed
 from fastdata.errors import OptionError
 from fastdata.prefetch import CUDAPrefetcher
+from fastdata.profiling.source import inner_loader
 from fastdata.steps import Step
 
 __all__ = [
+    "Subject",
     "called",
     "described",
     "device_of",
@@ -29,21 +31,47 @@ __all__ = [
     "machine_of",
     "random_state_kept",
     "standing",
+    "told",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is profiled.
+
+    Attributes
+    ----------
+    loader : iterable of batches
+        As the training loop iterates over it.
+    inner : iterable of batches
+        What makes them: the loader, or what a prefetcher takes them from.
+    step : callable or None
+    device : torch.device
+        Where the step computes.
+    """
+
+    loader: Any
+    inner: Any
+    step: Step | None
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls, loader: Any, step: Step | None, device: torch.device | str | None
+    ) -> tuple[Subject, list[str]]:
+        """Return what is profiled, and what to say of how that was found out."""
+        place, notes = device_of(loader, step, device)
+        return cls(loader, inner_loader(loader), step, place), notes
 
 
 @contextmanager
 def loader_of(data: Any, batch_size: int) -> Any:
     """Give what to iterate over, and what to say of it; what was made here is closed."""
     notes: list[str] = []
-    iterable = isinstance(data, (Loader, DataLoader, CUDAPrefetcher))
-    paths = data if isinstance(data, (list, tuple)) else [data]
-    dataset = (
-        isinstance(data, Dataset)
-        or is_packed(data)
-        or (bool(paths) and all(isinstance(path, (str, os.PathLike)) for path in paths))
-    )
-    if iterable or not dataset:
+    from fastdata.loading import is_dataset
+    from fastdata.loading import loader as make_loader
+
+    if isinstance(data, (Loader, DataLoader, CUDAPrefetcher)) or not is_dataset(data):
         if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
             raise OptionError(
                 "profile takes a loader, a dataset or an iterable of batches, not "
@@ -51,8 +79,6 @@ def loader_of(data: Any, batch_size: int) -> Any:
             )
         yield data, notes
         return
-    from fastdata.loading import loader as make_loader
-
     shuffle = not isinstance(data, torch.utils.data.IterableDataset)
     made: Any = make_loader(data, batch_size=batch_size, shuffle=shuffle)
     notes.append(
@@ -122,10 +148,9 @@ def _in_use() -> bool:
 
 def called(step: Any) -> str:
     """Return what a step is, for people."""
-    if hasattr(step, "__qualname__"):
-        return str(step.__qualname__)
-    described = "__str__" in vars(type(step))
-    return str(step) if described else type(step).__name__
+    if isinstance(step, functools.partial):
+        return called(step.func)
+    return told(step, _name_of)
 
 
 def described(loader: Any) -> str:
@@ -133,7 +158,25 @@ def described(loader: Any) -> str:
     if isinstance(loader, DataLoader):
         dataset = type(loader.dataset).__name__
         return f"{type(loader).__name__} of {dataset}, {loader.num_workers} worker processes"
-    return repr(loader).partition("\n")[0][:200]
+    return told(loader).partition("\n")[0][:200]
+
+
+def told(thing: Any, how: Callable[[Any], str] = repr) -> str:
+    """Return what something says of itself; its type where it raises over that.
+
+    A name for people is worth no report: what `how` calls is the user's, and may raise anything.
+    """
+    try:
+        return how(thing)
+    except Exception:
+        return f"a {type(thing).__name__}"
+
+
+def _name_of(step: Any) -> str:
+    if hasattr(step, "__qualname__"):
+        return str(step.__qualname__)
+    described = "__str__" in vars(type(step))
+    return str(step) if described else type(step).__name__
 
 
 def machine_of(device: torch.device) -> dict[str, Any]:

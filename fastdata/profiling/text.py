@@ -10,6 +10,7 @@ from fastdata.profiling.figures import (
     UNKNOWN,
     gain,
     key_figures,
+    largest,
     machine_lines,
     milliseconds,
     number,
@@ -59,14 +60,14 @@ def render_text(report: ProfileReport, *, width: int = WIDTH, ascii_only: bool =
     return text.encode("ascii", "backslashreplace").decode() if ascii_only else text
 
 
-def blocks(value: float, largest: float, width: int = BAR, ascii_only: bool = False) -> str:
-    """Return a bar, `width` characters for `largest`, padded with spaces.
+def blocks(value: float, whole: float, width: int = BAR, ascii_only: bool = False) -> str:
+    """Return a bar, `width` characters for `whole`, padded with spaces.
 
     What is above 0 is seen: one eighth of a character at least (in ASCII, one character).
     """
-    if math.isnan(value) or not value > 0 or not largest > 0:
+    if math.isnan(value) or not value > 0 or not whole > 0:
         return " " * width
-    filled = 1.0 if math.isinf(value) else min(value / largest, 1.0)
+    filled = 1.0 if math.isinf(value) else min(value / whole, 1.0)
     if ascii_only:
         return ("#" * max(1, round(filled * width))).ljust(width)
     whole, eighth = divmod(max(1, round(filled * width * 8)), 8)
@@ -115,10 +116,10 @@ def _stages(report: ProfileReport, width: int, ascii_only: bool) -> Iterator[str
         yield "No stage could be measured by itself."
         return
     yield f"{'stage':<12}{'a batch':>12}  {'':<{BAR}}{'loop waits':>12}  {'if it were free':>16}"
-    largest = max((s.seconds for s in report.stages if math.isfinite(s.seconds)), default=0.0)
+    longest = largest(stage.seconds for stage in report.stages)
     for stage in report.stages:
         name = stage.name + (" *" if stage.parallel else "")
-        bar = blocks(stage.seconds, largest, ascii_only=ascii_only)
+        bar = blocks(stage.seconds, longest, ascii_only=ascii_only)
         yield (
             f"{name:<12}{milliseconds(stage.seconds):>12}  {bar}"
             f"{milliseconds(stage.stall_seconds):>12}  {_if_free(stage):>16}"

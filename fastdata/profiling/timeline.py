@@ -16,22 +16,29 @@ MOST = 4000
 
 TICKS = 6
 
+STAGES = "read", "decode", "augment", "collate"
+"""Those that have a colour of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A rectangle: its left edge and width in percent, and what it says."""
+    """A rectangle: its left edge and width in percent, what it says, and what colours it."""
 
     left: str
     width: str
     title: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Stretches one after another; `kind` is "wait", "step" or "work", which colours them."""
+    """Stretches one after another.
+
+    Each is coloured by its kind: "wait" or "step" of the loop, a stage that workers do ("read",
+    "decode", "augment", "collate"), or "work", whatever that is.
+    """
 
     name: str
-    kind: str
     summary: str
     stretches: tuple[Stretch, ...]
 
@@ -46,11 +53,16 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Rows in the order in which they first appear, the loop's first; `left_out` is not drawn."""
+    """The loop's rows in the order in which they first appear, then workers by number.
+
+    `left_out` events are not drawn.  `stages` are the kinds that need a key: those of `STAGES`
+    that there are.
+    """
 
     rows: tuple[Row, ...]
     ticks: tuple[Tick, ...]
     left_out: int
+    stages: tuple[str, ...] = ()
 
 
 def lay_out(events: Iterable[Event]) -> Timeline:
@@ -72,23 +84,35 @@ def lay_out(events: Iterable[Event]) -> Timeline:
     names = dict.fromkeys(event.row for event in shown)
     rows = (
         _row(name, [event for event in shown if event.row == name], first, length)
-        for name in sorted(names, key=lambda name: not name.startswith("loop"))
+        for name in sorted(names, key=_place)
     )
-    return Timeline(tuple(rows), tuple(_ticks(length)), len(given) - len(shown))
+    stages = {event.stage for event in shown}
+    return Timeline(
+        tuple(rows),
+        tuple(_ticks(length)),
+        len(given) - len(shown),
+        tuple(stage for stage in STAGES if stage in stages),
+    )
+
+
+def _place(name: str) -> tuple[bool, int, str]:
+    """Return what rows are sorted by: those of the loop as they came, then workers by number."""
+    return (False, 0, "") if name.startswith("loop") else (True, len(name), name)
 
 
 def _row(name: str, events: list[Event], first: float, length: float) -> Row:
     what = name.partition(": ")[2]
+    kind = what if what in ("wait", "step") else "work"
     total = sum(event.seconds for event in events)
     return Row(
         printable(name),
-        what if what in ("wait", "step") else "work",
         f"{printable(name)}: {len(events):,} of {milliseconds(total)} together",
         tuple(
             Stretch(
                 percent((event.start - first) / length),
                 percent(event.seconds / length),
                 _title(event, first),
+                event.stage if event.stage in STAGES else kind,
             )
             for event in events
         ),
@@ -96,7 +120,8 @@ def _row(name: str, events: list[Event], first: float, length: float) -> Row:
 
 
 def _title(event: Event, first: float) -> str:
-    label = f" {printable(event.label)}" if event.label else ""
+    said = " ".join(printable(text) for text in (event.stage, event.label) if text)
+    label = f" {said}" if said else ""
     begun = milliseconds(event.start - first)
     return f"{printable(event.row)}{label}: {milliseconds(event.seconds)}, from {begun}"
 
