@@ -561,7 +561,7 @@ def test_a_page_that_cannot_be_written_leaves_the_earlier_one(
 
 
 def test_a_page_takes_the_place_of_no_folder_or_device(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"is a folder: name a file .*profile\.html"):
+    with pytest.raises(OptionError, match=r"is a folder: name a file .*page\.html"):
         write_page(INPUT_BOUND, tmp_path)
     with pytest.raises(OptionError, match="missing is no folder: make it"):
         write_page(INPUT_BOUND, tmp_path / "missing" / "r.html")

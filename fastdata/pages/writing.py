@@ -17,7 +17,7 @@ import jinja2
 from fastdata import __version__
 from fastdata.errors import OptionError, full_disk_explained
 
-__all__ = ["check_page_path", "printable", "render", "write_page"]
+__all__ = ["check_page_path", "render", "write_page"]
 
 
 def render(package: str, template: str, content: Mapping[str, Any]) -> str:
@@ -90,21 +90,3 @@ def check_page_path(path: str | os.PathLike[str]) -> None:
         raise OptionError(
             f"{place.parent} is no folder: make it (mkdir -p), or write the page elsewhere"
         )
-
-
-def printable(text: object) -> str:
-    r"""Return text that moves no cursor and turns no line around: such characters as escapes.
-
-    Lone surrogates, of file names that are no UTF-8, are escaped too: the result can always be
-    encoded.
-    """
-    return "".join(
-        character
-        if character.isprintable()
-        else " "
-        if character.isspace()
-        else character.encode("ascii", "backslashreplace").decode()
-        if ord(character) > 127
-        else f"\\x{ord(character):02x}"
-        for character in str(text)
-    )

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from fastdata.pages.text import printable
 from fastdata.profiling.report import Fix, ProfileReport, Stall
 
 __all__ = [
@@ -24,7 +25,6 @@ __all__ = [
     "machine_lines",
     "milliseconds",
     "number",
-    "printable",
     "rates",
     "share",
     "speedup",
@@ -33,24 +33,6 @@ __all__ = [
 ]
 
 UNKNOWN = "n/a"
-
-
-def printable(text: object) -> str:
-    r"""Return text that moves no cursor and turns no line around: such characters as escapes.
-
-    Lone surrogates, of file names that are no UTF-8, are escaped too: the result can always be
-    encoded.
-    """
-    return "".join(
-        character
-        if character.isprintable()
-        else " "
-        if character.isspace()
-        else character.encode("ascii", "backslashreplace").decode()
-        if ord(character) > 127
-        else f"\\x{ord(character):02x}"
-        for character in str(text)
-    )
 
 
 def number(value: float) -> str:

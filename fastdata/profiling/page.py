@@ -1,22 +1,14 @@
-"""A report as one HTML page: no script, nothing from a network, for light, dark and paper.
-
-The page is well-formed XML too.  Whatever is in a report is text in it: everything is escaped, and
-a policy in its head forbids the browser to run or fetch anything, should that ever fail.
-"""
+"""A report as one HTML page; what pages promise is told in ``fastdata.pages``."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from fastdata import __version__
-from fastdata.errors import OptionError, full_disk_explained
+from fastdata.pages.text import printable
+from fastdata.pages.writing import render
+from fastdata.pages.writing import write_page as write
 from fastdata.profiling.figures import (
     batch_times,
     gain,
@@ -25,7 +17,6 @@ from fastdata.profiling.figures import (
     machine_lines,
     milliseconds,
     number,
-    printable,
     rates,
     speedup,
     stall_line,
@@ -33,68 +24,19 @@ from fastdata.profiling.figures import (
 from fastdata.profiling.report import ProfileReport
 from fastdata.profiling.timeline import lay_out, percent
 
-__all__ = ["check_page_path", "render_page", "write_page"]
+__all__ = ["render_page", "write_page"]
 
 TEMPLATE = "report.html.jinja"
 
 
 def render_page(report: ProfileReport) -> str:
     """Return a report as an HTML page."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(source).render(_content(report)) + "\n"
+    return render(__package__, TEMPLATE, _content(report))
 
 
 def write_page(report: ProfileReport, path: str | os.PathLike[str]) -> None:
-    """Write a report as an HTML page to a file, which is there whole or, after an error, as before.
-
-    Parameters
-    ----------
-    report : ProfileReport
-    path : path-like
-        An earlier file there is replaced.  Its folder has to exist.
-
-    Raises
-    ------
-    OptionError
-        If `path` is a folder or another thing that is no file, or its folder does not exist.
-    DiskFullError
-        If there is no room.
-    """
-    check_page_path(path)
-    place = Path(os.path.realpath(path))  # what a link points to is replaced, not the link
-    scratch = place.with_name(f".{place.name}.{os.getpid()}.new")
-    content = render_page(report).encode()
-    with full_disk_explained(place, "Make room, or write the page to another disk."):
-        try:
-            scratch.write_bytes(content)
-            os.replace(scratch, place)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                scratch.unlink()
-            raise
-
-
-def check_page_path(path: str | os.PathLike[str]) -> None:
-    """Raise what `write_page` would of a place that cannot take a page, before the work is done.
-
-    Raises
-    ------
-    OptionError
-    """
-    place = Path(path)
-    if place.is_dir():
-        raise OptionError(
-            f"{place} is a folder: name a file for the page, such as {place / 'profile.html'}"
-        )
-    if place.exists() and not place.is_file():
-        raise OptionError(f"{place} is no ordinary file: name another for the page")
-    if not place.parent.is_dir():
-        raise OptionError(
-            f"{place.parent} is no folder: make it (mkdir -p), or write the page elsewhere"
-        )
+    """Write a report as an HTML page to a file; see `fastdata.pages.writing.write_page`."""
+    write(render_page(report), path)
 
 
 def _content(report: ProfileReport) -> dict[str, Any]:
@@ -108,7 +50,6 @@ def _content(report: ProfileReport) -> dict[str, Any]:
     # What is drawn is what is gained: a bar for 1.00x would look like something.
     gain_scale = largest([stage.speedup_if_free - 1 for stage in report.stages])
     return {
-        "version": __version__,
         "verdict": printable(report.verdict),
         "mood": "data" if report.input_bound else "step" if report.bottleneck else "fine",
         "loader": printable(report.loader),

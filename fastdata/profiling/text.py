@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from fastdata.pages.text import printable
 from fastdata.profiling.figures import (
     UNKNOWN,
     gain,
@@ -14,7 +15,6 @@ from fastdata.profiling.figures import (
     machine_lines,
     milliseconds,
     number,
-    printable,
     rates,
     speedup,
     stall_line,

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fastdata.profiling.figures import milliseconds, printable
+from fastdata.pages.text import printable
+from fastdata.profiling.figures import milliseconds
 from fastdata.profiling.report import Event
 
 __all__ = ["Row", "Stretch", "Tick", "Timeline", "lay_out"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.dataset import Dataset
-from fastdata.pages.writing import printable
+from fastdata.pages.text import printable
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, StringField
 
 from .histograms import Histogram, histogram

@@ -8,7 +8,8 @@ from typing import Any
 
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import OptionError
-from fastdata.pages.writing import check_page_path, printable, render, write_page
+from fastdata.pages.text import printable
+from fastdata.pages.writing import check_page_path, render, write_page
 from fastdata.summary import load_line
 
 from .content import (

@@ -1,0 +1,23 @@
+"""Text of data that is shown: in a terminal, or on a page."""
+
+from __future__ import annotations
+
+__all__ = ["printable"]
+
+
+def printable(text: object) -> str:
+    r"""Return text that moves no cursor and turns no line around: such characters as escapes.
+
+    Lone surrogates, of file names that are no UTF-8, are escaped too: the result can always be
+    encoded.
+    """
+    return "".join(
+        character
+        if character.isprintable()
+        else " "
+        if character.isspace()
+        else character.encode("ascii", "backslashreplace").decode()
+        if ord(character) > 127
+        else f"\\x{ord(character):02x}"
+        for character in str(text)
+    )
