@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, StringField
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
 
 from .fields import check_names, field_of, is_image_bytes, named_field
 from .naming import safe_name
