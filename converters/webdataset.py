@@ -26,13 +26,15 @@ from .reading.members import Chosen, choose, settle, value_of
 from .reading.scanned import Place, ScannedSource
 from .reading.seen import SeenKeys
 from .reading.spans import MAX_RECORD, FileSpan, read_at
+from .reading.splits import has_images
 from .reading.tar import BLOCK, Front, is_header, members, open_front
 
 __all__ = ["WebDatasetSource"]
 
 _SUFFIXES = (".tar", ".tgz")
 _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_NAME = re.compile(rb"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+# Unlike webdataset's, this takes no ``._0.jpg`` (of a Mac's archives) in a folder for a member.
+_NAME = re.compile(rb"((?:.*/)?[^./]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(rb"__[^/]*__($|/)")
 _PEEK = 16
 _PEEK_BYTES = 16 << 20
@@ -61,10 +63,8 @@ class WebDatasetSource(ScannedSource):
         files = files_at(location, _SUFFIXES)
         if not files:
             return False
-        if Path(location).is_dir() and any(
-            entry.is_dir() and not entry.name.startswith(".") for entry in Path(location).iterdir()
-        ):
-            return False  # archives beside folders, of which the folders may be the dataset
+        if Path(location).is_dir() and has_images(Path(location)):
+            return False  # archives beside images, which are the dataset
         start = first_bytes(files[0])
         if _other_compression(start):
             return ".tar" in files[0].name  # opening it says what to do

@@ -252,8 +252,8 @@ def is_image_struct(type_: Any) -> bool:
         return False
     children = {child.name: child.type for child in type_}
     return (
-        set(children) <= {"bytes", "path"}
-        and is_bytes(children.get("bytes"))
+        {"bytes"} <= set(children) <= {"bytes", "path"}
+        and is_bytes(children["bytes"])
         and ("path" not in children or is_text(children["path"]))
     )
 

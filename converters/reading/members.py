@@ -113,6 +113,11 @@ def _usual(
         _put(chosen, name, images[stem], samples)
     for stem in masks:
         _put(chosen, "mask" if len(masks) == 1 else safe_name(stem), images[stem], samples)
+    if not chosen:
+        raise SourceError(
+            f"{place}: most of the first samples have no image; their members are "
+            f"{', '.join(there[:30])}. Name what is wanted: --option members=image=SUFFIX"
+        )
     label = next((suffix for suffix in _LABELS if suffix in there), None)
     if label is not None:
         _put(chosen, "label", [label], samples)
@@ -147,11 +152,16 @@ def _put(
     suffixes: list[str],
     samples: Sequence[Mapping[str, bytes]],
 ) -> None:
-    """Choose the suffixes that stand for each other: those of which no sample has two."""
+    """Choose the suffixes that stand for each other: those of which no sample has two.
+
+    None where they are in less than half of the samples.
+    """
     taken: list[str] = []
     for suffix in suffixes:
         if not any(suffix in sample and set(taken) & set(sample) for sample in samples):
             taken.append(suffix)
+    if 2 * sum(not set(taken).isdisjoint(sample) for sample in samples) < len(samples):
+        return  # most samples would be rejected for the want of it
     while name in chosen:
         name += "_"
     chosen[name] = Chosen(tuple(taken))

@@ -12,8 +12,9 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 from PIL import Image as Pictures
+
+from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 
 FOLDER = Path(__file__).parents[2] / "tests" / "converters" / "fixtures" / "parquet"
 
@@ -42,7 +43,7 @@ def dataset(indexes: range) -> Dataset:
     rows = {
         "img": pictures,
         "fine": [index % 3 for index in indexes],
-        "caption": [f"picture {index} – ä" for index in indexes],
+        "caption": [f"picture {index} - ä" for index in indexes],
         "score": [index / 4 for index in indexes],
         "good": [index % 2 == 0 for index in indexes],
         "bbox": [[[0, 1, 2, index + 3]] * (index % 3) for index in indexes],

@@ -29,7 +29,7 @@ def sample(index: int) -> dict[str, object]:
         "png": pixels(index),
         "seg.png": (pixels(index)[:, :, 0] // 100),
         "cls": index % 3,
-        "txt": f"picture {index} – ä",
+        "txt": f"picture {index} - ä",
         "json": {"id": index, "where": {"x": index / 4}, "tags": ["a"]},
         "emb.npy": np.arange(4, dtype=np.float32) + index,
         "pyd": {"pickled": index},
