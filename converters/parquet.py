@@ -23,7 +23,7 @@ from .reading.rows import RowPlan, row_reader
 from .reading.splits import has_images, table_files
 from .reading.tables import TableSource, table_errors
 
-__all__ = ["ParquetSource"]
+__all__ = ["ParquetSource", "row_counts"]
 
 _SUFFIXES = (".parquet", ".pq")
 _MAGIC = b"PAR1"
@@ -85,21 +85,7 @@ class ParquetSource(TableSource):
         return _footer(self.paths[file])[1]
 
     def blocks(self, file: int, columns: Sequence[str]) -> Iterator[int | str]:
-        metadata = _footer(self.paths[file])[0]
-        size = stat_of(self.paths[file])[0]
-        total = 0
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            rows = group.num_rows
-            total += rows
-            if not 0 <= rows <= size:
-                yield f"row group {number} claims {rows:,} rows, in a file of {size:,} bytes"
-            elif contradiction := _contradiction(group, columns):
-                yield f"row group {number} of {rows:,} rows: {contradiction}"
-            else:
-                yield rows
-        if total != metadata.num_rows:
-            yield f"the file claims {metadata.num_rows:,} rows, and its row groups {total:,}"
+        return row_counts(_footer(self.paths[file])[0], stat_of(self.paths[file])[0], columns)
 
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
         return _batches(self.paths[file], block, columns)
@@ -154,6 +140,31 @@ class Row(Deferred):
                 raise  # the row's own
             raise SourceError(f"{self.path}, row group {self.group}: {error}") from error
         raise SourceError(f"{self.path}: row group {self.group} has only {before} rows")
+
+
+def row_counts(metadata: Any, size: int, columns: Sequence[str]) -> Iterator[int | str]:
+    """Yield the rows of each row group; of one that cannot be believed, why.
+
+    Parameters
+    ----------
+    metadata : pyarrow.parquet.FileMetaData
+    size : int
+        Of the file, in bytes.
+    columns : sequence of str
+        That are to be read.
+    """
+    total = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        total += group.num_rows
+        if not 0 <= group.num_rows <= size:
+            yield f"row group {number} claims {group.num_rows:,} rows, in {size:,} bytes"
+        elif contradiction := _contradiction(group, columns):
+            yield f"row group {number} of {group.num_rows:,} rows: {contradiction}"
+        else:
+            yield group.num_rows
+    if total != metadata.num_rows:
+        yield f"the file claims {metadata.num_rows:,} rows, and its row groups {total:,}"
 
 
 def _footer(path: Path) -> tuple[Any, Any]:

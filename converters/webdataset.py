@@ -102,6 +102,9 @@ class WebDatasetSource(ScannedSource):
                     if isinstance(group, Reject):
                         failure = group.reason
                         continue
+                    if group.problem:
+                        failure = group.problem
+                        continue
                     found.append({s: _content(path, at) for s, at in group.members.items()})
                     if len(found) == _PEEK:
                         return found

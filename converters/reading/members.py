@@ -105,6 +105,8 @@ def _usual(
             f"{place}: no image in the first samples, which have {', '.join(there[:30])}. Name "
             "what is wanted: --option members=image=SUFFIX,label=SUFFIX"
         )
+    kinds = {suffix for suffixes in images.values() for suffix in suffixes}
+    samples = [sample for sample in samples if not kinds.isdisjoint(sample)]  # no README.md
     masks = [stem for stem in images if _is_mask(stem)]
     plain = [stem for stem in images if not _is_mask(stem)]
     chosen: dict[str, Chosen] = {}
@@ -115,7 +117,7 @@ def _usual(
         _put(chosen, "mask" if len(masks) == 1 else safe_name(stem), images[stem], samples)
     if not chosen:
         raise SourceError(
-            f"{place}: most of the first samples have no image; their members are "
+            f"{place}: no image is in most of the first samples; their members are "
             f"{', '.join(there[:30])}. Name what is wanted: --option members=image=SUFFIX"
         )
     label = next((suffix for suffix in _LABELS if suffix in there), None)

@@ -94,12 +94,13 @@ class TableSource(IndexedSource):
         self._split_numbers = [0] * len(taken)
 
         first, schema = self._first_schema()
-        kinds = kinds_of(
-            schema,
-            {**self.told(), **features_of(schema.metadata)},
-            self._starts(schema),
-            channels,
-        )
+        features = {**self.told(), **features_of(schema.metadata)}
+        try:
+            kinds = kinds_of(schema, features, self._starts(schema), channels)
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{self.paths[first]}: a column's name is no text: {error}"
+            ) from error
         chosen = choose_columns(schema, columns, kinds, self.notes, str(self.paths[first]))
         settled = settle_columns(chosen, kinds, fields or {}, channels)
         self._columns = list(dict.fromkeys(chosen.values()))

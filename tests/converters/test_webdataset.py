@@ -148,7 +148,14 @@ def test_classes_are_named_by_a_file_and_cls_may_hold_names(tmp_path: Path) -> N
 
 
 def test_a_key_ends_at_the_first_dot_of_the_file_name(tmp_path: Path) -> None:
-    names = ["./a.b/0001.jpg", "a.b/0002.JPG", "x/._0003.jpg", "__meta__.jpg", "plain", "0004.jpg"]
+    names = [
+        "./a.b/0001.jpg",
+        "a.b/0002.JPG",
+        "x/._0003.jpg",
+        "__meta__/5.jpg",
+        "plain",
+        "0004.jpg",
+    ]
     given = [(name, PICTURES[0].data) for name in names]
     write_tar(tmp_path / "a.tar", given)
     pack(tmp_path / "a.tar", tmp_path / "a.lmdb")
