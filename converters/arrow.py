@@ -111,12 +111,11 @@ class ArrowSource(TableSource):
             return self._loss(block)
         try:
             opened = self._open(str(self.paths[file]))
-            read = row_reader(
-                opened.batch(number), self.plan, self._split_numbers[file], opened.mapped
-            )
+            part = opened.batch(number).slice(row, 1)
+            read = row_reader(part, self.plan, self._split_numbers[file], opened.mapped)
         except table_errors() as error:
             raise SourceError(f"{self.paths[file]}, batch {number}: {error}") from error
-        return self.sample(index, read, row)
+        return self.sample(index, read, 0)
 
 
 class _Opened:

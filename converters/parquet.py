@@ -133,7 +133,8 @@ class Row(Deferred):
             columns = list(dict.fromkeys(filter(None, self.plan.columns)))
             for batch in _batches(Path(self.path), self.group, columns):
                 if self.row < before + batch.num_rows:
-                    return row_reader(batch, self.plan, self.split)(self.row - before)
+                    part = batch.slice(self.row - before, 1)
+                    return row_reader(part, self.plan, self.split)(0)
                 before += batch.num_rows
         except table_errors() as error:
             if isinstance(error, ValueError) and not isinstance(error, arrow().ArrowException):

@@ -131,21 +131,39 @@ def _images(array: Any, name: str, root: str, mapped: Mapped | None) -> Callable
         entries = dict(zip([child.name for child in array.type], array.flatten(), strict=True))
         array, paths = entries["bytes"], entries.get("path")
 
+    spans = _spans(array, mapped) if mapped is not None else None
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+
     def read(row: int) -> Any:
-        scalar = array[row]
-        if scalar.is_valid:
-            content = scalar.as_buffer()
-            if mapped is not None:
-                offset = content.address - mapped.address
-                if offset >= 0 and offset + content.size <= mapped.size:
-                    return FileSpan(mapped.path, offset, content.size)
-            return content.to_pybytes()
+        if valid[row]:
+            return spans(row) if spans is not None else array[row].as_py()
         path = paths[row].as_py() if paths is not None else None
         if path is None:
             raise ValueError(f"the image {name!r} is null in this row")
         return _below(path, root, name)
 
     return read
+
+
+def _spans(array: Any, mapped: Mapped) -> Callable[[int], FileSpan] | None:
+    """Return a function to where in the file a row's bytes are; None where they are not there."""
+    types = arrow(".types")
+    if not (types.is_binary(array.type) or types.is_large_binary(array.type)):
+        return None
+    _, ends, data = array.buffers()
+    if data is None or ends is None:
+        return None
+    offset = data.address - mapped.address
+    if not (offset >= 0 and offset + data.size <= mapped.size):
+        return None  # inflated
+    kind = np.int64 if types.is_large_binary(array.type) else np.int32
+    places = np.frombuffer(ends, kind)[array.offset : array.offset + len(array) + 1]
+
+    def span(row: int) -> FileSpan:
+        start = int(places[row])
+        return FileSpan(mapped.path, offset + start, int(places[row + 1]) - start)
+
+    return span
 
 
 def _below(path: str, root: str, name: str) -> Path:
