@@ -38,6 +38,7 @@ __all__ = [
     "kinds_of",
     "settle_columns",
     "storage",
+    "type_of",
 ]
 
 _LABELS = ("label", "labels", "target", "class", "category")
@@ -111,7 +112,7 @@ def choose_columns(
     if not images:
         raise SourceError(
             f"{place}: no column of images; there are "
-            f"{', '.join(f'{n}: {schema.field(n).type}' for n in list(kinds)[:20])}. An image is a "
+            f"{', '.join(f'{n}: {type_of(schema, n)}' for n in list(kinds)[:20])}. An image is a "
             "struct of bytes and path, or bytes of an image file in a binary column: "
             "--option columns=image=COLUMN,label=COLUMN"
         )
@@ -178,7 +179,7 @@ def kinds_of(
             continue
         feature = features.get(name)
         feature = feature if isinstance(feature, dict) else {}
-        type_ = schema.field(schema.names.index(name)).type
+        type_ = type_of(schema, name)
         kinds[name] = _kind(type_, name, feature, starts.get(name, b""), channels)
     return kinds
 
@@ -218,6 +219,11 @@ def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, chann
         except OptionError as error:
             return Kind(None, str(error))
     return Kind(None, f"a list of {type_}, which no field holds")
+
+
+def type_of(schema: Any, name: str) -> Any:
+    """Return the type of the first column of a name; by number, as damaged names may have a NUL."""
+    return schema.field(schema.names.index(name)).type
 
 
 def storage(type_: Any) -> Any:

@@ -23,7 +23,16 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ..base import FieldSpec, IndexedSource, Reject, Sample, reason_of
-from .columns import arrow, choose_columns, features_of, is_bytes, is_text, kinds_of, settle_columns
+from .columns import (
+    arrow,
+    choose_columns,
+    features_of,
+    is_bytes,
+    is_text,
+    kinds_of,
+    settle_columns,
+    type_of,
+)
 from .labels import named_classes
 from .locations import hash_files, printable
 from .rows import Mapped, RowPlan, row_reader
@@ -138,7 +147,7 @@ class TableSource(IndexedSource):
                 for batch in self.batches(file, block, names):
                     batch.validate(full=True)
                     for name in names:
-                        values = batch.column(name).drop_null()
+                        values = batch.column(batch.schema.names.index(name)).drop_null()
                         if name not in starts and len(values):
                             starts[name] = values[0].as_py()
                     break
@@ -157,7 +166,7 @@ class TableSource(IndexedSource):
     # -- blocks -------------------------------------------------------------------------
 
     def _add_blocks(self, schema: Any) -> None:
-        self._types = {name: schema.field(name).type for name in self._columns}
+        self._types = {name: type_of(schema, name) for name in self._columns}
         self._files, self._numbers, self._starts_at = array("i"), array("q"), array("q")
         self._file_starts = array("q")
         self._lost: dict[int, str] = {}
@@ -186,7 +195,7 @@ class TableSource(IndexedSource):
     def _check_types(self, file: int) -> None:
         schema = self.table_schema(file)
         for name, type_ in self._types.items():
-            found = schema.field(name).type if schema.names.count(name) == 1 else None
+            found = type_of(schema, name) if schema.names.count(name) == 1 else None
             if found is None or _plain(found) != _plain(type_):
                 raise OptionError(
                     f"{self.paths[file]}: the column {name!r} is {found or 'not there'}; in "
@@ -206,7 +215,7 @@ class TableSource(IndexedSource):
             with contextlib.suppress(*table_errors()):  # its rows are rejected later
                 for batch in self.batches(file, number, [column]):
                     batch.validate(full=True)
-                    values = batch.column(column)
+                    values = batch.column(batch.schema.names.index(column))
                     if hasattr(values, "dictionary_decode"):
                         values = values.dictionary_decode()
                     names.update(filter(None, unique(values).to_pylist()))
