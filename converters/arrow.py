@@ -17,6 +17,7 @@ from typing import Any
 from fastdata.errors import SourceError
 
 from .base import FieldSpec, Reject, Sample
+from .reading.blocks import Block
 from .reading.columns import arrow
 from .reading.locations import first_bytes
 from .reading.rows import Mapped, row_reader
@@ -93,7 +94,7 @@ class ArrowSource(TableSource):
     def table_schema(self, file: int) -> Any:
         return self._open(str(self.paths[file])).schema
 
-    def blocks(self, file: int, columns: Sequence[str]) -> Iterator[int | str]:
+    def blocks(self, file: int) -> Iterator[int | str]:
         opened = self._open(str(self.paths[file]))
         yield from opened.rows
         if opened.damage:
@@ -105,16 +106,14 @@ class ArrowSource(TableSource):
     def mapped(self, file: int) -> Mapped | None:
         return self._open(str(self.paths[file])).mapped
 
-    def __getitem__(self, index: int) -> Sample | Reject:
-        block, file, number, row = self.place_of(index)
-        if block in self._lost:
-            return self._loss(block)
+    def row(self, index: int, block: Block) -> Sample | Reject:
+        split, path = self._split_numbers[block.file], self.paths[block.file]
         try:
-            opened = self._open(str(self.paths[file]))
-            part = opened.batch(number).slice(row, 1)
-            read = row_reader(part, self.plan, self._split_numbers[file], opened.mapped)
+            opened = self._open(str(path))
+            part = opened.batch(block.number).slice(index - block.start, 1)
+            read = row_reader(part, self.plan, split, opened.mapped)
         except table_errors() as error:
-            raise SourceError(f"{self.paths[file]}, batch {number}: {error}") from error
+            raise SourceError(f"{path}, batch {block.number}: {error}") from error
         return self.sample(index, read, 0)
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 
-from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample
+from .base import Deferred, FieldSpec, IndexedSource, Sample
+from .reading.blocks import Block
 from .reading.columns import arrow
 from .reading.locations import first_bytes, stat_of
 from .reading.rows import RowPlan, row_reader
@@ -84,18 +85,16 @@ class ParquetSource(TableSource):
     def table_schema(self, file: int) -> Any:
         return _footer(self.paths[file])[1]
 
-    def blocks(self, file: int, columns: Sequence[str]) -> Iterator[int | str]:
-        return row_counts(_footer(self.paths[file])[0], stat_of(self.paths[file])[0], columns)
+    def blocks(self, file: int) -> Iterator[int | str]:
+        return row_counts(_footer(self.paths[file])[0], stat_of(self.paths[file])[0])
 
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
         return _batches(self.paths[file], block, columns)
 
-    def __getitem__(self, index: int) -> Sample | Reject:
-        block, file, number, row = self.place_of(index)
-        if block in self._lost:
-            return self._loss(block)
-        where = (str(self.paths[file]), number, row, self._split_numbers[file])
-        return Sample(self.key_at(index), Row(*where, self.plan))
+    def row(self, index: int, block: Block) -> Sample:
+        split, row = self._split_numbers[block.file], index - block.start
+        place = Row(str(self.paths[block.file]), block.number, row, split, self.plan)
+        return Sample(self.key_at(index), place)
 
     def indexed(self) -> IndexedSource:
         """Return itself, if reaching any row is bearable: a row group is read for each.
@@ -143,7 +142,7 @@ class Row(Deferred):
         raise SourceError(f"{self.path}: row group {self.group} has only {before} rows")
 
 
-def row_counts(metadata: Any, size: int, columns: Sequence[str]) -> Iterator[int | str]:
+def row_counts(metadata: Any, size: int) -> Iterator[int | str]:
     """Yield the rows of each row group; of one that cannot be believed, why.
 
     Parameters
@@ -151,8 +150,6 @@ def row_counts(metadata: Any, size: int, columns: Sequence[str]) -> Iterator[int
     metadata : pyarrow.parquet.FileMetaData
     size : int
         Of the file, in bytes.
-    columns : sequence of str
-        That are to be read.
     """
     total = 0
     for number in range(metadata.num_row_groups):
@@ -160,8 +157,6 @@ def row_counts(metadata: Any, size: int, columns: Sequence[str]) -> Iterator[int
         total += group.num_rows
         if not 0 <= group.num_rows <= size:
             yield f"row group {number} claims {group.num_rows:,} rows, in {size:,} bytes"
-        elif contradiction := _contradiction(group, columns):
-            yield f"row group {number} of {group.num_rows:,} rows: {contradiction}"
         else:
             yield group.num_rows
     if total != metadata.num_rows:
@@ -183,9 +178,9 @@ def _kept_footer(path: str, size: int, changed: int) -> tuple[Any, Any]:
 
 def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
     metadata = _footer(path)[0]
-    found = metadata.row_group(group)
-    size = sum(chunk.total_uncompressed_size for chunk in _chunks(found, set(columns)))
-    each = max(1, size // max(1, found.num_rows))
+    # Of all columns, as asking for one column's size ends the process where that is damaged.
+    rows = metadata.row_group(group)
+    each = max(1, rows.total_byte_size // max(1, rows.num_rows))
     # No threads: workers are forked.  A buffer, else a whole row group is read at once.
     with arrow(".parquet").ParquetFile(
         path,
@@ -200,24 +195,6 @@ def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
             columns=list(columns),
             use_threads=False,
         )
-
-
-def _chunks(group: Any, columns: set[str]) -> Iterator[Any]:
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        if chunk.path_in_schema.partition(".")[0] in columns or chunk.path_in_schema in columns:
-            yield chunk
-
-
-def _contradiction(group: Any, columns: Sequence[str]) -> str:
-    """Say whether a column claims another number of values than the row group has rows."""
-    for chunk in _chunks(group, set(columns)):
-        parts = chunk.path_in_schema.split(".")
-        # Lists have any number of values; an image has one each of bytes and path.
-        plain = len(parts) == 1 or (len(parts) == 2 and parts[1] in ("bytes", "path"))
-        if plain and chunk.num_values != group.num_rows:
-            return f"its column {chunk.path_in_schema} has {chunk.num_values:,} values"
-    return ""
 
 
 def _largest_group(path: Path) -> int:

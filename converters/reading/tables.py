@@ -11,8 +11,6 @@ import abc
 import contextlib
 import itertools
 import os
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ..base import FieldSpec, IndexedSource, Reject, Sample, reason_of
+from .blocks import Block, Blocks
 from .columns import (
     arrow,
     choose_columns,
@@ -59,7 +58,7 @@ class TableSource(IndexedSource):
         """Return the pyarrow.Schema of a file."""
 
     @abc.abstractmethod
-    def blocks(self, file: int, columns: Sequence[str]) -> Iterator[int | str]:
+    def blocks(self, file: int) -> Iterator[int | str]:
         """Yield the number of rows of each block; where one is lost, why."""
 
     @abc.abstractmethod
@@ -67,7 +66,8 @@ class TableSource(IndexedSource):
         """Yield the rows of a block as pyarrow.RecordBatch, not too many at once."""
 
     @abc.abstractmethod
-    def __getitem__(self, index: int) -> Sample | Reject: ...
+    def row(self, index: int, block: Block) -> Sample | Reject:
+        """Return one sample of a block."""
 
     def mapped(self, file: int) -> Mapped | None:
         """Return where a file is in memory, if `batches` does not copy from it."""
@@ -113,7 +113,7 @@ class TableSource(IndexedSource):
         chosen = choose_columns(schema, columns, kinds, self.notes, str(self.paths[first]))
         settled = settle_columns(chosen, kinds, fields or {}, channels)
         self._columns = list(dict.fromkeys(chosen.values()))
-        self._add_blocks(schema)
+        self._find_blocks(schema)
         as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
         for name in as_label & set(chosen):
             if isinstance(settled[name], StringField) and (fields or {}).get(name) != "string":
@@ -156,41 +156,28 @@ class TableSource(IndexedSource):
     def _first_blocks(self) -> Iterator[tuple[int, int]]:
         for file in range(len(self.paths)):
             with contextlib.suppress(*table_errors()):
-                for block, rows in enumerate(self.blocks(file, ())):
+                for block, rows in enumerate(self.blocks(file)):
                     if not isinstance(rows, str) and rows:
                         yield file, block
 
     def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
         return chosen[name] in self._types and is_text(_plain(self._types[chosen[name]]))
 
-    # -- blocks -------------------------------------------------------------------------
-
-    def _add_blocks(self, schema: Any) -> None:
+    def _find_blocks(self, schema: Any) -> None:
+        """Ask all files for their blocks."""
         self._types = {name: type_of(schema, name) for name in self._columns}
-        self._files, self._numbers, self._starts_at = array("i"), array("q"), array("q")
-        self._file_starts = array("q")
-        self._lost: dict[int, str] = {}
-        self.num_samples = 0
+        self._blocks = Blocks()
         for file in range(len(self.paths)):
-            self._file_starts.append(self.num_samples)
+            self._blocks.begin_file()
             try:
                 self._check_types(file)
-                for number, rows in enumerate(self.blocks(file, self._columns)):
-                    self._add(file, number, rows)
+                for number, rows in enumerate(self.blocks(file)):
+                    self._blocks.add(number, rows)
             except table_errors() as error:
                 if isinstance(error, OptionError):
                     raise
-                self._add(file, 0, reason_of(error))
-
-    def _add(self, file: int, number: int, rows: int | str) -> None:
-        if isinstance(rows, str):
-            self._lost[len(self._files)] = rows
-            rows = 1
-        if rows > 0:
-            self._files.append(file)
-            self._numbers.append(number)
-            self._starts_at.append(self.num_samples)
-            self.num_samples += rows
+                self._blocks.add(0, reason_of(error))
+        self.num_samples = self._blocks.num_rows
 
     def _check_types(self, file: int) -> None:
         schema = self.table_schema(file)
@@ -209,11 +196,11 @@ class TableSource(IndexedSource):
         """Return the different texts of a column, sorted; reads that column of all files."""
         unique = arrow(".compute").unique
         names: set[str] = set()
-        for block, (file, number) in enumerate(zip(self._files, self._numbers, strict=True)):
-            if block in self._lost:
+        for block in map(self._blocks.__getitem__, range(len(self._blocks))):
+            if block.lost:
                 continue
             with contextlib.suppress(*table_errors()):  # its rows are rejected later
-                for batch in self.batches(file, number, [column]):
+                for batch in self.batches(block.file, block.number, [column]):
                     batch.validate(full=True)
                     values = batch.column(batch.schema.names.index(column))
                     if hasattr(values, "dictionary_decode"):
@@ -241,38 +228,33 @@ class TableSource(IndexedSource):
     # -- rows ---------------------------------------------------------------------------
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
-        block = bisect_right(self._starts_at, start) - 1
-        for number in range(max(0, block), len(self._files)):
-            yield from self._rows(number, max(0, start - self._starts_at[number]))
+        for number in range(max(0, self._blocks.number_of(start)), len(self._blocks)):
+            block = self._blocks[number]
+            yield from self._rows(block, max(0, start - block.start))
 
-    def _rows(self, block: int, skip: int) -> Iterator[Sample | Reject]:
+    def _rows(self, block: Block, skip: int) -> Iterator[Sample | Reject]:
         """Yield the samples of a block but for the first few."""
-        first = self._starts_at[block]
-        behind = self._starts_at[block + 1] if block + 1 < len(self._files) else self.num_samples
-        count = behind - first
-        if skip >= count:
+        if skip >= block.rows:
             return
-        if block in self._lost:
-            yield self._loss(block)
+        if block.lost:
+            yield Reject(self.key_at(block.start), block.lost)
             return
-        file, number = self._files[block], self._numbers[block]
         row, reason = 0, "it has fewer rows than the file says"
+        split, mapped = self._split_numbers[block.file], self.mapped(block.file)
         try:
-            with contextlib.closing(self.batches(file, number, self._columns)) as batches:  # type: ignore[type-var]
-                for batch in batches:
-                    until = min(row + batch.num_rows, count)
-                    if until > skip:
-                        read = row_reader(
-                            batch, self.plan, self._split_numbers[file], self.mapped(file)
-                        )
-                        for at in range(max(row, skip), until):
-                            yield self.sample(first + at, read, at - row)
-                    row = until
+            for batch in self.batches(block.file, block.number, self._columns):
+                until = min(row + batch.num_rows, block.rows)
+                if until > skip:
+                    read = row_reader(batch, self.plan, split, mapped)
+                    for at in range(max(row, skip), until):
+                        yield self.sample(block.start + at, read, at - row)
+                row = until
         except table_errors() as error:
             reason = reason_of(error)
-        for at in range(max(row, skip), count):
+        for at in range(max(row, skip), block.rows):
             yield Reject(
-                self.key_at(first + at), f"the block {number} that it is in is damaged: {reason}"
+                self.key_at(block.start + at),
+                f"the block {block.number} that it is in is damaged: {reason}",
             )
 
     def sample(
@@ -284,19 +266,15 @@ class TableSource(IndexedSource):
         except (ValueError, TypeError, arrow().ArrowException) as error:
             return Reject(self.key_at(index), reason_of(error))
 
-    def place_of(self, index: int) -> tuple[int, int, int, int]:
-        """Return of a sample its block, that block's file and number there, and its row in it."""
-        if not 0 <= index < self.num_samples:
-            raise IndexError(index)
-        block = bisect_right(self._starts_at, index) - 1
-        return block, self._files[block], self._numbers[block], index - self._starts_at[block]
-
-    def _loss(self, block: int) -> Reject:
-        return Reject(self.key_at(self._starts_at[block]), self._lost[block])
+    def __getitem__(self, index: int) -> Sample | Reject:
+        block = self._blocks.block_of(index)
+        if block.lost:
+            return Reject(self.key_at(index), block.lost)
+        return self.row(index, block)
 
     def key_at(self, index: int) -> str:
-        _, file, _, _ = self.place_of(index)
-        return f"{self._names[file]}@{index - self._file_starts[file]}"
+        file, row = self._blocks.in_file(index)
+        return f"{self._names[file]}@{row}"
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         return hash_files(self.paths)
