@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.converters.parquet import row_counts
 from fastdata.converters.reading.splits import split_of
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import MissingExtraError, OptionError, SourceError
 from fastdata.schema import ArrayField, BytesField, ImageField, ScalarField, StringField
 
 FIXTURES = Path(__file__).parent / "fixtures" / "parquet"
@@ -376,3 +377,13 @@ def test_a_column_that_stands_twice_is_left_out(tmp_path: Path) -> None:
     report = pack(tmp_path / "a.parquet", tmp_path / "a.lmdb")
     assert list(fastdata.open(tmp_path / "a.lmdb").schema) == ["image"]
     assert any("x (a column that stands twice)" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_without_pyarrow_the_message_has_the_install_line(
+    monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    location = FIXTURES / ("hub" if format == "parquet" else "disk")
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[parquet\]'"):
+        find_source(location)
