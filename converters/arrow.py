@@ -1,0 +1,242 @@
+"""Arrow IPC files with a column of images, as ``datasets.Dataset.save_to_disk`` writes them.
+
+A file is a stream of record batches (``data-00000-of-00001.arrow``), or has them with a
+directory at its end (Feather).  It is mapped into memory, and of an image only the place is
+told: workers read it from the file.  Sources: "Serialization and Interprocess Communication
+(IPC)" in the Arrow columnar format's specification, read by pyarrow; ``datasets/arrow_dataset.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import SourceError
+
+from .base import FieldSpec, Reject, Sample
+from .reading.blocks import Block
+from .reading.columns import arrow
+from .reading.locations import first_bytes
+from .reading.rows import Mapped, row_reader
+from .reading.splits import has_images, table_files
+from .reading.tables import TableSource, table_errors
+
+__all__ = ["ArrowSource"]
+
+_SUFFIXES = (".arrow", ".feather", ".ipc")
+_FILE = b"ARROW1"
+_STREAM = b"\xff\xff\xff\xff"
+_LARGEST_SCHEMA = 64 << 20
+_LARGEST_JSON = 64 << 20
+_KEPT_OPEN = 8
+
+
+class ArrowSource(TableSource):
+    """Arrow files with images, or a folder by ``save_to_disk``; each row is a sample.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        What is taken: ``field=column``, or a column that is named like its field.
+        Default: all columns that fit a field.
+    split : str, optional
+        Which files of a folder are taken, by the split that their names, or that of their
+        folder, tell.  Default: all, with a field ``split`` where there are several.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    """
+
+    name = "arrow"
+    summary = "Arrow files with a column of images, or a folder by datasets' save_to_disk"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        files = table_files(location, _SUFFIXES)
+        if not files or not _is_arrow(first_bytes(files[0], 8)):
+            return False
+        return not (Path(location).is_dir() and has_images(Path(location)))
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        columns: tuple[str, ...] = (),
+        split: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        arrow(".ipc")
+        self.notes = []
+        # Of the instance, so that no file stays open when it is gone.
+        self._open = functools.lru_cache(_KEPT_OPEN)(_Opened)
+        files = table_files(location, _SUFFIXES)
+        if Path(location).is_dir():
+            files = [path for path in files if not path.name.startswith("cache-")]
+            _check_states(files)
+        self.setup(
+            location,
+            files,
+            channels=channels,
+            fields=fields,
+            columns=columns,
+            split=split,
+            classes=classes,
+        )
+
+    def told(self) -> dict[str, Any]:
+        found = _json(self.paths[0].with_name("dataset_info.json")).get("features")
+        return found if isinstance(found, dict) else {}
+
+    def table_schema(self, file: int) -> Any:
+        return self._open(str(self.paths[file])).schema
+
+    def blocks(self, file: int) -> Iterator[int | str]:
+        opened = self._open(str(self.paths[file]))
+        yield from opened.rows
+        if opened.damage:
+            yield opened.damage
+
+    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
+        yield self._open(str(self.paths[file])).batch(block)
+
+    def mapped(self, file: int) -> Mapped | None:
+        return self._open(str(self.paths[file])).mapped
+
+    def row(self, index: int, block: Block) -> Sample | Reject:
+        split, path = self._split_numbers[block.file], self.paths[block.file]
+        try:
+            opened = self._open(str(path))
+            part = opened.batch(block.number).slice(index - block.start, 1)
+            read = row_reader(part, self.plan, split, opened.mapped)
+        except table_errors() as error:
+            raise SourceError(f"{path}, batch {block.number}: {error}") from error
+        return self.sample(index, read, 0)
+
+
+class _Opened:
+    """An Arrow file, mapped into memory, and where its record batches are."""
+
+    def __init__(self, path: str) -> None:
+        pa, ipc = arrow(), arrow(".ipc")
+        self._map = pa.memory_map(path)
+        self._whole = whole = self._map.read_buffer()
+        self.mapped = Mapped(path, whole.address, whole.size)
+        self._map.seek(0)
+        self.rows: list[int] = []
+        self.damage = ""
+        self._places: list[int] = []
+        self._directory: Any = None
+        self._dictionaries = False
+        self._stream: Any = None
+        self._next = 0
+        if whole[:6].to_pybytes() == _FILE:
+            self._directory = ipc.open_file(self._map)
+            self.schema = self._directory.schema
+            self._count(self._directory.num_record_batches)
+        else:
+            self.schema = ipc.read_schema(self._map)
+            self._find(whole.size)
+
+    def _count(self, batches: int) -> None:
+        for number in range(batches):
+            try:
+                self.rows.append(self._directory.get_batch(number).num_rows)
+            except table_errors() as error:
+                self.damage = f"record batch {number} cannot be read, the rest is lost: {error}"
+                return
+
+    def _find(self, size: int) -> None:
+        """Note where the messages of a stream are; its bodies are not touched."""
+        place = self._map.tell()
+        try:
+            while place < size:
+                message = arrow(".ipc").read_message(self._map)
+                if message.type == "dictionary":
+                    self._dictionaries = True
+                elif message.type == "record batch":
+                    self._places.append(place)
+                    self.rows.append(self._rows_of(message))
+                place = self._map.tell()
+            self.damage = "the file ends without the mark of its end: it may be cut short"
+        except EOFError:  # the mark
+            if self._map.tell() < size:
+                self.damage = f"there is something behind the end, at byte {self._map.tell():,}"
+        except table_errors() as error:
+            self.damage = f"at byte {place:,}: {error}; the rest of the file is lost"
+
+    def _rows_of(self, message: Any) -> int:
+        if self._dictionaries:
+            return len(self._sequential(len(self._places) - 1))
+        return len(arrow(".ipc").read_record_batch(message, self.schema))
+
+    def batch(self, number: int) -> Any:
+        """Return a record batch, whose bytes stay in the file."""
+        if number >= len(self.rows):
+            raise SourceError(self.damage or f"there is no record batch {number}")
+        if self._directory is not None:
+            return self._directory.get_batch(number)
+        if self._dictionaries:
+            return self._sequential(number)
+        self._map.seek(self._places[number])
+        message = arrow(".ipc").read_message(self._map)
+        return arrow(".ipc").read_record_batch(message, self.schema)
+
+    def _sequential(self, number: int) -> Any:
+        """Read a stream from its front, as what dictionaries hold may change in between."""
+        if self._stream is None or self._next > number:
+            self._stream, self._next = arrow(".ipc").open_stream(self._whole), 0
+        while True:
+            batch = self._stream.read_next_batch()
+            self._next += 1
+            if self._next > number:
+                return batch
+
+
+def _is_arrow(start: bytes) -> bool:
+    length = int.from_bytes(start[4:8], "little")
+    return start[:6] == _FILE or (
+        start[:4] == _STREAM and 0 < length < _LARGEST_SCHEMA and length % 8 == 0
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return what a file beside the tables says; nothing where there is none."""
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise SourceError(f"{path}: too large for what datasets writes there")
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: cannot be read ({error}). Mend or remove it.") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _check_states(files: Sequence[Path]) -> None:
+    """Compare the files with those that ``state.json`` lists.
+
+    Raises
+    ------
+    SourceError
+        If one is missing, or the rows are not all meant to be there.
+    """
+    for folder in dict.fromkeys(path.parent for path in files):
+        state = _json(folder / "state.json")
+        if state.get("_indices_data_files"):
+            raise SourceError(
+                f"{folder}: of these rows only some are meant, by a list of indices that an old "
+                "version of datasets has kept. Save it again: load_from_disk, flatten_indices, "
+                "save_to_disk."
+            )
+        there = {path.name for path in files if path.parent == folder}
+        listed = state.get("_data_files")
+        for entry in listed if isinstance(listed, list) else ():
+            name = entry.get("filename") if isinstance(entry, dict) else None
+            if name not in there:
+                raise SourceError(
+                    f"{folder}/state.json lists the file {name!r}, which is not in that folder"
+                )

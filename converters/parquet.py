@@ -1,0 +1,206 @@
+"""Parquet files with a column of images, as Hugging Face's hub has them.
+
+An image is a struct of ``bytes`` and ``path``, or the bytes of an image file in a binary
+column.  Sources: the specification of Apache Parquet (``github.com/apache/parquet-format``), read
+by pyarrow; ``datasets/features/image.py``.
+
+Rows are read row group by row group and in these batch by batch, a few megabytes at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import OptionError, SourceError
+
+from .base import Deferred, FieldSpec, IndexedSource, Sample
+from .reading.blocks import Block
+from .reading.columns import arrow
+from .reading.locations import first_bytes, stat_of
+from .reading.rows import RowPlan, row_reader
+from .reading.splits import has_images, table_files
+from .reading.tables import TableSource, table_errors
+
+__all__ = ["ParquetSource", "row_counts"]
+
+_SUFFIXES = (".parquet", ".pq")
+_MAGIC = b"PAR1"
+_ENCRYPTED = b"PARE"
+_BATCH_BYTES = 4 << 20
+_BATCH_ROWS = 1024
+_BUFFER = 1 << 20
+_MOST_SHUFFLED = 256 << 20
+
+
+class ParquetSource(TableSource):
+    """Parquet files with images; each row is a sample.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        What is taken: ``field=column``, or a column that is named like its field.
+        Default: all columns that fit a field.
+    split : str, optional
+        Which files of a folder are taken, by the split that their names tell.  Default: all,
+        with a field ``split`` where there are several.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    """
+
+    name = "parquet"
+    summary = "Parquet files with a column of images, as on Hugging Face's hub"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        files = table_files(location, _SUFFIXES)
+        if not files or first_bytes(files[0], 4) not in (_MAGIC, _ENCRYPTED):
+            return False
+        return not (Path(location).is_dir() and has_images(Path(location)))
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        columns: tuple[str, ...] = (),
+        split: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        arrow(".parquet")
+        self.notes = []
+        self.setup(
+            location,
+            table_files(location, _SUFFIXES),
+            channels=channels,
+            fields=fields,
+            columns=columns,
+            split=split,
+            classes=classes,
+        )
+
+    def table_schema(self, file: int) -> Any:
+        return _footer(self.paths[file])[1]
+
+    def blocks(self, file: int) -> Iterator[int | str]:
+        return row_counts(_footer(self.paths[file])[0], stat_of(self.paths[file])[0])
+
+    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
+        return _batches(self.paths[file], block, columns)
+
+    def row(self, index: int, block: Block) -> Sample:
+        split, row = self._split_numbers[block.file], index - block.start
+        place = Row(str(self.paths[block.file]), block.number, row, split, self.plan)
+        return Sample(self.key_at(index), place)
+
+    def indexed(self) -> IndexedSource:
+        """Return itself, if reaching any row is bearable: a row group is read for each.
+
+        Raises
+        ------
+        OptionError
+            If row groups are very large.
+        """
+        largest = max(map(_largest_group, self.paths), default=0)
+        if largest > _MOST_SHUFFLED:
+            raise OptionError(
+                f"shuffle needs to read a row group for each sample, and the largest here has "
+                f"{largest >> 20:,} MB. Pack in order, the loader shuffles too; or write the files "
+                "with row groups of some hundred rows."
+            )
+        if largest > _BATCH_BYTES:
+            self.notes.append(
+                f"shuffled: for each sample a row group was read, of up to {largest >> 20} MB"
+            )
+        return self
+
+
+class Row(Deferred):
+    """A row that the worker reads from its row group."""
+
+    def __init__(self, path: str, group: int, row: int, split: int, plan: RowPlan) -> None:
+        self.path, self.group, self.row = path, group, row
+        self.split, self.plan = split, plan
+
+    def load(self) -> tuple[Any, ...]:
+        """Read batches up to the one with the row."""
+        before = 0
+        try:
+            columns = list(dict.fromkeys(filter(None, self.plan.columns)))
+            for batch in _batches(Path(self.path), self.group, columns):
+                if self.row < before + batch.num_rows:
+                    part = batch.slice(self.row - before, 1)
+                    return row_reader(part, self.plan, self.split)(0)
+                before += batch.num_rows
+        except table_errors() as error:
+            if isinstance(error, ValueError) and not isinstance(error, arrow().ArrowException):
+                raise  # the row's own
+            raise SourceError(f"{self.path}, row group {self.group}: {error}") from error
+        raise SourceError(f"{self.path}: row group {self.group} has only {before} rows")
+
+
+def row_counts(metadata: Any, size: int) -> Iterator[int | str]:
+    """Yield the rows of each row group; of one that cannot be believed, why.
+
+    Parameters
+    ----------
+    metadata : pyarrow.parquet.FileMetaData
+    size : int
+        Of the file, in bytes.
+    """
+    total = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        total += group.num_rows
+        if not 0 <= group.num_rows <= size:
+            yield f"row group {number} claims {group.num_rows:,} rows, in {size:,} bytes"
+        else:
+            yield group.num_rows
+    if total != metadata.num_rows:
+        yield f"the file claims {metadata.num_rows:,} rows, and its row groups {total:,}"
+
+
+def _footer(path: Path) -> tuple[Any, Any]:
+    return _kept_footer(str(path), *stat_of(path))
+
+
+@functools.lru_cache(2)
+def _kept_footer(path: str, size: int, changed: int) -> tuple[Any, Any]:
+    """Return metadata and Arrow schema of a file; kept, as shuffled reading asks again."""
+    if first_bytes(Path(path), 4) == _ENCRYPTED:
+        raise SourceError(f"{path}: the file is encrypted; decrypt it first")
+    with arrow(".parquet").ParquetFile(path) as file:
+        return file.metadata, file.schema_arrow
+
+
+def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
+    metadata = _footer(path)[0]
+    # Of all columns, as asking for one column's size ends the process where that is damaged.
+    rows = metadata.row_group(group)
+    each = max(1, rows.total_byte_size // max(1, rows.num_rows))
+    # No threads: workers are forked.  A buffer, else a whole row group is read at once.
+    with arrow(".parquet").ParquetFile(
+        path,
+        metadata=metadata,
+        pre_buffer=False,
+        buffer_size=_BUFFER,
+        page_checksum_verification=True,
+    ) as file:
+        yield from file.iter_batches(
+            batch_size=max(1, min(_BATCH_ROWS, _BATCH_BYTES // each)),
+            row_groups=[group],
+            columns=list(columns),
+            use_threads=False,
+        )
+
+
+def _largest_group(path: Path) -> int:
+    try:
+        metadata = _footer(path)[0]
+    except table_errors():
+        return 0
+    sizes = [metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups)]
+    return max(sizes, default=0)

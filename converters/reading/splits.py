@@ -1,0 +1,89 @@
+"""Splits in the names of files, as Hugging Face's hub and ``datasets`` have them.
+
+``data/train-00000-of-00002.parquet``, ``test/0000.parquet``, ``cifar10-validation.arrow``.
+Source: the keywords and patterns of ``datasets/data_files.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+
+from fastdata.errors import OptionError
+
+from ..folder import is_image_name
+from .locations import files_at
+
+__all__ = ["choose_split", "has_images", "split_of", "table_files"]
+
+_KEYWORDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+_SHARD = re.compile(r"(.+?)-[0-9]{5}-of-[0-9]{5}")
+_DEPTH = 3
+_LOOKED_AT = 2_000
+
+
+def split_of(path: PurePath) -> str:
+    """Return the split that a file is of, from its path below the dataset's folder; or ""."""
+    shard = _SHARD.match(path.name)
+    if shard and path.parent.name == "data":
+        return shard[1]
+    for part in (path.stem, *reversed(path.parent.parts)):
+        words = re.split(r"[-._ 0-9]+", part)
+        for split, names in _KEYWORDS.items():
+            if set(words) & set(names):
+                return split
+    return ""
+
+
+def choose_split(paths: Sequence[Path], splits: Sequence[str], wanted: str | None) -> list[int]:
+    """Return the numbers of the files of a split; of all where none is named.
+
+    Raises
+    ------
+    OptionError
+        If no file is of that split.
+    """
+    if wanted is None:
+        return list(range(len(paths)))
+    same = next((split for split, names in _KEYWORDS.items() if wanted in names), wanted)
+    chosen = [k for k, split in enumerate(splits) if split in (wanted, same)]
+    if not chosen:
+        raise OptionError(
+            f"split={wanted}: none of the {len(paths)} files, the first {paths[0]}, is of that "
+            f"split; there are {', '.join(sorted(filter(None, set(splits)))) or 'no splits'}"
+        )
+    return chosen
+
+
+def table_files(location: object, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files of a location; in a folder, also those of folders in it."""
+    if isinstance(location, (str, os.PathLike)) and os.path.isdir(location):
+        return [p for p in _walk(Path(location), _DEPTH) if p.suffix.lower() in suffixes]
+    return files_at(location, suffixes)
+
+
+def has_images(folder: Path) -> bool:
+    """Tell whether there are image files among the first files of a folder, or of those in it."""
+    for number, path in enumerate(_walk(folder, _DEPTH)):
+        if is_image_name(path.name):
+            return True
+        if number == _LOOKED_AT:
+            break
+    return False
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield files in sorted order, those of a folder before those of folders in it."""
+    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    entries = [entry for entry in entries if not entry.name.startswith(".")]
+    yield from (Path(entry.path) for entry in entries if entry.is_file())
+    if depth > 1:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _walk(Path(entry.path), depth - 1)
