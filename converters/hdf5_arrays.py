@@ -21,9 +21,10 @@ from fastdata.schema import Schema
 from .base import FieldSpec, reason_of
 from .reading.arrays import ArraySource, Column, RowSpan, check_rows
 from .reading.choosing import Known, chosen_arrays, part_of
+from .reading.hdf5_heap import HeapPlaces
 from .reading.labels import named_classes
 from .reading.locations import files_at, printable
-from .reading.spans import MAX_RECORD
+from .reading.spans import MAX_RECORD, FileSpan
 
 __all__ = ["Hdf5Source"]
 
@@ -259,6 +260,11 @@ class _Hdf5Column(Column):
                 f"{whole:,} blocks were ever written: the file is damaged or not complete"
             )
         self._file: Any = None
+        self._heap: HeapPlaces | None = None
+        if known.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
+            with contextlib.suppress(LookupError):
+                self._heap = HeapPlaces(path, dataset)
+                self.placed = True
 
     def read(self, start: int, stop: int) -> Any:
         if self._file is None:
@@ -276,7 +282,9 @@ class _Hdf5Column(Column):
             return [row.decode("utf-8", "replace") for row in rows]
         return rows
 
-    def place(self, index: int) -> RowSpan:
+    def place(self, index: int) -> RowSpan | FileSpan:
+        if self._heap is not None:
+            return self._heap.place(index)
         assert self._offset is not None and self.dtype is not None
         offset = self._offset + index * self.row_bytes
         return RowSpan(str(self._path), offset, self.dtype.str, self.shape[1:])

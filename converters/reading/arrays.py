@@ -26,7 +26,7 @@ from fastdata.schema import Schema
 
 from ..base import Deferred, IndexedSource, Reject, Sample, reason_of
 from .locations import hash_files
-from .spans import MAX_RECORD, FileSpan, read_at
+from .spans import MAX_RECORD, FileSpan, close_files, read_at
 
 __all__ = [
     "ArraySource",
@@ -387,13 +387,16 @@ class ArraySource(IndexedSource):
         if start >= self.num_samples:
             return
         number, row = self._part(start)
-        for part in self._parts[number:]:
-            rows, block = part.rows_at_once()
-            while row < part.count:
-                stop = min(part.count, row - row % rows + rows)  # as blocks lie
-                yield from _samples(part, row, stop, block)
-                row = stop
-            row = 0
+        try:
+            for part in self._parts[number:]:
+                rows, block = part.rows_at_once()
+                while row < part.count:
+                    stop = min(part.count, row - row % rows + rows)  # as blocks lie
+                    yield from _samples(part, row, stop, block)
+                    row = stop
+                row = 0
+        finally:
+            close_files()  # which `place` may have looked into
 
     def key_at(self, index: int) -> str:
         number, row = self._part(index)
