@@ -171,5 +171,6 @@ def _pixels(datum: Any, reverse: bool) -> np.ndarray[Any, Any]:
         raise ValueError(f"the Datum says {shape} channels, rows and columns: no picture")
     if len(datum.data) != shape[0] * shape[1] * shape[2]:
         raise ValueError(f"the Datum of shape {shape} has {len(datum.data):,} bytes")
-    pixels = np.frombuffer(datum.data, np.uint8).reshape(shape).transpose(1, 2, 0)
-    return pixels[:, :, ::-1] if reverse else pixels
+    planes = np.frombuffer(datum.data, np.uint8).reshape(shape)
+    pixels: np.ndarray[Any, Any] = planes.transpose(1, 2, 0)
+    return pixels[..., ::-1] if reverse else pixels

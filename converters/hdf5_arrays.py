@@ -19,8 +19,10 @@ from fastdata.errors import FastdataError, SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, reason_of
-from .reading.arrays import ArraySource, Column, RowSpan, check_rows
-from .reading.choosing import Known, chosen_arrays, part_of
+from .reading.array_fields import ArrayFile, ArrayOptions, parts_of
+from .reading.array_source import ArraySource
+from .reading.arrays import Column, RowSpan
+from .reading.choosing import Known
 from .reading.hdf5_heap import HeapPlaces
 from .reading.labels import named_classes
 from .reading.locations import files_at, printable
@@ -76,35 +78,27 @@ class Hdf5Source(ArraySource):
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
             raise SourceError(f"{location}: no HDF5 files there")
-        parts, settled = [], {}
-        for number, path in enumerate(self.paths):
-            with _opened(path) as file:
-                _refuse_ours(path, file)
-                known = dict(_arrays_in(file))
-                wanted = tuple(f"{k}={v}" for k, v in chosen.items()) if number else arrays
-                chosen, left = chosen_arrays(str(path), known, wanted)
-                columns = {p: _column(path, file[p], known[p]) for p in chosen.values()}
-                found, part = part_of(
-                    printable(path.name),
-                    chosen,
-                    columns.__getitem__,
-                    fields or {},
-                    channels=channels,
-                    layout=layout,
-                    scale=scale,
-                    text=lambda p, known=known: known[p].kind == "text",  # type: ignore[misc]
-                )
-            if number and found != settled:
-                raise SourceError(
-                    f"{path}: its arrays are of other kinds than those of {self.paths[0]}: {found}, "
-                    f"not {settled}"
-                )
-            settled = found
-            parts.append(part)
-            self.notes += _missing(path, columns.values()) + (
-                [f"{path}: arrays left out: {', '.join(left[:12])}"] if left else []
-            )
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale)
+        settled, parts, left = parts_of(map(self._look_at, self.paths), options)
+        self.notes += left
         self._settle(Schema(named_classes(settled, "label", classes)), parts)
+
+    def _look_at(self, path: Path) -> ArrayFile:
+        with _opened(path) as file:
+            _refuse_ours(path, file)
+            known = dict(_arrays_in(file))
+
+        def column(name: str) -> Column:
+            with _opened(path) as file:
+                found = _Hdf5Column(path, file[name], known[name])
+            if found.missing:
+                self.notes.append(
+                    f"{path}: {found.missing:,} blocks of {found.label!r} were never written; "
+                    f"HDF5 gives {found.fill} for them"
+                )
+            return found
+
+        return ArrayFile(str(path), printable(path.name), known, column)
 
 
 def _is_hdf5(path: Path) -> bool:
@@ -146,7 +140,15 @@ def _arrays_in(file: Any) -> Iterator[tuple[str, Known]]:
         for name in group:
             path = f"{prefix}{name}"
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                yield path, Known((), None, "link", "a link, which is not followed; name the array that it leads to")
+                yield (
+                    path,
+                    Known(
+                        (),
+                        None,
+                        "link",
+                        "a link, which is not followed; name the array that it leads to",
+                    ),
+                )
                 continue
             found = group[name]
             place = h5py.h5o.get_info(found.id).addr
@@ -174,7 +176,7 @@ def _known(dataset: Any) -> Known:
         return Known((), None, "empty", "an array without a shape")
     kind, refused = "numbers", _refusal(dataset)
     text = h5py.check_string_dtype(dtype)
-    if h5py.check_vlen_dtype(dtype) == np.uint8 or dtype.kind == "V" and not dtype.names:
+    if h5py.check_vlen_dtype(dtype) == np.uint8 or (dtype.kind == "V" and not dtype.names):
         kind = "bytes"
     elif text is not None and dtype.kind == "O":
         kind = "text"
@@ -210,24 +212,6 @@ def _refusal(dataset: Any) -> str:
     ):
         return f"blocks of shape {dataset.chunks} are not believed: the file is damaged"
     return ""
-
-
-def _missing(path: Path, columns: Any) -> list[str]:
-    """Say how many blocks of arrays were never written, and so are filled."""
-    notes = []
-    for column in columns:
-        if column.missing:
-            notes.append(
-                f"{path}: {column.missing:,} blocks of {column.label!r} were never written; HDF5 "
-                f"gives {column.fill} for them"
-            )
-    return notes
-
-
-def _column(path: Path, dataset: Any, known: Known) -> _Hdf5Column:
-    column = _Hdf5Column(path, dataset, known)
-    check_rows(str(path), column)
-    return column
 
 
 class _Hdf5Column(Column):
@@ -285,6 +269,7 @@ class _Hdf5Column(Column):
     def place(self, index: int) -> RowSpan | FileSpan:
         if self._heap is not None:
             return self._heap.place(index)
-        assert self._offset is not None and self.dtype is not None
+        assert self._offset is not None
+        assert self.dtype is not None
         offset = self._offset + index * self.row_bytes
         return RowSpan(str(self._path), offset, self.dtype.str, self.shape[1:])

@@ -14,7 +14,7 @@ import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.formats.manifest import MANIFEST
@@ -34,6 +34,9 @@ _IMAGE, _TEXT = "image-", "label-"
 _META_INFO = "meta_info.txt"
 _PEEK = 16
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
 
 
 class LmdbPairsSource(LmdbSource):
@@ -80,19 +83,19 @@ class LmdbPairsSource(LmdbSource):
                 "or fastdata.loader; to pack it in another way, first `fastdata export` it."
             )
         self._open(location, database, labels)
-        self._texts: array[int] | None = None
-        self._choose()
+        self._texts = self._choose()
         self._check_values()
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
-        self._labels: array[int] | None = None
         if self._texts is not None:
             settled["text"] = StringField()
-        names: tuple[str, ...] | None = None
-        if label_pattern is not None:
-            names = self._label_by_pattern(label_pattern)
-        elif labels is not None:
-            names = self._label_by_file(Path(labels))
-        if self._labels is not None:
+        self._labels: array[int] | None = None
+        if label_pattern is not None or labels is not None:
+            found = (
+                self._labels_in_keys(label_pattern)
+                if label_pattern is not None
+                else self._labels_in_file(Path(labels or ""))
+            )
+            self._labels, names = found
             settled["label"] = ScalarField(classes=names)
         check_names(fields or {}, list(settled))
         for name, kind in (fields or {}).items():
@@ -104,7 +107,7 @@ class LmdbPairsSource(LmdbSource):
 
     # -- which values are images ----------------------------------------------------------
 
-    def _choose(self) -> None:
+    def _choose(self) -> array[int] | None:
         """Find the values that are samples, and the texts that belong to them."""
         keys = self.index.keys
         self._order: array[int] = array("q")
@@ -122,10 +125,9 @@ class LmdbPairsSource(LmdbSource):
         images = sum(1 for index in self._order if keys[index].startswith(_IMAGE))
         if not texts or not images:
             self._order = array("q", sorted([*self._order, *texts]))
-        else:
-            self._texts = self._paired(texts)
         if left:
             self.notes.append(f"keys left out, which are no images: {', '.join(left)}")
+        return self._paired(texts) if texts and images else None
 
     def _paired(self, texts: array[int]) -> array[int]:
         """Return the text of each image, or -1: both are in the order of their numbers."""
@@ -172,7 +174,7 @@ class LmdbPairsSource(LmdbSource):
 
     # -- labels -----------------------------------------------------------------------------
 
-    def _label_by_pattern(self, pattern: str) -> tuple[str, ...]:
+    def _labels_in_keys(self, pattern: str) -> Labels:
         try:
             compiled = re.compile(pattern)
         except re.error as error:
@@ -180,9 +182,9 @@ class LmdbPairsSource(LmdbSource):
         if compiled.groups < 1:
             raise OptionError(f"label_pattern={pattern!r} has no group (...) for the label")
         found = [compiled.search(self.index.keys[index]) for index in self._order]
-        return self._number([match[1] if match else None for match in found])
+        return _numbered([match[1] if match else None for match in found])
 
-    def _label_by_file(self, path: Path) -> tuple[str, ...] | None:
+    def _labels_in_file(self, path: Path) -> Labels:
         known: dict[str, str] = {}
         for number, line in enumerate(_lines(path), 1):
             separator = "\t" if "\t" in line else "," if "," in line else " "
@@ -200,17 +202,8 @@ class LmdbPairsSource(LmdbSource):
                 f"{self.index.keys[self._order[0]]!r}"
             )
         if all(label is None or _NUMBER.fullmatch(label) for label in labels):
-            self._labels = array("q", (_NONE if v is None else int(v) for v in labels))
-            return None
-        return self._number(labels)
-
-    def _number(self, labels: list[str | None]) -> tuple[str, ...]:
-        names = tuple(sorted({label for label in labels if label is not None}))
-        if not names:
-            raise OptionError("no key has a label")
-        numbers = {name: number for number, name in enumerate(names)}
-        self._labels = array("q", (_NONE if v is None else numbers[v] for v in labels))
-        return names
+            return array("q", (_NONE if v is None else int(v) for v in labels)), None
+        return _numbered(labels)
 
     # -- samples -----------------------------------------------------------------------------
 
@@ -236,6 +229,15 @@ class LmdbPairsSource(LmdbSource):
         if index >= len(self._order):
             return self._lost[index - len(self._order)]
         return self.index.keys[self._order[index]]
+
+
+def _numbered(labels: list[str | None]) -> Labels:
+    """Return names of classes as their numbers, and the names."""
+    names = tuple(sorted({label for label in labels if label is not None}))
+    if not names:
+        raise OptionError("no key has a label")
+    numbers = {name: number for number, name in enumerate(names)}
+    return array("q", (_NONE if v is None else numbers[v] for v in labels)), names
 
 
 class WithText(Deferred):

@@ -11,11 +11,10 @@ specification 3.0"; github.com/saalfeldlab/n5, "N5 specification".
 from __future__ import annotations
 
 import itertools
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -23,18 +22,18 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, hash_fields, reason_of
-from .reading.arrays import ArraySource, Column
-from .reading.choosing import Known, chosen_arrays, part_of
+from .reading.array_fields import ArrayFile, ArrayOptions, parts_of
+from .reading.array_source import ArraySource
+from .reading.arrays import Column
 from .reading.extras import require
 from .reading.labels import named_classes
 from .reading.locations import printable, stat_of
 from .reading.spans import MAX_RECORD
+from .reading.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
 
 __all__ = ["ZarrSource"]
 
-_METADATA_BYTES = 16 << 20
 _LOOKED_AT = 200
-_DEPTH = 16
 _MOST_EMPTY = 1000
 """Blocks that may be missing for each that is there."""
 
@@ -69,11 +68,11 @@ class ZarrSource(ArraySource):
         if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
             return False
         root = Path(location)
-        if _is_group(root) or _node(root) is not None:
+        if is_group(root) or node_of(root) is not None:
             return True
         with os.scandir(root) as entries:
             below = [entry.path for entry in itertools.islice(entries, _LOOKED_AT)]
-        return any(_node(Path(path)) is not None for path in below)
+        return any(node_of(Path(path)) is not None for path in below)
 
     def __init__(
         self,
@@ -94,30 +93,26 @@ class ZarrSource(ArraySource):
         self._root = Path(location)
         if not self._root.is_dir():
             raise SourceError(f"{location}: not a folder")
-        nodes = dict(_arrays_in(self._root))
+        nodes = dict(arrays_in(self._root))
         where = str(location)
         if "" in nodes:  # an array: what is beside it may be its labels
             self._root, only = self._root.absolute().parent, self._root.absolute().name
-            beside = dict(_arrays_in(self._root, depth=1))
+            beside = dict(arrays_in(self._root, depth=1))
             nodes = {k: v for k, v in beside.items() if k == only or len(v.shape) == 1}
-        known = {path: _known(node) for path, node in nodes.items()}
-        chosen, left = chosen_arrays(where, known, arrays)
-        columns = {p: _ZarrColumn(self._root / p, p, nodes[p], missing) for p in chosen.values()}
-        settled, part = part_of(
-            printable(self._root.name),
-            chosen,
-            columns.__getitem__,
-            fields or {},
-            channels=channels,
-            layout=layout,
-            scale=scale,
-        )
-        for column in columns.values():
-            self.notes += column.missing_note()
-        if left:
-            self.notes.append(f"arrays left out: {', '.join(map(printable, left[:12]))}")
-        self.paths = [self._root / path for path in chosen.values()]
-        self._settle(Schema(named_classes(settled, "label", classes)), [part])
+        known = {path: known_of(node) for path, node in nodes.items()}
+        columns: dict[str, _ZarrColumn] = {}
+
+        def column(path: str) -> Column:
+            columns[path] = _ZarrColumn(self._root / path, path, nodes[path], missing)
+            self.notes.extend(columns[path].missing_note())
+            return columns[path]
+
+        file = ArrayFile(where, printable(self._root.name), known, column)
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale)
+        settled, parts, left = parts_of([file], options)
+        self.notes += left
+        self.paths = [self._root / path for path in columns]
+        self._settle(Schema(named_classes(settled, "label", classes)), parts)
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         hashes = []
@@ -153,97 +148,6 @@ def _tensorstore() -> Any:
     return module
 
 
-class _Node(NamedTuple):
-    """An array's metadata, as far as it is needed to choose one.
-
-    Attributes
-    ----------
-    driver : {"zarr", "zarr3", "n5"}
-    shape, blocks : tuple of int
-        Samples first.
-    dtype : str
-    separator : str
-        Between the numbers in a block's name.
-    prefix : str
-        Before them.
-    """
-
-    driver: str
-    shape: tuple[int, ...]
-    blocks: tuple[int, ...]
-    dtype: str
-    separator: str
-    prefix: str
-
-
-def _is_group(folder: Path) -> bool:
-    return (folder / ".zgroup").is_file() or "zarr_format" in _json(folder / "zarr.json")
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    """Return what a small JSON file has; empty if there is none."""
-    try:
-        if path.stat().st_size > _METADATA_BYTES:
-            return {}
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _node(folder: Path) -> _Node | None:
-    """Return what array a folder is; None if it is none."""
-    try:
-        if found := _json(folder / ".zarray"):
-            shape, blocks, dtype = found["shape"], found["chunks"], found["dtype"]
-            driver, separator, prefix = "zarr", found.get("dimension_separator") or ".", ""
-        elif (found := _json(folder / "zarr.json")).get("node_type") == "array":
-            shape, dtype = found["shape"], found["data_type"]
-            blocks = found["chunk_grid"]["configuration"]["chunk_shape"]
-            coding = found["chunk_key_encoding"]
-            old = coding["name"] == "v2"
-            separator = coding.get("configuration", {}).get("separator", "." if old else "/")
-            driver, prefix = "zarr3", "" if old else f"c{separator}"
-        elif {"dimensions", "blockSize", "dataType"} <= (
-            found := _json(folder / "attributes.json")
-        ).keys():
-            shape, blocks = found["dimensions"][::-1], found["blockSize"][::-1]
-            driver, dtype, separator, prefix = "n5", found["dataType"], "/", ""
-        else:
-            return None
-        node = _Node(driver, tuple(shape), tuple(blocks), str(dtype), separator, prefix)
-    except (KeyError, TypeError, AttributeError):
-        return None
-    numbers = (*node.shape, *node.blocks)
-    whole = all(isinstance(n, int) and 0 <= n < 2**62 for n in numbers) and all(node.blocks)
-    return node if whole and len(node.shape) == len(node.blocks) else None
-
-
-def _arrays_in(root: Path, depth: int = _DEPTH) -> Iterator[tuple[str, _Node]]:
-    """Yield the arrays of a folder by their paths in it; links are not followed."""
-    folders = [("", root, 0)]
-    while folders:
-        path, folder, level = folders.pop()
-        node = _node(folder) if path or depth == _DEPTH else None
-        if node is not None:
-            yield path, node
-        elif level < depth:
-            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name, reverse=True):
-                if entry.is_dir(follow_symlinks=False):
-                    below = f"{path}/{entry.name}" if path else entry.name
-                    folders.append((below, Path(entry.path), level + 1))
-
-
-def _known(node: _Node) -> Known:
-    try:
-        dtype = np.dtype(node.dtype)
-    except TypeError:  # structures, text, types of extensions
-        dtype = np.dtype("O")
-    if dtype.kind not in "biuf":
-        return Known(node.shape, None, "unknown", f"its type {node.dtype} is no number")
-    return Known(node.shape, dtype)
-
-
 def _files(array: Path) -> Iterator[str]:
     """Yield the files of an array, by their paths in its folder."""
     for folder, _, names in os.walk(array):
@@ -254,7 +158,7 @@ def _files(array: Path) -> Iterator[str]:
 class _ZarrColumn(Column):
     """The rows of an array of tensorstore's."""
 
-    def __init__(self, folder: Path, path: str, node: _Node, missing: Missing) -> None:
+    def __init__(self, folder: Path, path: str, node: Node, missing: Missing) -> None:
         tensorstore = _tensorstore()
         self._folder, self._node, self._missing = folder, node, missing
         self.label, self.shape = printable(path), node.shape

@@ -62,9 +62,7 @@ def zarr3(folder: Path, pictures: Sequence[Picture]) -> Path:
 def n5(folder: Path, pictures: Sequence[Picture]) -> Path:
     pixels, labels = arrays(pictures)
     blocks = [5, *pixels.shape[1:]][::-1]
-    write_array(
-        folder / "images", "n5", pixels, blockSize=blocks, compression={"type": "gzip"}
-    )
+    write_array(folder / "images", "n5", pixels, blockSize=blocks, compression={"type": "gzip"})
     write_array(folder / "labels", "n5", labels, blockSize=[7], compression={"type": "raw"})
     return folder / "images"
 
