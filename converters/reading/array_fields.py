@@ -5,6 +5,7 @@ Several files are one dataset, in their order; what is chosen in the first is ta
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -176,7 +177,8 @@ def _flat(where: str, flat: Column, offsets: Column | None, label: Column | None
         )
     if len(offsets.shape) != 1 or offsets.shape[0] > max(1, flat.shape[0]) + 1:
         raise OptionError(f"{where}: {offsets.label!r} of shape {offsets.shape} are no offsets")
-    numbers: Array = _whole(where, offsets)
+    read = [np.asarray(rows).astype(np.int64) for rows in _blocks(where, offsets)]
+    numbers: Array = np.concatenate(read or [np.zeros(0, np.int64)])
     total, count = flat.shape[0], len(numbers)
     rises = bool(np.all(np.diff(numbers) >= 0))
     first, last = (int(numbers[0]), int(numbers[-1])) if count else (0, total)
@@ -197,15 +199,6 @@ def _flat(where: str, flat: Column, offsets: Column | None, label: Column | None
     return FlatColumn(flat, numbers, np.append(numbers[1:], total))
 
 
-def _whole(where: str, column: Column) -> Array:
-    steps = range(0, column.shape[0], _STEP)
-    try:
-        parts = [column.read(at, min(at + _STEP, column.shape[0])) for at in steps]
-        return np.concatenate([np.asarray(part).astype(np.int64) for part in parts])
-    except Exception as error:  # what libraries raise on damage
-        raise SourceError(f"{where}: {column.label!r}: {reason_of(error)}") from error
-
-
 def _all_names(where: str, column: Column) -> tuple[str, ...]:
     """Return the different names that a column of text has, sorted."""
     names: set[str] = set()
@@ -217,11 +210,12 @@ def _all_names(where: str, column: Column) -> tuple[str, ...]:
 
 
 def _texts(where: str, column: Column) -> Iterator[str]:
-    return (name for name in _values(where, column) if isinstance(name, str))
+    values = itertools.chain.from_iterable(_blocks(where, column))
+    return (name for name in values if isinstance(name, str))
 
 
-def _values(where: str, column: Column) -> Iterator[Any]:
-    """Yield all that a small column has.
+def _blocks(where: str, column: Column) -> Iterator[Any]:
+    """Yield all that a small column has, some thousand rows at a time.
 
     Raises
     ------
@@ -230,6 +224,6 @@ def _values(where: str, column: Column) -> Iterator[Any]:
     """
     for start in range(0, column.shape[0], _STEP):
         try:
-            yield from column.read(start, min(start + _STEP, column.shape[0]))
+            yield column.read(start, min(start + _STEP, column.shape[0]))
         except Exception as error:  # what libraries raise on damage
             raise SourceError(f"{where}: {column.label!r}: {reason_of(error)}") from error
