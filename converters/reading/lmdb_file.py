@@ -171,9 +171,11 @@ class LmdbFile:
             return f"an entry of page {number:,} is beyond its end"
         low, high, flags, key_bytes = _NODE.unpack_from(page, place)
         data = place + _NODE.size + key_bytes
+        key = page[place + _NODE.size : data]
+        if self._header == 24:
+            data += key_bytes & 1  # LMDB 1.0 has values at even places
         if data > len(page):
             return f"a key of page {number:,} is beyond its end"
-        key = page[place + _NODE.size : data]
         leaf = struct.unpack_from("<H", page, self._header - 6)[0] == _LEAF
         if not leaf:
             return Entry(key, 0, 0)

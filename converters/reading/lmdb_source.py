@@ -71,13 +71,14 @@ class LmdbIndex:
                 f"{path}: has the databases {', '.join(named) or 'without names only'}; choose "
                 "one of them: --option database=NAME"
             )
+        place = path.parent if path.name == "data.mdb" else path
         for entry in file.entries(named[database] if database is not None else None):
             if isinstance(entry, Entry):
                 self.keys.append(entry.key.decode("utf-8", "backslashreplace"))
                 self._offsets.append(entry.offset)
                 self._lengths.append(entry.length)
             else:
-                self.reject(f"{printable(path.name)}#{len(self)}", f"{path}: {entry}: damaged")
+                self.reject(f"{printable(place.name)}#{len(self)}", f"{path}: {entry}: damaged")
 
     def reject(self, key: str, reason: str) -> None:
         """Add what cannot be read."""

@@ -19,6 +19,8 @@ __all__ = ["by_place", "columns_in", "tensors_in"]
 
 _DEPTH = 4
 _LOOKED_AT = 16
+_WHOLE = "tensor"
+"""What a tensor is called that is all that a file has."""
 
 
 def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
@@ -33,8 +35,8 @@ def tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
 
 def by_place(known: Mapping[str, Known]) -> tuple[str, ...]:
     """Name what a tuple of tensors, or a single one, usually is."""
-    if list(known)[:1] == [""]:
-        return ("image=",)
+    if list(known) == [_WHOLE]:
+        return (f"image={_WHOLE}",)
     if set(known) == {"0", "1"} and len(known["0"].shape) != len(known["1"].shape):
         return ("image=0", "label=1") if _pictures(known["0"]) else ("image=1", "label=0")
     if list(known)[:1] == ["0"] and all(name.isdecimal() for name in known):
@@ -50,7 +52,7 @@ def _pictures(known: Known) -> bool:
 def columns_in(value: Any, path: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
     """Yield what can be a column, by its path in nested containers."""
     if isinstance(value, torch.Tensor):
-        yield path, _TensorColumn(path, value)
+        yield path or _WHOLE, _TensorColumn(path or _WHOLE, value)
         return
     if isinstance(value, Mapping):
         inner: list[tuple[str, Any]] = [(str(key), part) for key, part in value.items()]
@@ -84,7 +86,7 @@ def _listed(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     elif isinstance(first, (str, bytes, int, float)) or all(
         isinstance(v, torch.Tensor) and (_is_picture(v) or v.dim() == 0) for v in peek
     ):
-        yield path, _ListColumn(path, values, None)
+        yield path or _WHOLE, _ListColumn(path or _WHOLE, values, None)
 
 
 def _is_picture(tensor: torch.Tensor) -> bool:

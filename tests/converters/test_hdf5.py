@@ -107,9 +107,7 @@ def test_arrays_of_one_dataset_are_told_from_another_by_their_names(
     assert [int(sample.label) for sample in fastdata.open(tmp_path / "b.lmdb")] == list(range(8))
 
 
-def test_other_arrays_and_masks_become_fields(
-    pixels: np.ndarray[Any, Any], tmp_path: Path
-) -> None:
+def test_other_arrays_and_masks_become_fields(pixels: np.ndarray[Any, Any], tmp_path: Path) -> None:
     masks = (pixels[..., 0] > 100).astype(np.int32)
     path = write(tmp_path / "a.h5", g__images=pixels, g__masks=masks, g__angle=np.arange(8.0))
     pack(path, tmp_path / "a.lmdb", arrays="image=g/images,mask=g/masks,angle=g/angle")
@@ -231,9 +229,7 @@ def test_fastdatas_own_shards_are_refused(pixels: np.ndarray[Any, Any], tmp_path
         find_source(tmp_path / "b.h5")
 
 
-def test_a_filter_that_is_not_there_is_named(
-    pixels: np.ndarray[Any, Any], tmp_path: Path
-) -> None:
+def test_a_filter_that_is_not_there_is_named(pixels: np.ndarray[Any, Any], tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("images", data=pixels, chunks=(1, 40, 48, 3), compression="lzf")
     data = (tmp_path / "a.h5").read_bytes()
