@@ -23,10 +23,11 @@ from .reading.array_fields import ArrayFile, ArrayOptions, parts_of
 from .reading.array_source import ArraySource
 from .reading.arrays import Column, RowSpan
 from .reading.choosing import Known
+from .reading.hdf5_blocks import BlockRow, filters_of
 from .reading.hdf5_heap import HeapPlaces
 from .reading.labels import named_classes
 from .reading.locations import files_at, printable
-from .reading.spans import MAX_RECORD, FileSpan
+from .reading.spans import MAX_RECORD
 
 __all__ = ["Hdf5Source"]
 
@@ -243,7 +244,10 @@ class _Hdf5Column(Column):
                 f"{path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of its "
                 f"{whole:,} blocks were ever written: the file is damaged or not complete"
             )
-        self._file: Any = None
+        self._opened: Any = None
+        self._block: tuple[int, BlockRow | None] = (-1, None)
+        self._filters = filters_of(dataset) if known.kind == "numbers" else None
+        self.placed = self.placed or self._filters is not None
         self._heap: HeapPlaces | None = None
         if known.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
             with contextlib.suppress(LookupError):
@@ -251,10 +255,8 @@ class _Hdf5Column(Column):
                 self.placed = True
 
     def read(self, start: int, stop: int) -> Any:
-        if self._file is None:
-            self._file = h5py.File(self._path, "r", locking=False)
         try:
-            rows = self._file[self._name][start:stop]
+            rows = self._dataset()[start:stop]
         except Exception as error:
             raise ValueError(
                 f"{self._path}: rows {start:,} to {stop - 1:,} of {self.label!r} cannot be read: "
@@ -266,10 +268,41 @@ class _Hdf5Column(Column):
             return [row.decode("utf-8", "replace") for row in rows]
         return rows
 
-    def place(self, index: int) -> RowSpan | FileSpan:
+    def _dataset(self) -> Any:
+        if self._opened is None:
+            self._opened = h5py.File(self._path, "r", locking=False)[self._name]
+        return self._opened
+
+    def place(self, index: int) -> Any:
         if self._heap is not None:
             return self._heap.place(index)
+        if self._filters is not None:
+            return self._place_in_block(index, self._filters)
         assert self._offset is not None
         assert self.dtype is not None
         offset = self._offset + index * self.row_bytes
         return RowSpan(str(self._path), offset, self.dtype.str, self.shape[1:])
+
+    def _place_in_block(self, index: int, filters: tuple[int, ...]) -> Any:
+        first = index - index % self.block
+        if self._block[0] != first:
+            dataset = self._dataset()
+            info = dataset.id.get_chunk_info_by_coord((first, *(0 for _ in self.shape[1:])))
+            place = None
+            if info.byte_offset is not None:
+                kept = (f for n, f in enumerate(filters) if not info.filter_mask >> n & 1)
+                place = BlockRow(
+                    str(self._path),
+                    info.byte_offset,
+                    info.size,
+                    tuple(kept),
+                    dataset.dtype.str,
+                    dataset.chunks,
+                    0,
+                )
+            self._block = (first, place)
+        place = self._block[1]
+        # A block that was never written has no place.
+        return (
+            self.read(index, index + 1)[0] if place is None else place._replace(row=index - first)
+        )

@@ -19,7 +19,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from ..base import Deferred, IndexedSource, Reject, Sample, reason_of
-from .arrays import Column, PictureLayout, RowSpan, check_rows
+from .arrays import Column, PictureLayout, check_rows
 from .locations import hash_files, printable
 from .spans import FileSpan, close_files
 
@@ -43,9 +43,11 @@ class Row(Deferred):
 
 
 def _finished(value: Any, layout: PictureLayout | None) -> Any:
-    if isinstance(value, RowSpan):
+    if isinstance(value, (bytes, FileSpan)):
+        return value
+    if hasattr(value, "read"):  # a `RowSpan`, or another place of a row
         value = value.read()
-    if layout is None or isinstance(value, (bytes, FileSpan)):
+    if layout is None:
         return value
     return layout.picture(value)
 

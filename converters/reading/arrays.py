@@ -93,7 +93,7 @@ class Column(abc.ABC):
         """Return rows; an exception in the place of one is why that one cannot be read."""
 
     def place(self, index: int) -> Any:
-        """Return a `RowSpan` or `FileSpan`."""
+        """Return a `RowSpan`, a `FileSpan`, or what else has a ``read()`` for the worker."""
         raise NotImplementedError
 
     @property

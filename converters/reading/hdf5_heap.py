@@ -47,6 +47,8 @@ class HeapPlaces:
         if dataset.id.get_create_plist().get_nfilters():
             raise LookupError("the references are compressed")
         self._base: int = created.get_userblock()
+        if dataset.chunks and self._base:
+            raise LookupError("releases of HDF5 differ in where blocks are")
         if dataset.chunks:
             self._rows: int = dataset.chunks[0]
             blocks = range(0, dataset.shape[0], self._rows)

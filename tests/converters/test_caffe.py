@@ -50,6 +50,12 @@ def planes(array: np.ndarray[Any, Any], label: int | None = 0) -> bytes:
     return head + message(4, array.tobytes()) + (number(5, label) if label is not None else b"")
 
 
+def raw(channels: int, height: int, width: int, data: bytes) -> bytes:
+    """Return a Datum that says what it likes."""
+    head = number(1, channels) + number(2, height) + number(3, width)
+    return head + message(4, data) + number(5, 1)
+
+
 def test_channels_are_blue_first_unless_said(pictures: list[Picture], tmp_path: Path) -> None:
     path = database(tmp_path / "a", [datum(p, encoded=False) for p in pictures])
     wanted = np.stack([p.pixels for p in pictures])
@@ -95,14 +101,13 @@ def test_without_labels_there_is_no_field(pictures: list[Picture], tmp_path: Pat
         (b"\x08\x03\x22", "no Datum of Caffe's"),
         (number(5, 1), "neither data nor float_data"),
         (number(1, 3) + message(6, struct.pack("<f", 0.5)) + number(5, 1), "float_data"),
-        (number(1, 3) + number(2, 4) + number(3, 4) + message(4, bytes(47)) + number(5, 1), "has 47"),
-        (number(1, 2) + number(2, 4) + number(3, 4) + message(4, bytes(32)) + number(5, 1), "no pic"),
-        (number(1, 3) + number(2, 2**31 - 1) + number(3, 2**31 - 1) + message(4, b"x") + number(5, 1),
-         "has 1 bytes"),
-        (number(1, 3) + number(2, -4) + number(3, -4) + message(4, bytes(48)) + number(5, 1), "no pic"),
-        (message(4, b"\xff\xd8\xff nothing") + number(5, 1) + number(7, 1), "JPEG|decode|image"),
+        (raw(3, 4, 4, bytes(47)), "has 47 bytes"),
+        (raw(2, 4, 4, bytes(32)), "no picture"),
+        (raw(3, 2**31 - 1, 2**31 - 1, b"x"), "has 1 bytes"),
+        (raw(3, -4, -4, bytes(48)), "no picture"),
+        (message(4, b"nothing") + number(5, 1) + number(7, 1), "image"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_datum_costs_itself(
     pictures: list[Picture], tmp_path: Path, value: bytes, told: str
 ) -> None:
@@ -110,9 +115,7 @@ def test_a_bad_datum_costs_itself(
     values[4] = value
     report = pack(database(tmp_path / "a", values), tmp_path / "a.lmdb")
     assert [reject.key for reject in report.rejects] == ["00000004"]
-    assert told.split("|")[0] in report.rejects[0].reason or any(
-        word in report.rejects[0].reason for word in told.split("|")
-    )
+    assert told in report.rejects[0].reason
 
 
 def test_values_that_are_no_datums_are_refused(pictures: list[Picture], tmp_path: Path) -> None:

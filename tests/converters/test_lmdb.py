@@ -186,7 +186,7 @@ def test_databases_with_names_are_chosen(pictures: list[Picture], tmp_path: Path
 
 def test_other_values_are_refused_and_not_run(tmp_path: Path) -> None:
     content = [(f"{k}".encode(), pickle.dumps((b"x", k))) for k in range(5)]
-    with pytest.raises(SourceError, match="no image files.*Pickled samples are not read"):
+    with pytest.raises(SourceError, match=r"no image files.*Pickled samples are not read"):
         find_source(write_lmdb(tmp_path / "a", content))
     with lmdb.open(str(tmp_path / "b"), map_size=1 << 20, max_dbs=1, lib_version=0) as environment:
         database = environment.open_db(b"all", dupsort=True)
@@ -239,10 +239,8 @@ def test_pages_that_lead_to_each_other_end(tmp_path: Path) -> None:
     path = write_lmdb(tmp_path / "a", ((p.name.encode(), p.data) for p in pictures))
     file = path / "data.mdb"
     data = bytearray(file.read_bytes())
-    root = max(
-        (struct.unpack_from("<Q", data, at + 16 + 128)[0], struct.unpack_from("<Q", data, at + 128)[0])
-        for at in (0, 4096)
-    )[1]  # fmt: skip
+    metas = [struct.unpack_from("<QQQ", data, at + 128) for at in (0, 4096)]
+    root = max((transaction, root) for root, _, transaction in metas)[1]
     first = struct.unpack_from("<H", data, root * 4096 + 16)[0]
     struct.pack_into("<HHH", data, root * 4096 + first, root & 0xFFFF, root >> 16, 0)
     file.write_bytes(data)
