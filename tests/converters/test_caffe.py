@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from case_tfrecord import message
 from cases import Picture, make_pictures
 
 import fastdata
+from fastdata.converters.caffe import _datum
 from fastdata.converters.finding import find_source
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import MissingExtraError, OptionError, SourceError
 
 COUNT = 6
 
@@ -123,3 +125,13 @@ def test_values_that_are_no_datums_are_refused(pictures: list[Picture], tmp_path
     assert find_source(path).name == "lmdb"
     with pytest.raises(SourceError, match="none of its first values is a Datum"):
         find_source(path, format="caffe")
+
+
+def test_without_protobuf_it_says_what_to_install(
+    pictures: list[Picture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = database(tmp_path / "a", [datum(p, encoded=False) for p in pictures])
+    _datum.cache_clear()
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[caffe\]'"):
+        find_source(path)

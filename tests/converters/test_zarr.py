@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from cases import Picture, make_pictures
 import fastdata
 from fastdata.converters import zarr
 from fastdata.converters.finding import find_source
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import MissingExtraError, OptionError, SourceError
 
 COUNT = 8
 
@@ -212,3 +213,12 @@ def test_a_forked_process_is_told_why_it_cannot(
     assert "tensorstore was used before this process was forked" in queue.get()
     process.close()
     queue.close()
+
+
+def test_without_tensorstore_it_says_what_to_install(
+    pixels: np.ndarray[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "in", pixels)
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[tensorstore\]'"):
+        find_source(folder)
