@@ -10,9 +10,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from .extras import require
+from .messages import message_class
 
-__all__ = ["message_class", "parse_example", "values_of"]
+__all__ = ["parse_example", "values_of"]
 
 _EXAMPLE = {
     "BytesList": [("value", 1, "bytes*")],
@@ -28,50 +28,6 @@ _EXAMPLE = {
     "Example": [("features", 1, "Features")],
 }
 """A map is, on the wire, a list of entries; a key that stands twice counts as last."""
-
-
-def message_class(
-    package: str, messages: dict[str, list[tuple[str, int, str]]], name: str, extra: str
-) -> Any:
-    """Return the class of a protobuf message that is described by a table.
-
-    Parameters
-    ----------
-    package : str
-        Keeps messages of one name apart.
-    messages : dict
-        Of each message the fields: name, number, and type, with ``*`` where it is repeated and
-        ``|NAME`` where it belongs to a oneof.
-    name : str
-        Of the message that is wanted.
-    extra : str
-        Of fastdata's extras, the one that brings protobuf.
-    """
-    require("google.protobuf", extra, "reading protobuf messages")
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{package}.proto", package=package, syntax="proto2"
-    )
-    kinds = descriptor_pb2.FieldDescriptorProto.Type
-    for message, fields in messages.items():
-        described = file.message_type.add(name=message)
-        for field, number, spelled in fields:
-            kind, _, oneof = spelled.partition("|")
-            repeated = kind.endswith("*")
-            kind = kind.rstrip("*")
-            added = described.field.add(name=field, number=number, label=3 if repeated else 1)
-            if kind in messages:
-                added.type, added.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
-            else:
-                added.type = getattr(kinds, f"TYPE_{kind.upper()}")
-            if oneof:
-                if not described.oneof_decl:
-                    described.oneof_decl.add(name=oneof)
-                added.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file) if hasattr(pool, "Add") else pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
 
 
 @functools.cache

@@ -82,6 +82,8 @@ class Case:
         Given the folder, returns the files to damage; default: all files in it.
     keeps_order : bool
         Whether samples come in the order in which they were written; else they are matched.
+    forks : bool
+        Whether its library still works in a process forked from one that has used it.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Case:
     shuffles: bool = True
     damage: Callable[[Path], list[Path]] | None = None
     keeps_order: bool = True
+    forks: bool = True
 
     def damaged_files(self, folder: Path) -> list[Path]:
         """Return the files that tests of damage change."""

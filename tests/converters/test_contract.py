@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import resource
 import shutil
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +132,25 @@ def test_shuffled_it_has_the_same_samples(written: tuple[Case, Path, Any], tmp_p
     assert sorted(after) == sorted(before)
 
 
-def _killed_at(step: int, case: Case, location: Any, path: Path) -> None:
+def run_apart(action: Callable[..., None], case: Case, *args: Any) -> int:
+    """Run `action(case, ...)` in another process; return its exit code."""
+    if case.forks:
+        return run_child(action, case, *args)
+    context = multiprocessing.get_context("forkserver")  # which has used nothing
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=action, args=(case, *args))
+    process.start()
+    process.join()
+    code = process.exitcode
+    process.close()
+    assert isinstance(code, int)
+    return code
+
+
+def _killed_at(case: Case, step: int, location: Any, path: Path) -> None:
     """Pack, and die without a word after so many chunks have been taken."""
     quick_commits()
+    packer.CHUNK_SAMPLES = 4
     take = packer.Packer._take
 
     def take_or_die(self: Any, result: Any) -> None:
@@ -151,7 +168,7 @@ def test_killed_it_goes_on_with_the_same_result(
 ) -> None:
     case, _, location = written
     whole = pack(case, location, tmp_path / "whole.lmdb").digest
-    assert run_child(_killed_at, step, case, location, tmp_path / "a.lmdb") == 9
+    assert run_apart(_killed_at, case, step, location, tmp_path / "a.lmdb") == 9
     report = pack(case, location, tmp_path / "a.lmdb")
     assert report.resumed_at >= step - 4
     assert digest_of(tmp_path / "a.lmdb") == whole
@@ -164,7 +181,7 @@ def test_a_source_that_changed_is_not_gone_on_with(
     folder = tmp_path / "in"
     folder.mkdir()
     location = case.write(folder, pictures)
-    assert run_child(_killed_at, 4, case, location, tmp_path / "a.lmdb") == 9
+    assert run_apart(_killed_at, case, 4, location, tmp_path / "a.lmdb") == 9
     shutil.rmtree(folder)
     folder.mkdir()
     case.write(folder, [*pictures[::-1], *pictures[:2]])
@@ -229,7 +246,7 @@ def test_damage_raises_nothing_but_fastdata_errors(
     location = case.write(folder, pictures)
     originals = {file: file.read_bytes() for file in case.damaged_files(folder)}
     (tmp_path / "out").mkdir()
-    assert run_child(_attacked, case, location, originals, tmp_path / "out") == 0
+    assert run_apart(_attacked, case, location, originals, tmp_path / "out") == 0
 
 
 def test_memory_does_not_grow_with_the_source(

@@ -1,0 +1,308 @@
+"""HDF5 files of others, by h5py: arrays of pictures, or of bytes of image files.
+
+Nothing outside the file is read: external links and soft links that lead through them are not
+followed; arrays that are external or virtual are refused, for they name other files.
+Source: the HDF5 File Format Specification 3.0; read by the HDF5 library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from fastdata.errors import FastdataError, SourceError
+from fastdata.schema import Schema
+
+from .base import FieldSpec, reason_of
+from .reading.array_fields import ArrayFile, ArrayOptions, parts_of
+from .reading.array_source import ArraySource
+from .reading.arrays import Column, RowSpan
+from .reading.choosing import Known
+from .reading.hdf5_blocks import BlockRow, filters_of
+from .reading.hdf5_heap import HeapPlaces
+from .reading.labels import named_classes
+from .reading.locations import files_at, printable
+from .reading.spans import MAX_RECORD
+
+__all__ = ["Hdf5Source"]
+
+_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_USER_BLOCKS = (0, 512, 1024, 2048)
+_MOST_ARRAYS = 10_000
+_MOST_EMPTY = 1000
+"""Blocks that may be missing for each that is there."""
+
+
+class Hdf5Source(ArraySource):
+    """Arrays of HDF5 files; several files are one dataset, in their order.
+
+    Parameters
+    ----------
+    arrays : tuple of str
+        What is taken: ``field=path`` of a dataset in the file; ``offsets=path`` tells where
+        image files that lie end to end begin, ``classes=path`` the names of classes.
+        Default: what is called as images, labels and masks usually are.
+    layout : str, optional
+        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
+    scale : float, optional
+        What pixels that are not uint8 are multiplied by to be 0 to 255.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    """
+
+    name = "hdf5"
+    summary = "HDF5 files with arrays of pictures or of image files"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        files = files_at(location, _SUFFIXES)
+        return bool(files) and _is_hdf5(files[0])
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        arrays: tuple[str, ...] = (),
+        layout: str | None = None,
+        scale: float | None = None,
+        classes: str | None = None,
+    ) -> None:
+        self.notes = []
+        self.paths = files_at(location, _SUFFIXES)
+        if not self.paths:
+            raise SourceError(f"{location}: no HDF5 files there")
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale)
+        settled, parts, left = parts_of(map(self._look_at, self.paths), options)
+        self.notes += left
+        self._settle(Schema(named_classes(settled, "label", classes)), parts)
+
+    def _look_at(self, path: Path) -> ArrayFile:
+        with _opened(path) as file:
+            _refuse_ours(path, file)
+            known = dict(_arrays_in(file))
+
+        def column(name: str) -> Column:
+            with _opened(path) as file:
+                found = _Hdf5Column(path, file[name], known[name])
+            if found.missing:
+                self.notes.append(
+                    f"{path}: {found.missing:,} blocks of {found.label!r} were never written; "
+                    f"HDF5 gives {found.fill} for them"
+                )
+            return found
+
+        return ArrayFile(str(path), printable(path.name), known, column)
+
+
+def _is_hdf5(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return any(file.seek(at) == at and file.read(8) == _MAGIC for at in _USER_BLOCKS)
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file; what h5py raises, and it raises nearly anything, is a `SourceError`."""
+    try:
+        # Without locks: the file may be on a read-only file system, or open elsewhere.
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except FastdataError:
+        raise
+    except Exception as error:
+        raise SourceError(f"{path}: cannot be read as HDF5: {reason_of(error)}") from error
+
+
+def _refuse_ours(path: Path, file: Any) -> None:
+    if file.attrs.get("format") == "fastdata" and "columns" in file:
+        raise SourceError(
+            f"{path}: this is a dataset of fastdata's already. Use it with fastdata.open or "
+            "fastdata.loader; to pack it in another way, first `fastdata export` it and pack that."
+        )
+
+
+def _arrays_in(file: Any) -> Iterator[tuple[str, Known]]:
+    """Yield the arrays that the file itself has: those that hard links lead to."""
+    groups = [("", file)]
+    seen = set()
+    count = 0
+    while groups:
+        prefix, group = groups.pop()
+        for name in group:
+            path = f"{prefix}{name}"
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                yield (
+                    path,
+                    Known(
+                        (),
+                        None,
+                        "link",
+                        "a link, which is not followed; name the array that it leads to",
+                    ),
+                )
+                continue
+            found = group[name]
+            place = h5py.h5o.get_info(found.id).addr
+            if isinstance(found, h5py.Group):
+                if place not in seen:  # a link back to a group above would never end
+                    groups.append((f"{path}/", found))
+                    seen.add(place)
+            elif isinstance(found, h5py.Dataset):
+                yield path, _known(found)
+            count += 1
+            if count > _MOST_ARRAYS:
+                raise SourceError(
+                    f"more than {_MOST_ARRAYS:,} arrays: a dataset an image is not read. Put the "
+                    "images in one array, or export them to class folders."
+                )
+
+
+def _known(dataset: Any) -> Known:
+    """Describe an array, without reading it."""
+    try:
+        shape, dtype = dataset.shape, dataset.dtype
+    except Exception as error:  # a type that NumPy has not
+        return Known((), None, "unknown", f"cannot be read: {reason_of(error)}")
+    if shape is None:
+        return Known((), None, "empty", "an array without a shape")
+    kind, refused = "numbers", _refusal(dataset)
+    text = h5py.check_string_dtype(dtype)
+    if h5py.check_vlen_dtype(dtype) == np.uint8 or (dtype.kind == "V" and not dtype.names):
+        kind = "bytes"
+    elif text is not None and dtype.kind == "O":
+        kind = "text"
+    elif dtype.kind == "S":
+        kind = "bytes" if dtype.itemsize > 255 else "text"
+    elif dtype.kind not in "biufc":
+        refused = refused or f"its type {dtype} is no number, bytes or text"
+    return Known(shape, dtype if kind == "numbers" else None, kind, refused)
+
+
+def _refusal(dataset: Any) -> str:
+    """Say why an array is not read, if so."""
+    if dataset.external:
+        return (
+            f"its data is in other files ({dataset.external[0][0]!r}), which are not opened on the "
+            "word of this one. Copy it into this file: h5repack -f NONE IN OUT"
+        )
+    if dataset.is_virtual:
+        return (
+            "it is virtual, made of arrays that may be in other files, which are not opened on the "
+            "word of this one. Copy it: with h5py, new[name] = old[name][...]"
+        )
+    creation = dataset.id.get_create_plist()
+    for number in range(creation.get_nfilters()):
+        code, _, _, name = creation.get_filter(number)
+        if not h5py.h5z.filter_avail(code):
+            return (
+                f"it is compressed by filter {code} ({name.decode(errors='replace')}), which this "
+                "HDF5 library has not. Repack it: h5repack -f GZIP=4 IN OUT"
+            )
+    if dataset.chunks and int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize > (
+        MAX_RECORD
+    ):
+        return f"blocks of shape {dataset.chunks} are not believed: the file is damaged"
+    return ""
+
+
+class _Hdf5Column(Column):
+    """The rows of one HDF5 dataset."""
+
+    def __init__(self, path: Path, dataset: Any, known: Known) -> None:
+        self._path, self._kind = path, known.kind
+        self._name = dataset.name
+        self.label = printable(self._name.strip("/"))
+        self.shape, self.dtype = known.shape, known.dtype
+        self.missing, self.fill = 0, dataset.fillvalue if known.kind == "numbers" else 0
+        if not self.shape:
+            raise SourceError(f"{path}: {self.label!r} is one value, not one a sample")
+        if dataset.chunks:
+            self.block = dataset.chunks[0]
+            grid = [-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
+            whole, stored = int(np.prod(grid, dtype=object)), dataset.id.get_num_chunks()
+            self.missing = whole - stored
+        else:
+            offset = dataset.id.get_offset()  # None where it is in the object's header
+            whole = 1
+            creation = dataset.id.get_create_plist()
+            contiguous = creation.get_layout() == h5py.h5d.CONTIGUOUS
+            stored = int(not contiguous or offset is not None)
+            self.placed = contiguous and offset is not None and known.kind == "numbers"
+            self._offset = offset
+        if dataset.size and whole > _MOST_EMPTY * stored:
+            raise SourceError(
+                f"{path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of its "
+                f"{whole:,} blocks were ever written: the file is damaged or not complete"
+            )
+        self._opened: Any = None
+        self._block: tuple[int, BlockRow | None] = (-1, None)
+        self._filters = filters_of(dataset) if known.kind == "numbers" else None
+        self.placed = self.placed or self._filters is not None
+        self._heap: HeapPlaces | None = None
+        if known.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
+            with contextlib.suppress(LookupError):
+                self._heap = HeapPlaces(path, dataset)
+                self.placed = True
+
+    def read(self, start: int, stop: int) -> Any:
+        try:
+            rows = self._dataset()[start:stop]
+        except Exception as error:
+            raise ValueError(
+                f"{self._path}: rows {start:,} to {stop - 1:,} of {self.label!r} cannot be read: "
+                f"{reason_of(error)}"
+            ) from error
+        if self._kind == "bytes":
+            return [bytes(row) for row in rows]
+        if self._kind == "text":
+            return [row.decode("utf-8", "replace") for row in rows]
+        return rows
+
+    def _dataset(self) -> Any:
+        if self._opened is None:
+            self._opened = h5py.File(self._path, "r", locking=False)[self._name]
+        return self._opened
+
+    def place(self, index: int) -> Any:
+        if self._heap is not None:
+            return self._heap.place(index)
+        if self._filters is not None:
+            return self._place_in_block(index, self._filters)
+        assert self._offset is not None
+        assert self.dtype is not None
+        offset = self._offset + index * self.row_bytes
+        return RowSpan(str(self._path), offset, self.dtype.str, self.shape[1:])
+
+    def _place_in_block(self, index: int, filters: tuple[int, ...]) -> Any:
+        first = index - index % self.block
+        if self._block[0] != first:
+            dataset = self._dataset()
+            info = dataset.id.get_chunk_info_by_coord((first, *(0 for _ in self.shape[1:])))
+            place = None
+            if info.byte_offset is not None:
+                kept = (f for n, f in enumerate(filters) if not info.filter_mask >> n & 1)
+                place = BlockRow(
+                    str(self._path),
+                    info.byte_offset,
+                    info.size,
+                    tuple(kept),
+                    dataset.dtype.str,
+                    dataset.chunks,
+                    0,
+                )
+            self._block = (first, place)
+        place = self._block[1]
+        # A block that was never written has no place.
+        return (
+            self.read(index, index + 1)[0] if place is None else place._replace(row=index - first)
+        )

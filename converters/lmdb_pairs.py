@@ -1,0 +1,281 @@
+"""LMDB files of key -> image file, as BasicSR and LSUN have them; and, as readers of text do.
+
+* Every value is an image file; labels are a part of the key, or in a file beside it.
+* BasicSR has ``meta_info.txt`` beside ``data.mdb``, a line a key: what it names and the
+  database has not is a reject.
+* Keys ``image-000000001`` and ``label-000000001`` (of CRNN, deep-text-recognition-benchmark,
+  PARSeq): the text becomes the field ``text``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.formats.manifest import MANIFEST
+from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
+
+from .base import Deferred, FieldSpec, Reject, Sample
+from .reading.fields import check_names, is_image_bytes, named_field
+from .reading.labels import named_classes
+from .reading.lmdb_file import lmdb_at
+from .reading.lmdb_source import LmdbSource, is_ours, missing_keys
+from .reading.spans import FileSpan, close_files
+
+__all__ = ["LmdbPairsSource"]
+
+_COUNTS = ("num-samples", "__len__", "__keys__", "length", "nSamples")
+_IMAGE, _TEXT = "image-", "label-"
+_META_INFO = "meta_info.txt"
+_PEEK = 16
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
+
+
+class LmdbPairsSource(LmdbSource):
+    """Image files by their keys; fields ``image``, and ``label`` or ``text`` where there are.
+
+    Parameters
+    ----------
+    label_pattern : str, optional
+        A regular expression; what its first group matches in a key is the name of the class:
+        ``([^/_]+)``.
+    labels : str, optional
+        A text file with a line ``key label`` a sample; the two are separated by a tab, a
+        comma or the last space.  Labels are numbers, else names of classes.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    database : str, optional
+        Where the file has databases with names, which.
+    """
+
+    name = "lmdb"
+    summary = "LMDB of key -> image file (BasicSR, LSUN, text recognition)"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        # Those of Caffe are asked for before.
+        return lmdb_at(location) is not None or _our_shards(location)
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        label_pattern: str | None = None,
+        labels: str | None = None,
+        classes: str | None = None,
+        database: str | None = None,
+    ) -> None:
+        if label_pattern is not None and labels is not None:
+            raise OptionError("labels come from label_pattern or from a file, not from both")
+        if _our_shards(location):
+            raise SourceError(
+                f"{location}: this is a dataset of fastdata's already. Use it with fastdata.open "
+                "or fastdata.loader; to pack it in another way, first `fastdata export` it."
+            )
+        self._open(location, database, labels)
+        self._texts = self._choose()
+        self._check_values()
+        settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        if self._texts is not None:
+            settled["text"] = StringField()
+        self._labels: array[int] | None = None
+        if label_pattern is not None or labels is not None:
+            found = (
+                self._labels_in_keys(label_pattern)
+                if label_pattern is not None
+                else self._labels_in_file(Path(labels or ""))
+            )
+            self._labels, names = found
+            settled["label"] = ScalarField(classes=names)
+        check_names(fields or {}, list(settled))
+        for name, kind in (fields or {}).items():
+            settled[name] = named_field(kind, channels)
+        self._info = self.index.path.parent / _META_INFO
+        self._missing_from(self._info)
+        self.num_samples = len(self._order) + len(self._lost)
+        self.schema = Schema(named_classes(settled, "label", classes))
+
+    # -- which values are images ----------------------------------------------------------
+
+    def _choose(self) -> array[int] | None:
+        """Find the values that are samples, and the texts that belong to them."""
+        keys = self.index.keys
+        self._order: array[int] = array("q")
+        self._lost: list[str] = []
+        texts: array[int] = array("q")
+        left = []
+        for index in range(len(keys)):
+            key = keys[index]
+            if key in _COUNTS:
+                left.append(key)
+            elif key.startswith(_TEXT) and index not in self.index.rejects:
+                texts.append(index)
+            else:
+                self._order.append(index)
+        images = sum(1 for index in self._order if keys[index].startswith(_IMAGE))
+        if not texts or not images:
+            self._order = array("q", sorted([*self._order, *texts]))
+        if left:
+            self.notes.append(f"keys left out, which are no images: {', '.join(left)}")
+        return self._paired(texts) if texts and images else None
+
+    def _paired(self, texts: array[int]) -> array[int]:
+        """Return the text of each image, or -1: both are in the order of their numbers."""
+        keys = self.index.keys
+        paired: array[int] = array("q")
+        at = 0
+        unused = 0
+        for index in self._order:
+            number = keys[index].removeprefix(_IMAGE)
+            while at < len(texts) and keys[texts[at]].removeprefix(_TEXT) < number:
+                at, unused = at + 1, unused + 1
+            found = at < len(texts) and keys[texts[at]].removeprefix(_TEXT) == number
+            paired.append(texts[at] if found else -1)
+            at += found
+        if unused := unused + len(texts) - at:
+            self.notes.append(f"{unused:,} texts without an image left out")
+        return paired
+
+    def _check_values(self) -> None:
+        """Refuse a database in which none of the first values is an image file."""
+        starts = []
+        for index in self._order[:_PEEK]:
+            path, offset, length = self.index.span(index)
+            if index not in self.index.rejects and length:
+                starts.append(FileSpan(path, offset, min(length, 16)).read())
+        close_files()
+        if starts and not any(map(is_image_bytes, starts)):
+            raise SourceError(
+                f"{self.index.path}: its values are no image files; they begin with {starts[0]!r}. "
+                "Pickled samples are not read, since reading them may run anything: load them in "
+                "Python and pack that, or write image files"
+            )
+
+    def _missing_from(self, path: Path) -> None:
+        """Note what BasicSR's list of keys has and the database has not."""
+        if not path.is_file():
+            return
+        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for line in _lines(path)]
+        lost = missing_keys(self.index.keys, named)
+        if named and len(lost) == len(named):
+            self.notes.append(f"{path}: is about other keys, and was not used")
+        else:
+            self._lost = lost
+
+    # -- labels -----------------------------------------------------------------------------
+
+    def _labels_in_keys(self, pattern: str) -> Labels:
+        try:
+            compiled = re.compile(pattern)
+        except re.error as error:
+            raise OptionError(f"label_pattern={pattern!r}: {error}") from error
+        if compiled.groups < 1:
+            raise OptionError(f"label_pattern={pattern!r} has no group (...) for the label")
+        found = [compiled.search(self.index.keys[index]) for index in self._order]
+        return _numbered([match[1] if match else None for match in found])
+
+    def _labels_in_file(self, path: Path) -> Labels:
+        known: dict[str, str] = {}
+        for number, line in enumerate(_lines(path), 1):
+            separator = "\t" if "\t" in line else "," if "," in line else " "
+            key, found, label = line.rstrip().rpartition(separator)
+            if not found or key in known:
+                raise OptionError(
+                    f"labels={path}, line {number}: {line[:60]!r} "
+                    + ("has a key that stands before" if found else "is not `key label`")
+                )
+            known[key] = label.strip()
+        labels = [known.get(self.index.keys[index]) for index in self._order]
+        if known and not any(label is not None for label in labels):
+            raise OptionError(
+                f"labels={path}: none of its keys is in the database, where the first is "
+                f"{self.index.keys[self._order[0]]!r}"
+            )
+        if all(label is None or _NUMBER.fullmatch(label) for label in labels):
+            return array("q", (_NONE if v is None else int(v) for v in labels)), None
+        return _numbered(labels)
+
+    # -- samples -----------------------------------------------------------------------------
+
+    def __getitem__(self, index: int) -> Sample | Reject:
+        if index >= len(self._order):
+            raise ValueError(f"{self._info} names this key, which the database has not")
+        entry = self._order[index]
+        if entry in self.index.rejects:
+            return self.index.rejects[entry]
+        values: list[Any] = [self.index.span(entry)]
+        if self._texts is not None:
+            if self._texts[index] < 0:
+                raise ValueError("the database has no text for this image")
+            values.append(self.index.span(self._texts[index]))
+        if self._labels is not None:
+            if self._labels[index] == _NONE:
+                raise ValueError("no label: the pattern does not match, or the file has it not")
+            values.append(self._labels[index])
+        given = tuple(values)
+        return Sample(self.key_at(index), given if self._texts is None else WithText(given))
+
+    def key_at(self, index: int) -> str:
+        if index >= len(self._order):
+            return self._lost[index - len(self._order)]
+        return self.index.keys[self._order[index]]
+
+
+def _numbered(labels: list[str | None]) -> Labels:
+    """Return names of classes as their numbers, and the names."""
+    names = tuple(sorted({label for label in labels if label is not None}))
+    if not names:
+        raise OptionError("no key has a label")
+    numbers = {name: number for number, name in enumerate(names)}
+    return array("q", (_NONE if v is None else numbers[v] for v in labels)), names
+
+
+class WithText(Deferred):
+    """An image and its text, which the worker reads."""
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self.values = values
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the text; one that is not UTF-8 makes the sample a reject."""
+        image, text, *label = self.values
+        return (image, text.read().decode(), *label)
+
+
+_NONE = -(2**63)
+"""In the place of a label that there is not."""
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text that are not empty.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="backslashreplace") as file:
+            for line in file:
+                if line.strip():
+                    yield line.rstrip("\n")
+    except OSError as error:
+        raise OptionError(f"{path}: {error.strerror}") from error
+
+
+def _our_shards(location: Any) -> bool:
+    """Tell whether this is a dataset of fastdata's in several shards."""
+    if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
+        return False
+    shards = sorted(Path(location).glob("*.lmdb"))[:1]
+    return (Path(location) / MANIFEST).is_file() and bool(shards) and is_ours(shards[0])

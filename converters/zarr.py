@@ -1,0 +1,247 @@
+"""zarr (v2, v3) and N5 folders, through tensorstore.
+
+An array is a folder with ``.zarray`` (zarr v2), ``zarr.json`` (v3) or ``attributes.json`` (N5),
+and one file a block.  Samples are along the first dimension; N5 writes dimensions in
+reversed order, so there along what its file lists last.
+
+Sources: zarr-specs.readthedocs.io, "Zarr storage specification version 2" and "Zarr core
+specification 3.0"; github.com/saalfeldlab/n5, "N5 specification".
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import Schema
+
+from .base import FieldSpec, hash_fields, reason_of
+from .reading.array_fields import ArrayFile, ArrayOptions, parts_of
+from .reading.array_source import ArraySource
+from .reading.arrays import Column
+from .reading.extras import require
+from .reading.labels import named_classes
+from .reading.locations import printable, stat_of
+from .reading.spans import MAX_RECORD
+from .reading.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
+
+__all__ = ["ZarrSource"]
+
+_LOOKED_AT = 200
+_MOST_EMPTY = 1000
+"""Blocks that may be missing for each that is there."""
+
+Missing = Literal["fill", "reject"]
+
+
+class ZarrSource(ArraySource):
+    """Arrays of a zarr or N5 folder, or one such array and what is beside it.
+
+    Parameters
+    ----------
+    arrays : tuple of str
+        What is taken: ``field=path`` of an array in the folder; ``offsets=path`` tells where
+        image files that lie end to end begin.  Default: what is called as images, labels and
+        masks usually are.
+    layout : str, optional
+        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
+    scale : float, optional
+        What pixels that are not uint8 are multiplied by to be 0 to 255.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    missing : {"fill", "reject"}
+        What becomes of samples in blocks that were never written: they have the array's fill
+        value, as the formats say, or are rejects.
+    """
+
+    name = "zarr"
+    summary = "zarr v2, zarr v3 and N5 folders (tensorstore)"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
+            return False
+        root = Path(location)
+        if is_group(root) or node_of(root) is not None:
+            return True
+        with os.scandir(root) as entries:
+            below = [entry.path for entry in itertools.islice(entries, _LOOKED_AT)]
+        return any(node_of(Path(path)) is not None for path in below)
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        arrays: tuple[str, ...] = (),
+        layout: str | None = None,
+        scale: float | None = None,
+        classes: str | None = None,
+        missing: Missing = "fill",
+    ) -> None:
+        _tensorstore()
+        if missing not in get_args(Missing):
+            raise OptionError(f"missing={missing!r} is neither fill nor reject")
+        self.notes = []
+        self._root = Path(location)
+        if not self._root.is_dir():
+            raise SourceError(f"{location}: not a folder")
+        nodes = dict(arrays_in(self._root))
+        where = str(location)
+        if "" in nodes:  # an array: what is beside it may be its labels
+            self._root, only = self._root.absolute().parent, self._root.absolute().name
+            beside = dict(arrays_in(self._root, depth=1))
+            nodes = {k: v for k, v in beside.items() if k == only or len(v.shape) == 1}
+        known = {path: known_of(node) for path, node in nodes.items()}
+        columns: dict[str, _ZarrColumn] = {}
+
+        def column(path: str) -> Column:
+            columns[path] = _ZarrColumn(self._root / path, path, nodes[path], missing)
+            self.notes.extend(columns[path].missing_note())
+            return columns[path]
+
+        file = ArrayFile(where, printable(self._root.name), known, column)
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale)
+        settled, parts, left = parts_of([file], options)
+        self.notes += left
+        self.paths = [self._root / path for path in columns]
+        self._settle(Schema(named_classes(settled, "label", classes)), parts)
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        hashes = []
+        for path in self.paths:
+            total = 0
+            for name in _files(path):
+                total ^= hash_fields(name, *stat_of(path / name))  # in whatever order
+            hashes.append(total)
+        return np.array(hashes, np.uint64)
+
+
+_used_by = 0
+"""The process that uses tensorstore, which ends a process forked from such a one."""
+
+
+def _tensorstore() -> Any:
+    """Return tensorstore, where it can be used.
+
+    Raises
+    ------
+    SourceError
+        In a process that was forked from one that has used it: its threads are not there.
+    """
+    global _used_by
+    module = require("tensorstore", "tensorstore", "reading zarr and N5")
+    if _used_by not in (0, os.getpid()):
+        raise SourceError(
+            "reading zarr and N5: tensorstore was used before this process was forked, and "
+            "cannot be used after. Pack in a process of its own that is spawned, not forked: "
+            "multiprocessing.get_context('spawn'), or the command `fastdata pack`"
+        )
+    _used_by = os.getpid()
+    return module
+
+
+def _files(array: Path) -> Iterator[str]:
+    """Yield the files of an array, by their paths in its folder."""
+    for folder, _, names in os.walk(array):
+        for name in names:
+            yield os.path.relpath(os.path.join(folder, name), array)
+
+
+class _ZarrColumn(Column):
+    """The rows of an array of tensorstore's."""
+
+    def __init__(self, folder: Path, path: str, node: Node, missing: Missing) -> None:
+        tensorstore = _tensorstore()
+        self._folder, self._node, self._missing = folder, node, missing
+        self.label, self.shape = printable(path), node.shape
+        try:
+            store = tensorstore.open(
+                {
+                    "driver": node.driver,
+                    "kvstore": {"driver": "file", "path": f"{folder.absolute()}/"},
+                    "context": {"cache_pool": {"total_bytes_limit": 0}},
+                },
+                read=True,
+                open=True,
+            ).result()
+        except Exception as error:  # what tensorstore raises is anybody's guess
+            raise SourceError(
+                f"{folder}: tensorstore cannot open this array: {_told(error)}. Where it lacks a "
+                "compression, copy the array with another one"
+            ) from error
+        self._store = store.T if node.driver == "n5" else store
+        self.dtype = np.dtype(store.dtype.numpy_dtype)
+        block = self._store.chunk_layout.read_chunk.shape
+        if tuple(self._store.shape) != node.shape or not all(block):
+            raise SourceError(f"{folder}: has the shape {self._store.shape}, not {node.shape}")
+        self.block = block[0]
+        claimed = int(np.prod(block, dtype=object)) * self.dtype.itemsize
+        if claimed > MAX_RECORD:
+            raise SourceError(
+                f"{folder}: blocks of shape {block} claim {claimed:,} bytes each; at most "
+                f"{MAX_RECORD:,} are believed. Copy the array with smaller blocks"
+            )
+        grid = [-(-n // c) for n, c in zip(node.shape, node.blocks, strict=True)]
+        self._grid = grid
+        whole = int(np.prod(grid, dtype=object))
+        stored = sum(1 for name in _files(folder) if self._is_block(name))
+        self._absent = max(0, whole - stored)
+        if whole > _MOST_EMPTY * stored:
+            raise SourceError(
+                f"{folder}: claims the shape {node.shape}, but {stored:,} of its {whole:,} blocks "
+                "are there: the metadata is damaged, or the blocks were not copied"
+            )
+
+    def missing_note(self) -> list[str]:
+        """Say how many blocks are not there."""
+        if not self._absent or self._missing == "reject":
+            return []
+        fill = self._store.fill_value
+        value = 0 if fill is None else fill.item()
+        return [
+            f"{self.label}: {self._absent:,} blocks are missing, which means that they are all "
+            f"{value} (--option missing=reject rejects samples in them)"
+        ]
+
+    def _is_block(self, name: str) -> bool:
+        node = self._node
+        name = name.replace(os.sep, "/")
+        if not name.startswith(node.prefix):
+            return False
+        numbers = name[len(node.prefix) :].split(node.separator)
+        return len(numbers) == len(node.shape) and all(map(str.isdecimal, numbers))
+
+    def _require_blocks(self, start: int, stop: int) -> None:
+        node = self._node
+        first, last = start // node.blocks[0], (stop - 1) // node.blocks[0]
+        beyond = itertools.product(*map(range, self._grid[1:]))
+        for rest in beyond:
+            for row in range(first, last + 1):
+                numbers = (row, *rest) if node.driver != "n5" else (*rest[::-1], row)
+                name = node.prefix + node.separator.join(map(str, numbers))
+                if not (self._folder / name).exists():
+                    raise ValueError(f"{self._folder}: the block {name} is missing")
+
+    def read(self, start: int, stop: int) -> Any:
+        if self._absent and self._missing == "reject":
+            self._require_blocks(start, stop)
+        _tensorstore()
+        try:
+            return self._store[start:stop].read(order="C").result()
+        except Exception as error:
+            raise ValueError(
+                f"{self._folder}: rows {start:,} to {stop - 1:,} cannot be read: {_told(error)}"
+            ) from error
+
+
+def _told(error: Exception) -> str:
+    """Return tensorstore's message without the places in its own code."""
+    return reason_of(error).split(" [source locations=")[0][:400]

@@ -1,0 +1,54 @@
+"""Files of torch.save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cases import Case, Picture
+
+__all__ = ["CASES"]
+
+
+def tensors(pictures: Sequence[Picture]) -> tuple[torch.Tensor, torch.Tensor]:
+    pixels = torch.from_numpy(np.stack([p.pixels for p in pictures]))
+    return pixels, torch.tensor([p.label for p in pictures])
+
+
+def pair(folder: Path, pictures: Sequence[Picture]) -> Path:
+    torch.save(tensors(pictures), folder / "training.pt")
+    return folder / "training.pt"
+
+
+def planes(folder: Path, pictures: Sequence[Picture]) -> Path:
+    pixels, labels = tensors(pictures)
+    content = {"images": pixels.permute(0, 3, 1, 2).contiguous(), "labels": labels.tolist()}
+    torch.save(content, folder / "a.pth")
+    return folder / "a.pth"
+
+
+def files(folder: Path, pictures: Sequence[Picture]) -> Path:
+    content = {
+        "data": torch.frombuffer(bytearray(b"".join(p.data for p in pictures)), dtype=torch.uint8),
+        "offsets": torch.tensor([0, *np.cumsum([len(p.data) for p in pictures])]),
+        "targets": tensors(pictures)[1],
+    }
+    torch.save(content, folder / "a.pt")
+    return folder / "a.pt"
+
+
+def legacy(folder: Path, pictures: Sequence[Picture]) -> Path:
+    kept: Any = dict(zip(("images", "labels"), tensors(pictures), strict=True))
+    torch.save(kept, folder / "a.pt", _use_new_zipfile_serialization=False)
+    return folder / "a.pt"
+
+
+CASES = [
+    Case("torch-pair", "torch", pair, holds="pixels"),
+    Case("torch-planes", "torch", planes, holds="pixels"),
+    Case("torch-files", "torch", files),
+    Case("torch-legacy", "torch", legacy, holds="pixels"),
+]

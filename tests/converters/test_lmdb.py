@@ -1,0 +1,271 @@
+"""What is special to LMDB files: labels, texts, lists of keys, damage, and no traces."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from case_lmdb import write_lmdb
+from cases import Picture, make_pictures
+
+import fastdata
+from fastdata.converters.finding import find_source
+from fastdata.converters.reading.lmdb_file import Entry, LmdbFile
+from fastdata.errors import OptionError, SourceError
+
+COUNT = 9
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[Picture]:
+    return make_pictures(COUNT)
+
+
+def named(pictures: list[Picture]) -> list[tuple[bytes, bytes]]:
+    return [(f"cls{p.label}/{p.name}".encode(), p.data) for p in pictures]
+
+
+def pack(location: Path, path: Path, **options: Any) -> Any:
+    return fastdata.pack(
+        location,
+        path,
+        codec="keep",
+        num_workers=0,
+        progress=False,
+        source_options=options,
+    )
+
+
+def samples(path: Path) -> dict[str, Any]:
+    dataset = fastdata.open(path)
+    return dict(zip(dataset.keys, dataset, strict=True))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("count", [1, 40, 3000])
+def test_the_tree_is_read_as_lmdb_reads_it(tmp_path: Path, version: int, count: int) -> None:
+    """Short values, long values, several levels of pages, deleted and overwritten ones."""
+    path = tmp_path / "a"
+    content = {f"{k:05}".encode() * (1 + k % 9): bytes([k % 256]) * (k % 40) for k in range(count)}
+    content |= {f"big{'x' * k}".encode(): os.urandom(3000 + 5000 * k) for k in range(5)}
+    write_lmdb(path, content.items(), lib_version=version)
+    gone = list(content)[::7]
+    with (
+        lmdb.open(str(path), map_size=256 << 20, lib_version=version) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        for key in gone:
+            transaction.delete(key)
+        transaction.put(b"00001", b"again")
+        wanted = list(transaction.cursor())
+    data = (path / "data.mdb").read_bytes()
+    found = list(LmdbFile(path / "data.mdb").entries())
+    assert all(isinstance(entry, Entry) for entry in found)
+    assert [(e.key, data[e.offset :][: e.length]) for e in found] == wanted  # type: ignore[union-attr]
+
+
+def test_nothing_is_left_beside_the_file(pictures: list[Picture], tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a.lmdb", named(pictures))
+    (path / "lock.mdb").unlink()
+    before = (path / "data.mdb").stat()
+    os.chmod(path, 0o500)
+    pack(path, tmp_path / "b.lmdb")
+    assert sorted(os.listdir(path)) == ["data.mdb"]
+    after = (path / "data.mdb").stat()
+    assert (after.st_mtime_ns, after.st_size) == (before.st_mtime_ns, before.st_size)
+
+
+def test_it_is_read_while_it_is_open_in_this_process(
+    pictures: list[Picture], tmp_path: Path
+) -> None:
+    path = write_lmdb(tmp_path / "a.lmdb", named(pictures))
+    with lmdb.open(str(path), lib_version=0, readonly=True, lock=False):
+        report = pack(path, tmp_path / "b.lmdb")
+    assert report.num_samples == COUNT
+
+
+def test_labels_are_a_part_of_the_key(pictures: list[Picture], tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a.lmdb", [*named(pictures), (b"stray", pictures[0].data)])
+    report = pack(path, tmp_path / "b.lmdb", label_pattern="^([^/]+)/")
+    assert fastdata.open(tmp_path / "b.lmdb").schema.classes == ("cls0", "cls1", "cls2")
+    found = {key: int(sample.label) for key, sample in samples(tmp_path / "b.lmdb").items()}
+    assert found == {f"cls{p.label}/{p.name}": p.label for p in pictures}
+    assert [reject.key for reject in report.rejects] == ["stray"]
+    assert "no label" in report.rejects[0].reason
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", " "])
+@pytest.mark.parametrize("names", [False, True])
+def test_labels_are_in_a_file(
+    pictures: list[Picture], tmp_path: Path, separator: str, names: bool
+) -> None:
+    path = write_lmdb(tmp_path / "a.lmdb", named(pictures))
+    labels = ("bee", "ant", "cat") if names else ("5", "3", "7")
+    lines = [f"cls{p.label}/{p.name}{separator}{labels[p.label]}\n" for p in pictures]
+    (tmp_path / "labels.txt").write_text("".join(lines[:-1]) + "\nmore\tx\n"[: 1 - names])
+    report = pack(path, tmp_path / "b.lmdb", labels=str(tmp_path / "labels.txt"))
+    classes = fastdata.open(tmp_path / "b.lmdb").schema.classes
+    assert classes == (("ant", "bee", "cat") if names else None)
+    for key, sample in samples(tmp_path / "b.lmdb").items():
+        wanted = labels[int(key[3])]
+        assert int(sample.label) == (classes.index(wanted) if classes else int(wanted))
+    assert [reject.key for reject in report.rejects] == [f"cls2/{pictures[-1].name}"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"label_pattern": "("}, "label_pattern='\\('"),
+        ({"label_pattern": "cls"}, "no group"),
+        ({"label_pattern": "(zzz)"}, "no key has a label"),
+        ({"label_pattern": "(.)", "labels": "x"}, "not from both"),
+        ({"labels": "missing.txt"}, "No such file"),
+        ({"labels": "other.txt"}, "none of its keys is in the database, where the first is 'cls0"),
+        ({"labels": "twice.txt"}, "line 2.*stands before"),
+        ({"labels": "word.txt"}, "line 1.*is not `key label`"),
+        ({"database": "train"}, "has the databases without names only"),
+    ],
+)
+def test_options_that_do_not_fit_say_why(
+    pictures: list[Picture],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    told: str,
+) -> None:
+    path = write_lmdb(tmp_path / "a.lmdb", named(pictures))
+    monkeypatch.chdir(tmp_path)
+    Path("other.txt").write_text("a 1\n")
+    Path("twice.txt").write_text("a 1\na 2\n")
+    Path("word.txt").write_text("a\n")
+    with pytest.raises(OptionError, match=told):
+        find_source(path, options=options)
+
+
+def test_keys_that_only_the_list_has_are_rejects(pictures: list[Picture], tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a.lmdb", ((p.name.encode(), p.data) for p in pictures))
+    lines = [f"{p.name}.png (40,48,3) 1\n" for p in pictures]
+    (path / "meta_info.txt").write_text("".join(lines) + "lost_s001.png (40,48,3) 1\n")
+    report = pack(path, tmp_path / "b.lmdb")
+    assert [reject.key for reject in report.rejects] == ["lost_s001"]
+    assert "meta_info.txt names this key" in report.rejects[0].reason
+    assert report.num_samples == COUNT
+
+
+def test_texts_belong_to_the_images_of_their_numbers(
+    pictures: list[Picture], tmp_path: Path
+) -> None:
+    content = [(f"image-{k:09}".encode(), p.data) for k, p in enumerate(pictures, 1)]
+    content += [(f"label-{k:09}".encode(), f"wörd {k}".encode()) for k in range(1, COUNT + 3)]
+    content += [(b"num-samples", str(COUNT).encode())]
+    content = [pair for pair in content if pair[0] != b"label-000000004"]
+    report = pack(write_lmdb(tmp_path / "a", content), tmp_path / "b.lmdb")
+    found = {key: sample.text for key, sample in samples(tmp_path / "b.lmdb").items()}
+    assert found == {f"image-{k:09}": f"wörd {k}" for k in range(1, COUNT + 1) if k != 4}
+    assert [reject.key for reject in report.rejects] == ["image-000000004"]
+    assert any("2 texts without an image" in note for note in report.notes)
+    assert any("num-samples" in note for note in report.notes)
+
+
+def test_databases_with_names_are_chosen(pictures: list[Picture], tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "a"), map_size=1 << 24, max_dbs=4, lib_version=0) as environment:
+        for name in (b"train", b"val"):
+            database = environment.open_db(name)
+            with environment.begin(write=True, db=database) as transaction:
+                for key, data in named(pictures)[: 4 if name == b"val" else None]:
+                    transaction.put(key, data)
+    with pytest.raises(OptionError, match="the databases train, val; choose one"):
+        find_source(tmp_path / "a")
+    assert pack(tmp_path / "a", tmp_path / "b.lmdb", database="val").num_samples == 4
+
+
+def test_other_values_are_refused_and_not_run(tmp_path: Path) -> None:
+    content = [(f"{k}".encode(), pickle.dumps((b"x", k))) for k in range(5)]
+    with pytest.raises(SourceError, match=r"no image files.*Pickled samples are not read"):
+        find_source(write_lmdb(tmp_path / "a", content))
+    with lmdb.open(str(tmp_path / "b"), map_size=1 << 20, max_dbs=1, lib_version=0) as environment:
+        database = environment.open_db(b"all", dupsort=True)
+        with environment.begin(write=True, db=database) as transaction:
+            transaction.put(b"a", b"1")
+            transaction.put(b"a", b"2")
+    with pytest.raises(SourceError, match="several values a key"):
+        find_source(tmp_path / "b")
+
+
+def test_fastdatas_own_shards_are_refused(pictures: list[Picture], tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a", named(pictures))
+    pack(path, tmp_path / "one.lmdb")
+    with pytest.raises(SourceError, match=r"dataset of fastdata's already.*fastdata export"):
+        find_source(tmp_path / "one.lmdb")
+    fastdata.pack(path, tmp_path / "many", shards=2, num_workers=0, progress=False)
+    with pytest.raises(SourceError, match="dataset of fastdata's already"):
+        find_source(tmp_path / "many")
+
+
+def test_a_bad_image_costs_itself(pictures: list[Picture], tmp_path: Path) -> None:
+    content = named(pictures)
+    content[4] = (content[4][0], content[4][1][:100])
+    report = pack(write_lmdb(tmp_path / "a", content), tmp_path / "b.lmdb")
+    assert [reject.key for reject in report.rejects] == [content[4][0].decode()]
+
+
+def test_a_lost_page_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
+    pictures = make_pictures(400, 16, 16)
+    path = write_lmdb(tmp_path / "a", ((p.name.encode(), p.data) for p in pictures))
+    file = path / "data.mdb"
+    data = bytearray(file.read_bytes())
+    leaves = [
+        at
+        for at in range(2 * 4096, len(data), 4096)
+        if struct.unpack_from("<H", data, at + 10)[0] == 2
+    ]
+    inside = struct.unpack_from("<H", data, leaves[20] + 12)[0] - 16 >> 1
+    data[leaves[20] + 10] = 0x77
+    file.write_bytes(data)
+    report = pack(path, tmp_path / "b.lmdb")
+    assert report.num_samples == 400 - inside
+    reasons = [reject.reason for reject in report.rejects]
+    assert f"page {leaves[20] // 4096:,} is neither branch nor leaf" in reasons[0]
+    assert f"{inside} of 400 entries are not there" in reasons[1]
+
+
+def test_pages_that_lead_to_each_other_end(tmp_path: Path) -> None:
+    pictures = make_pictures(400, 16, 16)
+    path = write_lmdb(tmp_path / "a", ((p.name.encode(), p.data) for p in pictures))
+    file = path / "data.mdb"
+    data = bytearray(file.read_bytes())
+    metas = [struct.unpack_from("<QQQ", data, at + 128) for at in (0, 4096)]
+    root = max((transaction, root) for root, _, transaction in metas)[1]
+    first = struct.unpack_from("<H", data, root * 4096 + 16)[0]
+    struct.pack_into("<HHH", data, root * 4096 + first, root & 0xFFFF, root >> 16, 0)
+    file.write_bytes(data)
+    report = pack(path, tmp_path / "b.lmdb")
+    assert any("stands twice in the tree" in reject.reason for reject in report.rejects)
+    assert 0 < report.num_samples < 400
+
+
+def test_an_absurd_length_is_a_reject(pictures: list[Picture], tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a", [(b"a", pictures[0].data), (b"b", os.urandom(9000))])
+    file = path / "data.mdb"
+    data = bytearray(file.read_bytes())
+    at = data.rindex((9000).to_bytes(4, "little") + b"\x01\x00\x01\x00b")
+    struct.pack_into("<I", data, at, 0xFFFFFFFF)
+    file.write_bytes(data)
+    report = pack(path, tmp_path / "b.lmdb")
+    assert [reject.key for reject in report.rejects][:1] == ["a#1"]
+    assert "the value of key 'b' is beyond the file's end" in report.rejects[0].reason
+
+
+def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.lmdb").write_bytes(bytes(8192))
+    with pytest.raises(SourceError, match="no LMDB there"):
+        find_source(tmp_path / "a.lmdb", format="lmdb")
+    head = bytes(16) + struct.pack("<II", 0xBEEFC0DE, 99)
+    (tmp_path / "b.lmdb").write_bytes(head + bytes(8192))
+    with pytest.raises(SourceError, match="no LMDB file, or of"):
+        find_source(tmp_path / "b.lmdb")
