@@ -66,7 +66,7 @@ def columns_of(schema: list[dict[str, Any]], n: int) -> dict[str, tuple[str, lis
     flat("key", "|u1")
     for field in schema:
         name, kind = field["name"], field["kind"]
-        members = set(field) - ({"boxes"} if kind == "array" else set())
+        members = set(field) - ({"boxes", "classes"} if kind == "array" else set())
         require(members == {"name", "kind"} | MEMBERS.get(kind, set()), f"field {name}")
         if "boxes" in field:
             boxes = field["boxes"] is True and field["shape"][-1] == 4 and field["dtype"] != "bool"
