@@ -75,7 +75,7 @@ class CocoSource(IndexedSource):
             raise OptionError(f"masks={masks!r} is neither 'classes' nor 'instances'")
         self.notes = []
         self.root, self.path = annotation_file(Path(location), annotations)
-        self._names, self._ids, self._sizes = StringTable(), array("q"), array("q")
+        self._names, self._ids, self._sizes = StringTable(), array("q"), array("i")
         self._rejects: dict[int, Reject] = {}
         self._strays: list[Reject] = []
         self._image_ids, self._starts, self._lengths = array("q"), array("Q"), array("I")

@@ -17,9 +17,10 @@ from .locations import first_bytes
 __all__ = ["annotation_file", "image_folder", "is_coco"]
 
 _MEMBER = re.compile(rb'"(info|licenses|images|annotations|categories)"\s*:\s*[\[{]')
-_ENTRY = re.compile(
-    rb'\{\s*"(images|annotations|categories)"\s*:\s*\[\s*\{[^}\]]*"(file_name|image_id|name)"\s*:'
-)
+_FIRST = re.compile(rb'\{\s*"(images|annotations|categories)"\s*:\s*\[\s*\{')
+_ENTRY = re.compile(rb'"(file_name|image_id|supercategory)"\s*:')
+_PEEK = 1 << 16
+"""Where the keys are sorted, the first annotation's polygon is what a file begins with."""
 
 
 def is_coco(location: Any) -> bool:
@@ -33,11 +34,11 @@ def is_coco(location: Any) -> bool:
 
 
 def _looks_so(path: Path) -> bool:
-    start = first_bytes(path).removeprefix(b"\xef\xbb\xbf").lstrip()
+    start = first_bytes(path, _PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start.startswith(b"{"):
         return False
     names = {match[1] for match in _MEMBER.finditer(start)}
-    return len(names) > 1 or _ENTRY.match(start) is not None
+    return len(names) > 1 or (_FIRST.match(start) is not None and bool(_ENTRY.search(start)))
 
 
 def _files_in(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from fastdata.errors import SourceError
 
 __all__ = ["Member", "json_members"]
 
-_WINDOW = 1 << 16
+_WINDOW = 1 << 15
 _LARGEST = 64 << 20
 """Bytes that one entry may have: a crowd of COCO's has 100 kB."""
 
