@@ -158,7 +158,7 @@ def test_a_source_is_chosen_by_name_or_refused(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "images")
     assert isinstance(find_source(folder, format="folder"), FolderSource)
     assert isinstance(find_source(str(folder)), FolderSource)
-    with pytest.raises(OptionError, match="format 'tar' is not one of dataset, folder"):
+    with pytest.raises(OptionError, match=r"format 'tar' is not one of .*dataset, .*folder"):
         find_source(folder, format="tar")
     with pytest.raises(SourceError, match="nowhere: no such file or directory"):
         find_source(tmp_path / "nowhere")
@@ -419,7 +419,7 @@ TABLES: dict[str, Table] = {
     "missing files": Table(
         "path,label\n1.jpg,0\n77.jpg,1\n,2\n",
         {"image": IMAGE, "label": INT},
-        [(1, 0), ("No such file",), ("Is a directory",)],
+        [(1, 0), ("No such file",), ("the column 'image' is empty in this row",)],
     ),
     "the same file twice": Table(
         "1.jpg,0\n1.jpg,1\n", {"image": IMAGE, "label": INT}, [(1, 0), (1, 1)]

@@ -16,8 +16,7 @@ from .locations import first_bytes
 
 __all__ = ["annotation_file", "image_folder", "is_coco"]
 
-_MEMBER = re.compile(rb'"(info|licenses|images|annotations|categories)"\s*:\s*[\[{]')
-_FIRST = re.compile(rb'\{\s*"(images|annotations|categories)"\s*:\s*\[\s*\{')
+_MEMBER = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
 _ENTRY = re.compile(rb'"(file_name|image_id|supercategory)"\s*:')
 _PEEK = 1 << 16
 """Where the keys are sorted, the first annotation's polygon is what a file begins with."""
@@ -35,10 +34,7 @@ def is_coco(location: Any) -> bool:
 
 def _looks_so(path: Path) -> bool:
     start = first_bytes(path, _PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if not start.startswith(b"{"):
-        return False
-    names = {match[1] for match in _MEMBER.finditer(start)}
-    return len(names) > 1 or (_FIRST.match(start) is not None and bool(_ENTRY.search(start)))
+    return start.startswith(b"{") and all(part.search(start) for part in (_MEMBER, _ENTRY))
 
 
 def _files_in(folder: Path) -> list[str]:
