@@ -77,6 +77,7 @@ class CocoSource(IndexedSource):
         self.root, self.path = annotation_file(Path(location), annotations)
         self._names, self._ids, self._sizes = StringTable(), array("q"), array("i")
         self._rejects: dict[int, Reject] = {}
+        self._unnumbered: list[int] = []
         self._strays: list[Reject] = []
         self._image_ids, self._starts, self._lengths = array("q"), array("Q"), array("I")
         self._categories: dict[int, str] = {}
@@ -105,20 +106,23 @@ class CocoSource(IndexedSource):
     # -- going through the file ----------------------------------------------------------
 
     def _add_image(self, member: Member) -> None:
-        row = member.value
-        name, number, size = "", 0, (0, 0)
+        name, number, size = "", None, (0, 0)
         try:
-            name, number = _of(row, "file_name", str), _of(row, "id", int)
+            number = _of(member.value, "id", int)
+            array("q", [number])  # OverflowError where it does not fit
+            name = _of(member.value, "file_name", str)
             name.encode()
-            array("q", [number])
             path_inside(Path(), name)
-            size = _size(row)
+            size = _size(member.value)
         except (ValueError, OverflowError, SourceError) as error:
-            key = self._place(member)
-            self._rejects[len(self._names)] = Reject(key, f"an image's entry: {error}")
-            name, number, size = "", 0, (0, 0)
+            row = len(self._names)
+            self._rejects[row] = Reject(self._place(member), f"an image's entry: {error}")
+            name = ""
+            if number is None or isinstance(error, OverflowError):
+                number = None
+                self._unnumbered.append(row)
         self._names.append(name)
-        self._ids.append(number)
+        self._ids.append(number or 0)
         self._sizes.extend(size)
 
     def _add_annotation(self, member: Member) -> None:
@@ -149,13 +153,13 @@ class CocoSource(IndexedSource):
     def _settle_order(self) -> None:
         """Find each image's annotations, and images whose number another one has."""
         ids = np.frombuffer(self._ids, np.int64)
-        sound = np.ones(len(ids), bool)
-        sound[list(self._rejects)] = False
-        rows = np.flatnonzero(sound)
+        numbered = np.ones(len(ids), bool)
+        numbered[self._unnumbered] = False
+        rows = np.flatnonzero(numbered)
         known, first = np.unique(ids[rows], return_index=True)
         for row in np.setdiff1d(rows, rows[first]).tolist():
             reason = f"another image has its id, {ids[row]}"
-            self._rejects[row] = Reject(self._names[row], reason)
+            self._rejects.setdefault(row, Reject(self._names[row], reason))
         of = np.frombuffer(self._image_ids, np.int64) if self._image_ids else np.zeros(0, np.int64)
         place = np.searchsorted(known, of)
         found = place < len(known)

@@ -19,6 +19,9 @@ _WINDOW = 1 << 15
 _LARGEST = 64 << 20
 """Bytes that one entry may have: a crowd of COCO's has 100 kB."""
 
+_SLACK = 32
+"""More characters than any sign that can be cut in two: a number apart, ``\\ud83d\\ude00``."""
+
 _SPACE = " \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _SCAN = json.JSONDecoder().raw_decode
@@ -119,17 +122,15 @@ class _Window:
     def value(self, key: str) -> Member:
         """Return the value that begins here, and go behind it."""
         self.next()
-        failed_at = -1
         while True:
             try:
                 value, end = _SCAN(self._text, self._at)
             except json.JSONDecodeError as error:
+                # What fails at the end of the window may be merely cut off there.
+                cut = "Unterminated string" in error.msg or error.pos + _SLACK > len(self._text)
                 place = self._base + error.pos
-                cut = "Unterminated string" in error.msg
-                # What fails in the same place with more behind it is not merely cut off.
-                if (place == failed_at and not cut) or not self._more():
+                if not cut or not self._more():
                     raise self.broken(error.msg, place - self._base) from None
-                failed_at = place
             except (ValueError, RecursionError) as error:  # a number of 5,000 digits; "[[[[..."
                 raise self.broken(f"{type(error).__name__}: {error}") from None
             else:
