@@ -192,9 +192,10 @@ def split_folders(root: Path, folders: list[str], notes: list[str]) -> list[str]
 
 def _has_class_folders(path: Path) -> bool:
     folders = 0
-    for entry in os.scandir(path):
-        if entry.is_dir():
-            folders += 1
-        elif is_image_name(entry.name):
-            return False
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                folders += 1
+            elif is_image_name(entry.name):
+                return False
     return folders > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -351,8 +352,7 @@ def test_a_bad_entry_is_a_reject_and_the_rest_is_packed(
     write_coco(folder, pictures, changed(pictures, spoil))
     report = pack(folder, tmp_path / "x.lmdb")
     assert (report.num_samples, report.num_rejected) == (3, 1)
-    with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(report.rejects[0].reason)
+    assert re.search(reason, report.rejects[0].reason)
 
 
 def test_entries_that_belong_to_nothing_are_said(tmp_path: Path, pictures: list[Picture]) -> None:
@@ -360,7 +360,7 @@ def test_entries_that_belong_to_nothing_are_said(tmp_path: Path, pictures: list[
     content["annotations"] += [{"image_id": 999}, {"image_id": 999}, {"image_id": "7"}, 5]
     content["annotations"] += [{"image_id": 10**30}]
     content["images"] += [{"id": 7, "file_name": "000001.jpg"}, {"id": 10**30, "file_name": "a"}]
-    content["images"] += ["x", {"file_name": "000001.jpg"}]
+    content["images"] += ["x", {"id": "q", "file_name": "000001.jpg"}]
     report = pack(write_coco(tmp_path, pictures, content), tmp_path / "x.lmdb")
     assert report.num_samples == 4
     reasons = {reject.reason.partition(" (")[0]: reject.key for reject in report.rejects}
