@@ -5,7 +5,7 @@ https://cocodataset.org/#format-data specifies it: boxes as left, top, width, he
 top left corner, in pixels; regions as polygons or run lengths; captions.
 
 The file is gone through once, entry by entry (``reading/json_members.py``).  Kept of it
-are the images' names and numbers, and 49 bytes an annotation.  Captions and regions are read
+are the images' names and numbers, and 57 bytes an annotation.  Captions and regions are read
 again by workers.
 """
 
