@@ -3,10 +3,14 @@
 Classes, their numbers, the files taken and their order are exactly
 torchvision's: every folder in `root` is a class, numbered in sorted order;
 below it all files with an image suffix are taken, sorted, links followed.
+
+Split folders, ``root/train/<class>/...`` beside ``root/val/<class>/...``, are recognised
+by their names where all folders of `root` are such; what is in them is read as above.
 """
 
 from __future__ import annotations
 
+import bisect
 import os
 from array import array
 from collections import Counter
@@ -16,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ImageField, ScalarField, Schema
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
 from .reading.locations import printable, stat_of
@@ -28,16 +32,27 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 """``torchvision.datasets.folder.IMG_EXTENSIONS``."""
 
 
+_SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+
+
 def is_image_name(name: str) -> bool:
     """Tell whether torchvision would take a file of this name for an image."""
     return name.lower().endswith(SUFFIXES)
 
 
 class FolderSource(IndexedSource):
-    """A folder of class folders; fields ``image`` and ``label``."""
+    """A folder of class folders; fields ``image`` and ``label``.
+
+    Parameters
+    ----------
+    split : str
+        ``auto``: where all folders are split folders (train, val, test, ...), a field
+        ``split`` says from which an image is.  ``none``: the folders are classes, whatever they
+        are called.  Else the one split folder that is taken.
+    """
 
     name = "folder"
-    summary = "class folders, as torchvision's ImageFolder takes them"
+    summary = "class folders, as torchvision's ImageFolder takes them, or split folders of these"
     general = True
 
     @classmethod
@@ -49,7 +64,12 @@ class FolderSource(IndexedSource):
         )
 
     def __init__(
-        self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str = "auto",
     ) -> None:
         if fields:
             raise OptionError(
@@ -59,27 +79,25 @@ class FolderSource(IndexedSource):
         self.notes = []
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: not a folder")
-        classes = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
-        if not classes:
+        splits = self._splits(split)
+        folders = [(part, name) for part in splits for name in folders_in(self.root / part)]
+        if not folders:
             raise SourceError(
                 f"{self.root}: no class folders in it. Expected {self.root}/<class>/<image>; for "
                 "images without classes write a manifest: a .csv with the column path."
             )
+        classes = sorted({name for _, name in folders})
+        numbers = {name: number for number, name in enumerate(classes)}
         self._paths = StringTable()
         self._labels = array("q")
+        self._ends = []
         ignored: Counter[str] = Counter()
         empty = []
-        for number, name in enumerate(classes):
-            before = len(self._paths)
-            for folder, _, files in sorted(os.walk(self.root / name, followlinks=True)):
-                for file in sorted(files):
-                    if is_image_name(file):
-                        self._paths.append(os.path.relpath(os.path.join(folder, file), self.root))
-                        self._labels.append(number)
-                    else:
-                        ignored[Path(file).suffix or file] += 1
-            if len(self._paths) == before:
-                empty.append(name)
+        for part in splits:
+            for name in (name for of, name in folders if of == part):
+                if not self._add(os.path.join(part, name), numbers[name], ignored):
+                    empty.append(os.path.join(part, name))
+            self._ends.append(len(self._paths))
         if empty:
             raise SourceError(
                 f"{self.root}: no image in the class folder{'s' * (len(empty) > 1)} "
@@ -92,16 +110,49 @@ class FolderSource(IndexedSource):
                 f"{sum(ignored.values())} files without an image suffix left out: {kinds}"
             )
         self.num_samples = len(self._paths)
-        self.schema = Schema(
-            {
-                "image": ImageField(channels=channels),
-                "label": ScalarField(classes=tuple(map(printable, classes))),
-            }
-        )
+        found: dict[str, Field] = {
+            "image": ImageField(channels=channels),
+            "label": ScalarField(classes=tuple(map(printable, classes))),
+        }
+        self._split = split == "auto" and splits != [""]
+        if self._split:
+            found["split"] = ScalarField(classes=tuple(splits))
+            self.notes.append(
+                f"the field 'split' is which of {', '.join(splits)} an image is in "
+                "(--option split=NAME takes one, split=none takes them for classes)"
+            )
+        self.schema = Schema(found)
+
+    def _splits(self, split: str) -> list[str]:
+        """Return the folders in which there are class folders: split folders, or the root."""
+        if split == "none":
+            return [""]
+        folders = folders_in(self.root)
+        if split == "auto":
+            return split_folders(self.root, folders, self.notes) or [""]
+        if split not in folders:
+            raise OptionError(
+                f"split={split}: no such folder in {self.root}, which has "
+                f"{', '.join(map(printable, folders[:12])) or 'none'}"
+            )
+        return [split]
+
+    def _add(self, folder: str, label: int, ignored: Counter[str]) -> int:
+        """Take the images of a class folder; return how many there are."""
+        before = len(self._paths)
+        for inner, _, files in sorted(os.walk(self.root / folder, followlinks=True)):
+            for file in sorted(files):
+                if is_image_name(file):
+                    self._paths.append(os.path.relpath(os.path.join(inner, file), self.root))
+                    self._labels.append(label)
+                else:
+                    ignored[Path(file).suffix or file] += 1
+        return len(self._paths) - before
 
     def __getitem__(self, index: int) -> Sample:
         path = self._paths[index]
-        return Sample(printable(path), (self.root / path, self._labels[index]))
+        split = (bisect.bisect_right(self._ends, index),) if self._split else ()
+        return Sample(printable(path), (self.root / path, self._labels[index], *split))
 
     def key_at(self, index: int) -> str:
         return printable(self._paths[index])
@@ -113,3 +164,38 @@ class FolderSource(IndexedSource):
             path = self._paths[index]
             result[index] = hash_fields(path, self._labels[index], *stat_of(self.root / path))
         return result
+
+
+def folders_in(path: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
+    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+
+
+def split_folders(root: Path, folders: list[str], notes: list[str]) -> list[str]:
+    """Return the folders if they are split folders, in the usual order; else none.
+
+    Each is called so, has folders in it, and no images beside these.
+    """
+    if not folders or not all(name.lower() in _SPLITS for name in folders):
+        return []
+    flat = [name for name in folders if not _has_class_folders(root / name)]
+    if not flat:
+        return sorted(folders, key=lambda name: (_SPLITS.index(name.lower()), name))
+    if len(flat) < len(folders):
+        split = next(name for name in folders if name not in flat)
+        notes.append(
+            f"{', '.join(folders)} are read as classes, since {flat[0]} has no class folders; "
+            f"--option split={split} takes the classes in {split}"
+        )
+    return []
+
+
+def _has_class_folders(path: Path) -> bool:
+    folders = 0
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                folders += 1
+            elif is_image_name(entry.name):
+                return False
+    return folders > 0

@@ -3,11 +3,12 @@
 Paths are relative to the manifest.  A first line in which no cell looks like
 an image's file name, or names a file, is the header; without one the columns are
 ``path``, ``label``, ``column2`` and so on.  The path column becomes the field
-``image``; a column ``mask`` holds paths of masks.  Other columns hold int, float, or
-text, whichever fits all cells that are not empty (a row with an empty cell in a
-column of numbers is rejected; a column of empty cells is text).  Text in
-``label``, ``class`` or ``target`` becomes class numbers in sorted order.  Field names
-are the columns' as far as a field can be called so: ``class`` becomes ``label``, or
+``image``; a column ``mask`` holds paths of masks.  Other columns of image files become image
+fields too, if every cell is called like one and the first is there: masks where ``mask`` is
+in their name.  The rest hold int, float, or text, whichever fits all cells that are not empty
+(a row with an empty cell in a column of numbers or images is rejected; a column of empty cells
+is text).  Text in ``label``, ``class`` or ``target`` becomes class numbers in sorted order.
+Field names are the columns' as far as a field can be called so: ``class`` becomes ``label``, or
 ``class_`` beside a ``label``.
 
 Nothing is guessed where a schema lies beside the manifest, as `fastdata export`
@@ -18,9 +19,7 @@ from __future__ import annotations
 
 import csv
 import json
-import keyword
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ import numpy as np
 
 from fastdata.errors import SourceError
 from fastdata.schema import (
-    RESERVED_NAMES,
     ArrayField,
     BytesField,
     Field,
@@ -42,6 +40,7 @@ from fastdata.schema import (
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
 from .folder import is_image_name
 from .reading.cells import parse_array, parse_bytes, read_schema, schema_path
+from .reading.guessing import ColumnGuess, identifiers
 from .reading.fields import check_names, convert, named_field
 from .reading.locations import stat_of
 from .reading.table import StringTable
@@ -51,8 +50,6 @@ __all__ = ["ManifestSource"]
 _PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "filepath")
 _LABEL_COLUMNS = ("label", "class", "target")
 _CELL_BYTES = 1 << 30
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE)
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -85,12 +82,12 @@ class ManifestSource(IndexedSource):
             raise SourceError(f"{self.path}: the manifest is empty")
         header = not any(self._is_file(cell) for cell in first)
         columns = first if header else ["path", "label", *(f"column{k}" for k in range(2, 1000))]
-        self._columns = _identifiers(columns[: len(first)])
+        self._columns = identifiers(columns[: len(first)])
         self._image = next(
             (k for k, name in enumerate(self._columns) if name.lower() in _PATH_COLUMNS), 0
         )
         known = self._known_fields(channels)
-        if not known:
+        if not known and "image" not in self._columns:
             self._columns[self._image] = "image"
         elif images := [n for n, field in known.items() if isinstance(field, ImageField)]:
             self._image = self._columns.index(images[0])
@@ -104,8 +101,11 @@ class ManifestSource(IndexedSource):
             self.schema = Schema({name: self.schema[name] for name in self._columns})
 
     def _is_file(self, cell: str) -> bool:
+        return is_image_name(cell) or self._is_there(cell)
+
+    def _is_there(self, cell: str) -> bool:
         try:
-            return is_image_name(cell) or (bool(cell) and (self.path.parent / cell).is_file())
+            return bool(cell) and (self.path.parent / cell).is_file()
         except (OSError, ValueError):  # no possible file name
             return False
 
@@ -143,7 +143,7 @@ class ManifestSource(IndexedSource):
         """Read all rows once; find out what the columns hold."""
         width = len(self._columns)
         guesses = [
-            _Guess(name.lower() in _LABEL_COLUMNS or fields.get(name) == "label")
+            ColumnGuess(name.lower() in _LABEL_COLUMNS or fields.get(name) == "label")
             for name in self._columns
         ]
         for row in [json.loads(self._rows[0])] if len(self._rows) else []:
@@ -162,7 +162,7 @@ class ManifestSource(IndexedSource):
         if self.num_samples == 0:
             raise SourceError(f"{self.path}: the manifest has a header but no rows")
         for guess in guesses:
-            guess.settle()
+            guess.settle(is_there=self._is_there(guess.first))
         settled: dict[str, Field] = {}
         for k, (name, guess) in enumerate(zip(self._columns, guesses, strict=True)):
             if name in fields:
@@ -171,8 +171,9 @@ class ManifestSource(IndexedSource):
                     field = ScalarField(classes=guess.classes)
             elif k == self._image:
                 field = ImageField(channels=channels)
-            elif name == "mask":
-                field = ImageField(channels=1, mask=True)
+            elif name == "mask" or guess.is_image:
+                mask = "mask" in name.lower()
+                field = ImageField(channels=1 if mask else channels, mask=mask)
             elif guess.is_int:
                 field = ScalarField("int64")
             elif guess.is_float:
@@ -182,7 +183,13 @@ class ManifestSource(IndexedSource):
             else:
                 field = StringField()
             settled[name] = field
-        order = sorted(settled, key=lambda name: name != "image")
+        main = self._columns[self._image]
+        others = [n for n, f in settled.items() if isinstance(f, ImageField) and n != main]
+        if guessed := [name for name in others if name not in fields and name != "mask"]:
+            self.notes.append(
+                f"columns of image files: {', '.join(guessed)} (--field NAME=string keeps names)"
+            )
+        order = sorted(settled, key=lambda name: name != main)
         self.schema = Schema({name: settled[name] for name in order})
         self._numbers = {
             name: {label: k for k, label in enumerate(field.classes)}
@@ -197,6 +204,8 @@ class ManifestSource(IndexedSource):
 
     def _value(self, name: str, field: Field, cell: str) -> Any:
         if isinstance(field, ImageField):
+            if not cell.strip():
+                raise ValueError(f"the column {name!r} is empty in this row")
             return self.path.parent / cell
         if isinstance(field, StringField):
             return cell
@@ -220,7 +229,7 @@ class ManifestSource(IndexedSource):
         raise AssertionError(f"no cell holds a {field.kind}")
 
     def key_at(self, index: int) -> str:
-        return str(json.loads(self._rows[index])[self._image])
+        return str(json.loads(self._rows[index])[self._image]) or f"row {index + 1}"
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         count = self.num_samples if limit is None else min(limit, self.num_samples)
@@ -231,51 +240,3 @@ class ManifestSource(IndexedSource):
             stats = [stat_of(self.path.parent / row[k]) for k in images]
             result[index] = hash_fields(row, stats)
         return result
-
-
-class _Guess:
-    """What type fits all cells of a column so far."""
-
-    def __init__(self, may_be_label: bool) -> None:
-        self.is_int = True
-        self.is_float = True
-        self._may_be_label = may_be_label
-        self._values: set[str] = set()
-        self._seen = False
-
-    def see(self, cell: str) -> None:
-        text = cell.strip()
-        if not text:
-            return
-        self._seen = True
-        if self.is_int or self.is_float:
-            whole = _INTEGER.fullmatch(text) is not None
-            # An integer beyond 64 bits is a name: as a float it would lose digits.
-            fits = whole and len(text) <= 20 and -(2**63) <= int(text) < 2**63
-            self.is_int &= fits
-            self.is_float &= fits or (not whole and _FLOAT.fullmatch(text) is not None)
-        if self._may_be_label:
-            self._values.add(cell)
-
-    def settle(self) -> None:
-        """Call a column without any content text."""
-        self.is_int &= self._seen
-        self.is_float &= self._seen
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return tuple(sorted(self._values))
-
-
-def _identifiers(names: list[str]) -> list[str]:
-    """Return columns' names as field names."""
-    found = []
-    for name in names:
-        text = re.sub(r"\W", "_", name.strip(), flags=re.ASCII).lstrip("_0123456789")[:99]
-        text = text or "column"
-        if text.lower() == "class" and not any(n.strip().lower() == "label" for n in names):
-            text = "label"
-        if keyword.iskeyword(text) or text in RESERVED_NAMES:
-            text += "_"
-        found.append(text)
-    return found

@@ -238,7 +238,8 @@ class Dataset:
             return field.dtype + (f", {len(field.classes)} classes" if field.classes else "")
         if isinstance(field, ArrayField):
             lengths = " x ".join("?" if n is None else str(n) for n in field.shape)
-            return f"array, {field.dtype}, {lengths}"
+            classes = f", {len(field.classes)} classes" if field.classes else ""
+            return f"array, {field.dtype}, {lengths}{classes}"
         return str(field.kind)
 
     # -- samples ------------------------------------------------------------------

@@ -103,11 +103,7 @@ class ScalarField:
 
     def __post_init__(self) -> None:
         _check_dtype(self.dtype)
-        if self.classes is not None:
-            object.__setattr__(self, "classes", tuple(self.classes))
-            for name in self.classes:
-                if not _is_text(name):
-                    raise OptionError(f"class names are valid Unicode text, not {name!r}")
+        object.__setattr__(self, "classes", _class_names(self.classes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,21 +134,25 @@ class ArrayField:
         Whether these are boxes of the sample's images: left, top, right and bottom along
         the last dimension, in pixels of the images as they are stored, from the top left
         corner.  They follow the images through packing and geometric transforms.
+    classes : tuple of str, optional
+        Names of the values 0, 1, 2, ... where the numbers are classes, e.g. of boxes.
 
     Examples
     --------
     >>> ArrayField("float32", (None, 4), boxes=True)
-    ArrayField(dtype='float32', shape=(None, 4), boxes=True)
+    ArrayField(dtype='float32', shape=(None, 4), boxes=True, classes=None)
     """
 
     kind: ClassVar[str] = "array"
     dtype: str = "float32"
     shape: tuple[int | None, ...] = (None,)
     boxes: bool = False
+    classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_dtype(self.dtype)
         object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "classes", _class_names(self.classes) or None)
         if not 1 <= len(self.shape) <= 8:
             raise OptionError(f"an array field has 1 to 8 dimensions, not {len(self.shape)}")
         for length in self.shape:
@@ -195,6 +195,15 @@ def _is_length(value: object) -> bool:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _class_names(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    for name in names:
+        if not _is_text(name):
+            raise OptionError(f"class names are valid Unicode text, not {name!r}")
+    return tuple(names)
 
 
 def _check_dtype(dtype: str) -> None:
@@ -272,10 +281,11 @@ class Schema(Mapping[str, Field]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names of the first scalar field that has them."""
-        for value in self._fields.values():
-            if isinstance(value, ScalarField) and value.classes is not None:
-                return value.classes
+        """Class names of the first scalar field that has them, else of the first array."""
+        for kind in (ScalarField, ArrayField):
+            for value in self._fields.values():
+                if isinstance(value, kind) and value.classes is not None:
+                    return value.classes
         return None
 
     @property
@@ -290,8 +300,8 @@ class Schema(Mapping[str, Field]):
             entry: dict[str, Any] = {"name": name, "kind": value.kind}
             for attribute in value.__dataclass_fields__:
                 content = getattr(value, attribute)
-                if attribute == "boxes" and not content:
-                    continue  # so that shards without boxes have the digest they always had
+                if isinstance(value, ArrayField) and not content and attribute != "shape":
+                    continue  # so that shards without boxes and classes have the digest as ever
                 entry[attribute] = list(content) if isinstance(content, tuple) else content
             out.append(entry)
         return out

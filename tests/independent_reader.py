@@ -66,8 +66,11 @@ def columns_of(schema: list[dict[str, Any]], n: int) -> dict[str, tuple[str, lis
     flat("key", "|u1")
     for field in schema:
         name, kind = field["name"], field["kind"]
-        members = set(field) - ({"boxes"} if kind == "array" else set())
+        members = set(field) - ({"boxes", "classes"} if kind == "array" else set())
         require(members == {"name", "kind"} | MEMBERS.get(kind, set()), f"field {name}")
+        if kind == "array" and "classes" in field:
+            names = field["classes"]
+            require(bool(names) and all(isinstance(n, str) for n in names), f"classes {name}")
         if "boxes" in field:
             boxes = field["boxes"] is True and field["shape"][-1] == 4 and field["dtype"] != "bool"
             require(boxes and any(f["kind"] == "image" for f in schema), f"boxes {name}")

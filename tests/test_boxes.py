@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -453,3 +454,19 @@ def test_only_boxes_are_said_to_be_boxes() -> None:
     entries["boxes"]["shape"] = [None, 3]
     with pytest.raises(FormatError, match="bad schema: boxes are numbers"):
         Schema.from_json(list(entries.values()))
+
+
+def test_classes_of_boxes_are_kept_where_there_are_any() -> None:
+    named = ArrayField("int64", (None,), classes=("cat", "dog"))
+    schema = Schema({"image": ImageField(), "labels": named, "other": ArrayField("int64")})
+    entries = {entry["name"]: entry for entry in schema.to_json()}
+    assert entries["labels"]["classes"] == ["cat", "dog"]
+    assert "classes" not in entries["other"]
+    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+    assert schema.classes == ("cat", "dog")
+    # A sample's own label comes first.
+    labelled = Schema({**schema, "label": ScalarField(classes=("wood", "meadow"))})
+    assert labelled.classes == ("wood", "meadow")
+    assert ArrayField(classes=()) == ArrayField()
+    with pytest.raises(OptionError, match="class names are valid Unicode text, not 7"):
+        ArrayField(classes=("cat", 7))  # type: ignore[arg-type]

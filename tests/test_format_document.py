@@ -47,6 +47,7 @@ FIELDS: dict[str, Any] = {
     "half": ArrayField("float16", (2, 0, 3)),
     "empty": ArrayField("float64", (None,)),
     "boxes": ArrayField("int16", (None, 4), boxes=True),
+    "labels": ArrayField("uint8", (None,), classes=("cat", "dog")),
     **{f"is_{name}": ScalarField(name) for name in SCALAR_DTYPES},
 }
 
@@ -80,6 +81,7 @@ class Samples:
             "half": np.zeros((2, 0, 3), np.float16),
             "empty": np.zeros(0),
             "boxes": np.arange(4 * (i % 3), dtype=np.int16).reshape(-1, 4),
+            "labels": np.zeros(i % 3, np.uint8),
             **{f"is_{name}": np.array(i % 2, name) for name in SCALAR_DTYPES},
         }
 

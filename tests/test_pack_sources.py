@@ -419,7 +419,7 @@ TABLES: dict[str, Table] = {
     "missing files": Table(
         "path,label\n1.jpg,0\n77.jpg,1\n,2\n",
         {"image": IMAGE, "label": INT},
-        [(1, 0), ("No such file",), ("Is a directory",)],
+        [(1, 0), ("No such file",), ("the column 'image' is empty in this row",)],
     ),
     "the same file twice": Table(
         "1.jpg,0\n1.jpg,1\n", {"image": IMAGE, "label": INT}, [(1, 0), (1, 1)]

@@ -1,0 +1,139 @@
+"""COCO's regions, polygons and run lengths, painted into masks.
+
+Pixel for pixel as ``pycocotools`` does it (``maskApi.c``: ``rleFrPoly``,
+``rleFrString``).  Runs go down the columns, so a mask is painted lying on its side:
+a flat array of W x H, in which a run is a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["paint", "runs_of_string"]
+
+_UPSAMPLING = 5
+_MOST_POINTS = 20_000_000
+"""Along one outline, 5 a pixel.  That of a picture of 100 million pixels has 200,000."""
+
+
+def paint(flat: NDArray[np.uint8], height: int, width: int, region: Any, value: int) -> None:
+    """Paint a region of an annotation, its ``segmentation``.
+
+    Parameters
+    ----------
+    flat : ndarray, uint8, length width x height
+        The mask, one column of pixels behind the other.
+    region : list or dict
+        Polygons ``[[x, y, x, y, ...], ...]``, or ``{"size": [height, width], "counts": ...}``
+        with counts as a list or a string.
+    value : int
+
+    Raises
+    ------
+    ValueError
+        If it is no region, or one of a picture of another size.
+    """
+    if isinstance(region, dict):
+        _paint(flat, np.cumsum(_runs(region, height, width)), value)
+    elif isinstance(region, list) and region:
+        for polygon in region:
+            _paint(flat, np.sort(_crossings(polygon, height, width)), value)
+    else:
+        raise ValueError("its segmentation is neither polygons nor run lengths")
+
+
+def _runs(region: dict[str, Any], height: int, width: int) -> NDArray[np.int64]:
+    counts, size = region.get("counts"), region.get("size")
+    if size != [height, width]:
+        raise ValueError(f"its segmentation is of size {size}, and not [{height}, {width}]")
+    if isinstance(counts, str):
+        counts = runs_of_string(counts)
+    if not isinstance(counts, list) or not all(type(c) is int and c >= 0 for c in counts):
+        raise ValueError("the counts of its segmentation are no run lengths")
+    if sum(counts) != height * width:
+        raise ValueError(
+            f"the runs of its segmentation have {sum(counts):,} pixels, not {height * width:,}"
+        )
+    return np.array(counts, np.int64)
+
+
+def runs_of_string(text: str) -> list[int]:
+    """Return the run lengths of compressed counts.
+
+    Groups of 5 bits, low ones first, each in a character from "0" on; 0x20 says that more
+    follow, 0x10 in the last that the number is negative.  From the fourth number on it is the
+    difference to the last but one.
+    """
+    runs: list[int] = []
+    number, shift = 0, 0
+    for character in text:
+        bits = ord(character) - 48
+        if not 0 <= bits < 64 or shift > 60:
+            raise ValueError("the counts of its segmentation are no compressed run lengths")
+        number |= (bits & 0x1F) << shift
+        shift += 5
+        if bits & 0x20:
+            continue
+        if bits & 0x10:
+            number -= 1 << shift
+        runs.append(number + runs[-2] if len(runs) > 2 else number)
+        number, shift = 0, 0
+    if shift:
+        raise ValueError("the counts of its segmentation end too early")
+    return runs
+
+
+def _paint(flat: NDArray[np.uint8], turns: NDArray[np.int64], value: int) -> None:
+    """Paint from the first to the second place, from the third to the fourth, and so on."""
+    places = [*turns.tolist(), len(flat)]
+    for start, stop in zip(places[::2], places[1::2], strict=False):
+        flat[start:stop] = value
+
+
+def _crossings(polygon: Any, height: int, width: int) -> NDArray[np.int64]:
+    """Return where, going down the columns, one goes into a polygon or out of it."""
+    numbers = _numbers(polygon)
+    # Astype cuts towards zero, as a cast does in C; so do the others below.
+    corners = (_UPSAMPLING * numbers.reshape(-1, 2) + 0.5).astype(np.int64)
+    xs, ys = corners.T
+    x_end, y_end = np.roll(xs, -1), np.roll(ys, -1)
+    across, down = np.abs(x_end - xs), np.abs(y_end - ys)
+    flat = across >= down
+    flip = np.where(flat, xs > x_end, ys > y_end)
+    steps = np.maximum(across, down)
+    if int(steps.sum()) + len(steps) > _MOST_POINTS:
+        raise ValueError("a polygon of its segmentation reaches absurdly far")
+    from_x, from_y = np.where(flip, x_end, xs), np.where(flip, y_end, ys)
+    to_x, to_y = np.where(flip, xs, x_end), np.where(flip, ys, y_end)
+    slope = np.where(flat, to_y - from_y, to_x - from_x) / np.maximum(steps, 1)
+
+    # Points along the outline, 5 a pixel: edge e has steps[e] + 1 of them.
+    edge = np.repeat(np.arange(len(steps)), steps + 1)
+    step = np.arange(len(edge)) - np.repeat(np.cumsum(steps + 1) - (steps + 1), steps + 1)
+    step = np.where(flip[edge], steps[edge] - step, step)
+    aside = slope[edge] * step + 0.5
+    level = flat[edge]
+    u = np.where(level, step + from_x[edge], (from_x[edge] + aside).astype(np.int64))
+    v = np.where(level, (from_y[edge] + aside).astype(np.int64), step + from_y[edge])
+
+    # Of these, the places where the outline goes through the middle of a column of pixels.
+    moved = u[1:] != u[:-1]
+    before, after = u[:-1][moved], u[1:][moved]
+    x = (np.minimum(before, after) + 0.5) / _UPSAMPLING - 0.5
+    y = (np.minimum(v[:-1], v[1:])[moved] + 0.5) / _UPSAMPLING - 0.5
+    inside = (np.floor(x) == x) & (x >= 0) & (x <= width - 1)
+    rows = np.ceil(np.clip(y[inside], 0, height)).astype(np.int64)
+    crossings: NDArray[np.int64] = x[inside].astype(np.int64) * height + rows
+    return crossings
+
+
+def _numbers(polygon: Any) -> NDArray[np.float64]:
+    if not isinstance(polygon, Sequence) or len(polygon) < 6 or len(polygon) % 2:
+        raise ValueError("a polygon of its segmentation has not three or more pairs of numbers")
+    if not all(type(n) in (int, float) and abs(n) < 1e7 for n in polygon):
+        raise ValueError("a polygon of its segmentation has something else than coordinates")
+    return np.array(polygon, np.float64)
