@@ -2,16 +2,7 @@
 
 A folder has ``index.json``, which says how samples are made of columns and how these are
 serialised, and chunks (``reading/packed.py`` has their layout).  Zstandard is around whole
-chunks, around each sample, or around frames of samples inside a chunk:
-
-==============  ==========================================================
-8 bytes         ``LDFZ01`` and two null bytes
-16 bytes        version (2), flags (2), samples n (4), samples a frame (4), frames m (4)
-4 * (n + 1)     where each sample starts, in what all frames hold
-24 * m          each frame: first sample (4), samples (4), place in the file (8), length (4),
-                length of what it holds (4)
-frames          one behind the other
-==============  ==========================================================
+chunks, around each sample, or around frames of samples (``reading/frames.py``).
 
 Sources: ``litdata/streaming/`` of ``Lightning-AI/litData``, 0.2.76: writer, item_loader,
 serializers, framed_zstd; ``utilities/_pytree.py`` for the tree of columns.
@@ -21,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,12 +26,13 @@ from fastdata.schema import Field, ImageField, ScalarField, StringField
 from .base import FieldSpec, Reject, Sample
 from .reading.columns import guessed
 from .reading.decompressing import check_codec, inflate_zstd
+from .reading.frames import read_frame, read_frames_head
 from .reading.index_json import count_of, index_path, inside, list_of, read_index
 from .reading.locations import first_bytes
 from .reading.packed import Plan
 from .reading.packed_source import PackedSource
 from .reading.pieces import array_of, raw_image
-from .reading.spans import check_length, read_at
+from .reading.spans import read_exactly
 
 __all__ = ["LitDataSource"]
 
@@ -49,9 +42,6 @@ _NUMPY_BOOL = 13
 # The same type stands under two names there, e.g. torch.float32 and torch.float.
 _TORCH = {0: "<f4", 1: "<f4", 2: "<f8", 3: "<f8", 8: "<f2", 9: "<f2", 11: "u1", 12: "i1"}
 _TORCH |= {13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8", 19: "?", 20: "<u2"}
-_FRAMED = b"LDFZ01\0\0"
-_FRAMES_HEAD = struct.Struct("<8sHHIII")
-_FRAME = struct.Struct("<IIQII")
 _TABLE = b"LDARW01\0"
 
 
@@ -136,63 +126,51 @@ class LitDataSource(PackedSource):
 
     def verify(self, file: int) -> None:
         path = self.paths[file]
-        size = path.stat().st_size
-        if size >= len(_TABLE) and read_at(path, size - len(_TABLE), len(_TABLE)) == _TABLE:
-            raise SourceError(
-                f"{path}: its samples are a table of Arrow, as LitData writes rows of texts and "
-                "numbers alone; there are no images to pack"
-            )
+        with open(path, "rb", buffering=0) as raw:
+            raw.seek(max(0, os.fstat(raw.fileno()).st_size - len(_TABLE)))
+            if raw.read(len(_TABLE)) == _TABLE:
+                raise SourceError(
+                    f"{path}: its samples are a table of Arrow, as LitData writes rows of plain "
+                    "values (text, numbers, bytes). That is not read: write them again with the "
+                    "image as a litdata Jpeg or a PIL image, or pack from what they were made of"
+                )
 
     def stream(self, file: int) -> Iterator[Sample | Reject]:
         if not self._framed:
             yield from super().stream(file)
             return
         self.verify(file)
-        with open(self.paths[file], "rb") as stream:
-            yield from self.unpacked(file, stream)
+        with open(self.paths[file], "rb", buffering=0) as raw:
+            yield from self._framed_samples(file, raw)
 
-    def unpacked(self, file: int, stream: IO[bytes]) -> Iterator[Sample | Reject]:
-        if not self._framed:
-            yield from super().unpacked(file, stream)
-            return
-        path, size = self.paths[file], self.paths[file].stat().st_size
-        head = read_at(path, 0, _FRAMES_HEAD.size)
-        magic, version, _, count, _, frames = _FRAMES_HEAD.unpack(head)
-        if magic != _FRAMED or version != 1:
-            raise SourceError(f"{path}: no chunk of frames, which {self.index.name} says it is")
-        self._count(file, count.to_bytes(4, "little"))
-        check_length(4 * (count + 1), str(path), len(head))
-        starts = np.frombuffer(read_at(path, len(head), 4 * (count + 1)), "<u4")
-        table = len(head) + 4 * (count + 1)
-        expected = 0
-        for number in range(frames):
-            spec = read_at(path, table + number * _FRAME.size, _FRAME.size)
-            first, some, at, length, holds = _FRAME.unpack(spec)
-            if first != expected or not 0 < some <= count - first or at + length > size:
+    def _framed_samples(self, file: int, raw: IO[bytes]) -> Iterator[Sample | Reject]:
+        path = str(self.paths[file])
+        head = read_frames_head(raw, path)
+        self._count(file, head.samples)
+        done = 0
+        for number in range(head.frames):
+            frame = read_frame(raw, path, head, number)
+            if frame.first != done or not 0 < frame.samples <= head.samples - done:
                 break
-            expected += some
+            done += frame.samples
+            starts = head.starts[frame.first : done + 1].tolist()
+            key = self.key(file, starts[0])
             try:
-                data = inflate_zstd(read_at(path, at, length), holds)
+                raw.seek(frame.offset)
+                stored = read_exactly(raw, frame.length, path, frame.offset)
+                data = inflate_zstd(stored, frame.holds)
             except SourceError as error:
-                yield Reject(self.key(file, at), f"{error}; {some:,} samples of {path} are lost")
+                yield Reject(key, f"{error}; the {frame.samples:,} samples of a frame are lost")
                 continue
-            yield from self._of_frame(file, starts[first : first + some + 1].tolist(), data)
-        if expected < count:
-            left = count - expected
-            yield Reject(
-                self.key(file, table), f"{path}: damaged frames; {left:,} samples are lost"
-            )
-
-    def _of_frame(self, file: int, starts: list[int], data: bytes) -> Iterator[Sample | Reject]:
-        for begin, end in itertools.pairwise(starts):
-            if 0 <= begin - starts[0] <= end - starts[0] <= len(data):
-                yield self.inflated(file, begin, data[begin - starts[0] : end - starts[0]])
-            else:
-                yield Reject(
-                    self.key(file, begin),
-                    f"the table says that the sample is at bytes {begin:,} to {end:,}, in a frame "
-                    f"of {len(data):,} bytes from {starts[0]:,} on: it is damaged",
-                )
+            for begin, end in itertools.pairwise(starts):
+                if starts[0] <= begin <= end <= starts[0] + len(data):
+                    yield self.inflated(file, begin, data[begin - starts[0] : end - starts[0]])
+                else:
+                    reason = f"the sample is at bytes {begin:,} to {end:,}, outside its frame"
+                    yield Reject(self.key(file, begin), f"{reason}: it is damaged")
+        if done < head.samples:
+            reason = f"{path}: damaged frames; {head.samples - done:,} samples are lost"
+            yield Reject(self.key(file, 0), reason)
 
 
 def decode(encoding: str, data: bytes) -> Any:

@@ -135,9 +135,12 @@ class MDSSource(PackedSource):
         if kind not in ("bytes", "ndarray"):
             return f"is encoded as {encoding!r}, of which one sample cannot be made a field"
         if kind == "ndarray" and about.count(":") == 1:
-            dtype, shape = _array_of(about)
-            # An array of that shape that takes no memory.
-            values = [np.broadcast_to(np.zeros((), dtype), shape or ())]
+            try:
+                dtype, shape = _array_of(about)
+                # An array of that shape that takes no memory.
+                values = [np.broadcast_to(np.zeros((), dtype), shape or ())]
+            except ValueError as error:
+                return f"is encoded as {encoding[:60]!r}: {error}"
         if not values:
             raise LookupError(encoding)
         return guessed(values, self._channels)

@@ -1,8 +1,9 @@
 """Which columns of a table of samples are taken, and what their fields are called.
 
 For formats whose samples all have the same columns, each of a known kind: FFCV, MDS, LitData.
-The first image becomes ``image`` and the number that is called like a class ``label``, as
-everywhere in fastdata; the rest keep their names as far as a field can be called so.
+An image, the first that is called like one if any is, becomes ``image`` and a number that is called
+like a class ``label``, as everywhere in fastdata; the rest keep their names as far as a field can
+be called so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .fields import check_names, field_of, named_field
 
 __all__ = ["Column", "choose_columns", "field_name", "guessed"]
 
+_IMAGES = ("image", "images", "img", "jpg", "jpeg", "png", "picture", "pic", "pil", "rgb")
 _LABELS = ("label", "labels", "class", "class_id", "class_index", "cls", "target", "targets", "y")
 
 
@@ -103,9 +105,10 @@ def _usual(columns: Sequence[Column]) -> list[str]:
     """Return a field name a column."""
     names = [field_name(column.name, f"column{number}") for number, column in enumerate(columns)]
     if "image" not in names:
-        images = [isinstance(c.field, ImageField) and not c.field.mask for c in columns]
-        if any(images):
-            names[images.index(True)] = "image"
+        images = [n for n, c in enumerate(columns) if isinstance(c.field, ImageField)]
+        usual = [n for n in images if columns[n].name.lower() in _IMAGES]
+        if images:
+            names[(usual or images)[0]] = "image"
     if "label" not in names:
         labels = [_is_label(column) for column in columns]
         if any(labels):

@@ -1,7 +1,7 @@
 """Files that an index says are compressed as a whole, by gzip, bzip2 or Zstandard.
 
-They are read from their front.  Damage, an early end, a codec not known are `SourceError`.  Unlike ``inflating``, which
-looks at the bytes, this goes by what an index says.
+They are read from their front.  Damage, an early end and a codec that is not known are
+`SourceError`.  Unlike ``inflating``, which looks at the bytes, this goes by what an index says.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def inside(root: Path, name: Any, place: Path) -> Path:
     parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ()
     if not parts or ".." in parts or Path(name).is_absolute():
         raise SourceError(f"{place}: names the file {name!r}, which is not one in its folder")
-    return root / name
+    return root.joinpath(*parts)
 
 
 def list_of(entry: Any, name: str, kind: type | tuple[type, ...], place: Path) -> Sequence[Any]:

@@ -68,16 +68,11 @@ class PackedSource(ScannedSource):
         samples: list[list[bytes]] | None = None
         columns = []
         for number, (name, encoding) in enumerate(zip(names, plan.encodings, strict=True)):
-            field: Field | str
             try:
-                try:
-                    field = self.column(encoding, ())
-                except LookupError:
-                    samples = self._first_samples() if samples is None else samples
-                    values = [plan.decode(encoding, sample[number]) for sample in samples]
-                    field = self.column(encoding, values)
-            except ValueError as error:
-                field = f"cannot be read: {error}"
+                field = self.column(encoding, ())
+            except LookupError:
+                samples = self._first_samples() if samples is None else samples
+                field = self._field_of(encoding, [sample[number] for sample in samples])
             if isinstance(field, str):
                 columns.append(Column(name, None, field))
             else:
@@ -89,13 +84,19 @@ class PackedSource(ScannedSource):
         if left:
             self.notes.append(f"columns left out: {', '.join(left)}")
 
+    def _field_of(self, encoding: str, columns: list[bytes]) -> Field | str:
+        try:
+            return self.column(encoding, [self.plan.decode(encoding, data) for data in columns])
+        except ValueError as error:
+            return f"cannot be read: {error}"
+
     def _first_samples(self) -> list[list[bytes]]:
         found: list[list[bytes]] = []
         failure = "there are no samples"
         for sample in self:
             try:
                 if isinstance(sample, Reject):
-                    failure = f"{sample.key}: {sample.reason}"
+                    failure = sample.reason
                     continue
                 held = sample.values
                 if isinstance(held, Stored):
@@ -122,27 +123,30 @@ class PackedSource(ScannedSource):
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
         self.verify(file)
-        path = self.paths[file]
-        size = path.stat().st_size
-        count = self._count(file, read_at(path, 0, 4))
-        if 4 * (count + 2) > size:
-            raise SourceError(
-                f"{path}: ends at byte {size:,}, within its table of {count:,} samples, all lost"
-            )
-        last = 4 * (count + 2)
-        for first in range(0, count, _OFFSETS):
-            some = min(_OFFSETS, count - first)
-            table = np.frombuffer(read_at(path, 4 * (first + 1), 4 * (some + 1)), "<u4").tolist()
-            for begin, end in itertools.pairwise(table):
-                reason = _misplaced(begin, end, last, size)
-                if reason:
-                    yield Reject(self.key(file, begin), reason)
-                else:
-                    yield Place(file, begin, end - begin)
-                    last = end
+        path = str(self.paths[file])
+        with open(path, "rb", buffering=0) as raw:
+            size = os.fstat(raw.fileno()).st_size
+            count = self._count(file, int.from_bytes(read_exactly(raw, 4, path, 0), "little"))
+            last = 4 * (count + 2)
+            if last > size:
+                raise SourceError(
+                    f"{path}: ends at byte {size:,}, within its table of {count:,} samples, which "
+                    "are all lost"
+                )
+            for first in range(0, count, _OFFSETS):
+                some = min(_OFFSETS, count - first)
+                raw.seek(4 * (first + 1))
+                table = read_exactly(raw, 4 * (some + 1), path, 4 * (first + 1))
+                for begin, end in itertools.pairwise(np.frombuffer(table, "<u4").tolist()):
+                    reason = _misplaced(begin, end, last, size)
+                    if reason:
+                        yield Reject(self.key(file, begin), reason)
+                    else:
+                        yield Place(file, begin, end - begin)
+                        last = end
 
-    def _count(self, file: int, head: bytes) -> int:
-        count = int.from_bytes(head, "little")
+    def _count(self, file: int, count: int) -> int:
+        """Return the number of samples that a chunk says it has, if its index says so too."""
         if count != self.counts[file]:
             raise SourceError(
                 f"{self.paths[file]}: has {count:,} samples and {self.index.name} says "
@@ -158,14 +162,14 @@ class PackedSource(ScannedSource):
     def stream(self, file: int) -> Iterator[Sample | Reject]:
         self.verify(file)
         with open_decompressed(self.paths[file], self.codecs[file]) as stream:
-            yield from self.unpacked(file, stream)
+            yield from self._unpacked(file, stream)
 
-    def unpacked(self, file: int, stream: IO[bytes]) -> Iterator[Sample | Reject]:
+    def _unpacked(self, file: int, stream: IO[bytes]) -> Iterator[Sample | Reject]:
         """Yield the samples of a chunk from a stream; in its place, what is lost of it."""
         path = str(self.paths[file])
         done, at = 0, 0
         try:
-            count = self._count(file, read_exactly(stream, 4, path, 0))
+            count = self._count(file, int.from_bytes(read_exactly(stream, 4, path, 0), "little"))
             check_length(4 * (count + 1), path, 4)
             table = np.frombuffer(read_exactly(stream, 4 * (count + 1), path, 4), "<u4")
             at = 4 * (count + 2)

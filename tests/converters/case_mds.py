@@ -97,7 +97,9 @@ def files(pictures: Sequence[Picture]) -> list[dict[str, bytes]]:
 
 def plain(folder: Path, pictures: Sequence[Picture]) -> Path:
     columns = {"image": "jpeg", "label": "int"}
-    return write_mds(folder, columns, files(pictures), per_shard=7, hashes=())
+    return write_mds(
+        folder, columns, files(pictures), per_shard=max(5, len(pictures) // 8), hashes=()
+    )
 
 
 def compressed(compression: str) -> Callable[[Path, Sequence[Picture]], Path]:
