@@ -13,7 +13,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from fastdata.errors import SourceError
 
@@ -60,15 +60,13 @@ def _decompressor() -> Any:
 def open_decompressed(path: Path, codec: str) -> Iterator[IO[bytes]]:
     """Open a compressed file for reading what it holds.
 
-    Raises
-    ------
-    SourceError
-        From the ``with`` block, if what is read there is damaged or ends early.
+    Reading raises SourceError where it is damaged or ends early; what is before that is had.
     """
     damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
     with contextlib.ExitStack() as stack:
         file: IO[bytes] = stack.enter_context(open(path, "rb"))
         stream: Any
+        # The first two are buffered already; a second buffer would lose what is before damage.
         if codec == "gz":
             stream = gzip.GzipFile(fileobj=file)
         elif codec == "bz2":
@@ -76,11 +74,22 @@ def open_decompressed(path: Path, codec: str) -> Iterator[IO[bytes]]:
         else:
             damage += (_zstandard().ZstdError,)
             stream = _decompressor().stream_reader(file, read_across_frames=True, closefd=False)
+            stream = io.BufferedReader(stream, 1 << 17)
         stack.callback(stream.close)
+        yield cast(IO[bytes], _Stream(stream, damage, path))
+
+
+class _Stream:
+    """A stream in which damage is a `SourceError`."""
+
+    def __init__(self, stream: IO[bytes], damage: tuple[type[Exception], ...], path: Path) -> None:
+        self._stream, self._damage, self._path = stream, damage, path
+
+    def read(self, count: int) -> bytes:
         try:
-            yield io.BufferedReader(stream, 1 << 17)
-        except damage as error:
-            raise SourceError(f"{path}: cannot be decompressed: {error}") from error
+            return self._stream.read(count)
+        except self._damage as error:
+            raise SourceError(f"{self._path}: cannot be decompressed: {error}") from error
 
 
 def inflate_zstd(data: bytes, limit: int = MAX_RECORD) -> bytes:
