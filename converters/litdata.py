@@ -25,14 +25,13 @@ from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec, Reject, Sample
 from .reading.columns import guessed
-from .reading.decompressing import check_codec, inflate_zstd
-from .reading.frames import read_frame, read_frames_head
+from .reading.decompressing import check_codec
+from .reading.frames import inflate_frame, read_frame, read_frames_head
 from .reading.index_json import count_of, index_path, inside, list_of, read_index
 from .reading.locations import first_bytes
 from .reading.packed import Plan
 from .reading.packed_source import PackedSource
 from .reading.pieces import array_of, raw_image
-from .reading.spans import read_exactly
 
 __all__ = ["LitDataSource"]
 
@@ -156,9 +155,7 @@ class LitDataSource(PackedSource):
             starts = head.starts[frame.first : done + 1].tolist()
             key = self.key(file, starts[0])
             try:
-                raw.seek(frame.offset)
-                stored = read_exactly(raw, frame.length, path, frame.offset)
-                data = inflate_zstd(stored, frame.holds)
+                data = inflate_frame(raw, path, frame)
             except SourceError as error:
                 yield Reject(key, f"{error}; the {frame.samples:,} samples of a frame are lost")
                 continue

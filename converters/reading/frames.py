@@ -22,9 +22,10 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
-from .spans import read_exactly
+from .decompressing import inflate_zstd
+from .spans import MAX_RECORD, read_exactly
 
-__all__ = ["Frame", "FramesHead", "read_frame", "read_frames_head"]
+__all__ = ["Frame", "FramesHead", "inflate_frame", "read_frame", "read_frames_head"]
 
 _MAGIC = b"LDFZ01\0\0"
 _HEAD = struct.Struct("<8sHHIII")
@@ -86,3 +87,22 @@ def read_frame(file: IO[bytes], path: str, head: FramesHead, number: int) -> Fra
     at = head.table + number * _FRAME.size
     file.seek(at)
     return Frame(*_FRAME.unpack(read_exactly(file, _FRAME.size, path, at)))
+
+
+def inflate_frame(file: IO[bytes], path: str, frame: Frame) -> bytes:
+    """Return what a frame holds.
+
+    Raises
+    ------
+    SourceError
+        If it is damaged, or not in the file.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if frame.offset + frame.length > size:
+        raise SourceError(
+            f"{path}: a frame of {frame.length:,} bytes at byte {frame.offset:,}, in a file of "
+            f"{size:,}: it is damaged or cut short"
+        )
+    file.seek(frame.offset)
+    stored = read_exactly(file, frame.length, path, frame.offset)
+    return inflate_zstd(stored, min(frame.holds, MAX_RECORD))

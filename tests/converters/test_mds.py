@@ -258,7 +258,7 @@ def test_a_compressed_shard_cut_short_says_how_many_are_lost(
     path.write_bytes(path.read_bytes()[:-40])
     report = pack(tmp_path, tmp_path / "a.lmdb")
     lost = 12 - report.num_samples
-    assert 1 <= lost <= 6
+    assert 1 <= lost <= (5 if codec == "gz" else 6)  # the others come in one block here
     assert report.num_rejected == 1
     assert f"; {lost} samples of it are lost" in report.rejects[0].reason
 
