@@ -1,0 +1,256 @@
+"""MDS: the shards of MosaicML Streaming, from its specification.
+
+A folder has ``index.json``, which lists shards with their columns and how these are encoded, and
+the shards (``reading/packed.py`` has their layout), plain or compressed as a whole.  Sources:
+``docs/source/preparing_datasets/dataset_format.md`` and ``streaming/base/format/mds/`` (reader,
+writer, encodings) of ``mosaicml/streaming``, 0.13.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from fastdata.errors import SourceError
+from fastdata.schema import Field, ImageField, ScalarField, StringField
+
+from .base import FieldSpec
+from .reading.taking import guessed
+from .reading.decompressing import check_codec
+from .reading.index_json import count_of, index_path, inside, list_of, read_index
+from .reading.locations import first_bytes
+from .reading.packed import Plan
+from .reading.packed_source import PackedSource
+from .reading.pieces import array_of, json_text, raw_image
+
+__all__ = ["MDSSource"]
+
+_SCALARS = {
+    "int": "<i8",
+    **{f"uint{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
+}
+_VALUES = {8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "<i4", 34: "<f4"}
+_VALUES |= {64: "<u8", 65: "<i8", 66: "<f8"}
+_HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}
+_STEP = 1 << 20
+
+
+class MDSSource(PackedSource):
+    """A folder of MDS shards.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        What is taken: ``field=column``, or a column that is called like its field.
+        Default: all; the first image becomes ``image``, the class number ``label``.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    check : bool
+        Whether the hashes that the index has of shards are compared.
+    """
+
+    name = "mds"
+    summary = "shards of MosaicML Streaming (MDS), plain, gz, bz2 or zstd"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        index = index_path(location)
+        return index is not None and b'"column_encodings"' in first_bytes(index, 1 << 16)
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        columns: tuple[str, ...] = (),
+        classes: str | None = None,
+        check: bool = True,
+    ) -> None:
+        index = index_path(location)
+        if index is None:
+            raise SourceError(f"{location}: no index.json there, which MDS has beside its shards")
+        self.index, self.root, self.notes = index, index.parent, []
+        self._channels, self._check = channels, check
+        self.paths, self.counts, self.codecs = [], [], []
+        self._files: list[_File] = []
+        content = read_index(index)
+        if content.get("version") != 2:
+            raise SourceError(f"{index}: version {content.get('version')!r} of MDS; 2 is known")
+        shards = list_of(content, "shards", dict, index)
+        if not shards:
+            raise SourceError(f"{index}: lists no shards")
+        known = [_columns_of(shards[0], index)]
+        for shard in shards:
+            if _columns_of(shard, index) != known[0]:
+                raise SourceError(f"{index}: shards have different columns")
+            self._add(shard)
+        names, encodings, sizes = known[0]
+        self.settle(names, Plan(encodings, sizes, decode), columns, fields or {}, channels, classes)
+
+    def _add(self, shard: dict[str, Any]) -> None:
+        raw = _file_of(shard.get("raw_data"), self.root, self.index)
+        zipped = _file_of(shard.get("zip_data"), self.root, self.index)
+        file, codec = raw, ""
+        if zipped is not None and (raw is None or not raw.path.exists()):
+            file, codec = zipped, check_codec(str(shard.get("compression")), str(self.index))
+        if file is None:
+            raise SourceError(f"{self.index}: a shard without a file (raw_data, zip_data)")
+        self._files.append(file)
+        self.paths.append(file.path)
+        self.codecs.append(codec)
+        self.counts.append(count_of(shard, "samples", self.index))
+
+    def verify(self, file: int) -> None:
+        wanted = self._files[file].hashes if self._check else ()
+        for name, value in wanted:
+            found = _hash_file(self.paths[file], name)
+            if found != value:
+                raise SourceError(
+                    f"{self.paths[file]}: its {name} is {found}, not {value} as {self.index.name} "
+                    f"says: it is damaged; its {self.counts[file]:,} samples are left out "
+                    "(--option check=false takes what can be read)"
+                )
+
+    def column(self, encoding: str, values: Sequence[Any]) -> Field | str:
+        kind, _, about = encoding.partition(":")
+        if kind in ("jpeg", "png", "pil"):
+            return ImageField(channels=self._channels)
+        if kind in _SCALARS:
+            dtype = np.dtype(_SCALARS[kind]).name
+            return ScalarField("int64" if dtype == "uint64" else dtype)
+        if kind in ("str_int", "str_float"):
+            return ScalarField("int64" if kind == "str_int" else "float64")
+        if kind in ("str", "json", "str_decimal"):
+            return StringField()
+        if kind == "pkl":
+            return "is pickled (pkl), and reading it would run code from the file"
+        if kind not in ("bytes", "ndarray"):
+            return f"is encoded as {encoding!r}, of which one sample cannot be made a field"
+        if kind == "ndarray" and about.count(":") == 1:
+            try:
+                dtype, shape = _array_of(about)
+                # An array of that shape that takes no memory.
+                values = [np.broadcast_to(np.zeros((), dtype), shape or ())]
+            except ValueError as error:
+                return f"is encoded as {encoding[:60]!r}: {error}"
+        if not values:
+            raise LookupError(encoding)
+        return guessed(values, self._channels)
+
+
+def decode(encoding: str, data: bytes) -> Any:
+    """Return the value that a column holds.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are none of that encoding.
+    """
+    kind, _, about = encoding.partition(":")
+    if kind in ("jpeg", "png", "bytes"):
+        return data
+    if kind == "pil":
+        return raw_image(data)
+    if kind in _SCALARS:
+        return array_of(data, _SCALARS[kind], (1,))[0]
+    if kind == "json":
+        return json_text(data)
+    if kind == "ndarray":
+        return _decode_array(about, data)
+    text = data.decode()
+    if kind == "str_int":
+        return int(text)
+    return float(text) if kind == "str_float" else text
+
+
+def _array_of(about: str) -> tuple[str, tuple[int, ...] | None]:
+    """Return dtype and shape of ``ndarray:DTYPE:SHAPE``; empty or None where samples say them."""
+    name, _, shape = about.partition(":")
+    if name and name not in _SCALARS:
+        raise SourceError(f"an array of {name!r} cannot be read")
+    try:
+        lengths = tuple(int(length) for length in shape.split(",")) if shape else None
+    except ValueError as error:
+        raise SourceError(f"{shape[:40]!r} is no shape of an array") from error
+    if lengths is not None and not all(0 < length < 2**31 for length in lengths):
+        raise SourceError(f"{shape[:40]!r} is no shape of an array")
+    return _SCALARS.get(name, ""), lengths
+
+
+def _decode_array(about: str, data: bytes) -> np.ndarray[Any, Any]:
+    dtype, shape = _array_of(about)
+    at = 0
+    if not dtype:
+        if not data or data[0] not in _VALUES:
+            raise SourceError(f"an array of the unknown dtype {data[:1]!r}")
+        dtype, at = _VALUES[data[0]], 1
+    if shape is None:
+        head = data[at] if len(data) > at else 0
+        width = 1 << head % 4
+        lengths = data[at + 1 : at + 1 + (head >> 2) * width]
+        if len(lengths) < (head >> 2) * width or not lengths:
+            raise SourceError("an array without a shape")
+        shape = tuple(np.frombuffer(lengths, f"<u{width}").tolist())
+        at += 1 + len(lengths)
+    return array_of(data[at:], dtype, shape)
+
+
+# -- the index -----------------------------------------------------------------------
+
+
+class _File(NamedTuple):
+    """A shard's file, and what the index says its hashes are."""
+
+    path: Path
+    hashes: tuple[tuple[str, str], ...]
+
+
+def _file_of(entry: Any, root: Path, index: Path) -> _File | None:
+    if not isinstance(entry, dict):
+        return None
+    given = entry.get("hashes")
+    hashes = given.items() if isinstance(given, dict) else ()
+    return _File(
+        inside(root, entry.get("basename"), index),
+        tuple((str(name), str(value)) for name, value in hashes),
+    )
+
+
+def _columns_of(
+    shard: dict[str, Any], index: Path
+) -> tuple[list[str], tuple[str, ...], tuple[int | None, ...]]:
+    if shard.get("format") != "mds" or shard.get("version") != 2:
+        raise SourceError(
+            f"{index}: a shard of format {shard.get('format')!r}, version "
+            f"{shard.get('version')!r}; mds, version 2, is read"
+        )
+    names = list(list_of(shard, "column_names", str, index))
+    encodings = tuple(list_of(shard, "column_encodings", str, index))
+    sizes = tuple(size or None for size in list_of(shard, "column_sizes", (int, type(None)), index))
+    if not names or not len(names) == len(encodings) == len(sizes):
+        raise SourceError(f"{index}: {len(names)} columns with {len(encodings)} encodings")
+    if not all(size is None or 0 < size < 2**31 for size in sizes):
+        raise SourceError(f"{index}: column_sizes {sizes} are no lengths in bytes")
+    return names, encodings, sizes
+
+
+def _hash_file(path: Path, name: str) -> str:
+    if name.startswith("xxh") and name in xxhash.algorithms_available:
+        hasher = getattr(xxhash, name)()
+    elif name in _HASHES:
+        hasher = hashlib.new(name, usedforsecurity=False)
+    else:
+        raise SourceError(f"{path}: the hash {name!r} is not known (--option check=false)")
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(_STEP):
+            hasher.update(piece)
+    found: str = hasher.hexdigest()
+    return found

@@ -1,0 +1,86 @@
+"""The ``index.json`` of a folder of chunks: where it is, and what it names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import SourceError
+
+__all__ = ["count_of", "index_path", "inside", "list_of", "read_index"]
+
+_INDEX_BYTES = 256 << 20
+_LARGEST_COUNT = 1 << 30
+"""Samples in a chunk: offsets are 32 bits wide, and each takes four of the chunk's bytes."""
+
+
+def index_path(location: Any) -> Path | None:
+    """Return the ``index.json`` that a location is, or has in it."""
+    if not isinstance(location, (str, os.PathLike)):
+        return None
+    path = Path(location)
+    path = path / "index.json" if path.is_dir() else path
+    return path if path.name == "index.json" and path.is_file() else None
+
+
+def read_index(path: Path) -> Mapping[str, Any]:
+    """Return what an index says.
+
+    Raises
+    ------
+    SourceError
+        If it is no JSON object, or too large.
+    """
+    try:
+        if path.stat().st_size > _INDEX_BYTES:
+            raise SourceError(f"{path}: more than {_INDEX_BYTES:,} bytes is no index of chunks")
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise SourceError(f"{path}: not an index of chunks")
+    return found
+
+
+def inside(root: Path, name: Any, place: Path) -> Path:
+    """Return the path of a file that data names, which is in the folder `root`.
+
+    Raises
+    ------
+    SourceError
+        If the name is none, or leads out of the folder.
+    """
+    parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ()
+    if not parts or ".." in parts or Path(name).is_absolute():
+        raise SourceError(f"{place}: names the file {name!r}, which is not one in its folder")
+    return root.joinpath(*parts)
+
+
+def list_of(entry: Any, name: str, kind: type | tuple[type, ...], place: Path) -> Sequence[Any]:
+    """Return a list of the index all of whose entries are of one kind.
+
+    Raises
+    ------
+    SourceError
+    """
+    found = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
+        raise SourceError(f"{place}: {name!r} is {str(found)[:60]!r}, which is no such list")
+    return found
+
+
+def count_of(entry: Any, name: str, place: Path) -> int:
+    """Return a number of samples.
+
+    Raises
+    ------
+    SourceError
+        If it is none that a chunk can have.
+    """
+    found = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < _LARGEST_COUNT:
+        raise SourceError(f"{place}: {name!r} is {str(found)[:60]!r}, not a number of samples")
+    return found
