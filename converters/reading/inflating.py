@@ -84,5 +84,7 @@ class _ZlibFile(io.RawIOBase):
             self._rest = self._inflater.unconsumed_tail
             if not given and not data:
                 raise EOFError("the compressed data ends too early")
+        if not data and len(buffer) and (self._inflater.unused_data or self._file.read(1)):
+            raise zlib.error("there is more behind the end of the compressed data")
         buffer[: len(data)] = data
         return len(data)
