@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -145,7 +145,7 @@ def _next_head(file: int, offset: int, size: int) -> int:
     return size
 
 
-def _heads(words: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _heads(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the numbers of the words with which a record begins."""
     magic = int.from_bytes(_MAGIC, "little")
     return np.flatnonzero((words[:-1] == magic) & (words[1:] >> 29 <= 1))
