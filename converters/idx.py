@@ -164,13 +164,13 @@ class IdxSource(IndexedSource):
         for number in range(len(self._parts)):
             count = self._parts[number].num_samples
             if start < count:
-                yield from self._samples(number, start)
+                yield from self._samples(number, start, None)
             start = max(0, start - count)
 
-    def _samples(self, number: int, start: int) -> Iterator[Sample | Reject]:
+    def _samples(self, number: int, start: int, stop: int | None) -> Iterator[Sample | Reject]:
         part = self._parts[number]
         try:
-            for first, pixels, labels in part.blocks(start):
+            for first, pixels, labels in part.blocks(start, stop):
                 upright = pixels.swapaxes(1, 2) if self._transpose else pixels
                 for k, image in enumerate(upright):
                     label = None if labels is None else int(labels[k])
@@ -191,7 +191,11 @@ class IdxSource(IndexedSource):
         return Sample(key, (*values, number) if "split" in self.schema else values)
 
     def __getitem__(self, index: int) -> Sample | Reject:
-        return next(self.start_at(index))
+        for number, part in enumerate(self._parts):
+            if index < part.num_samples:
+                return next(self._samples(number, index, index + 1))
+            index -= part.num_samples
+        raise IndexError(index)
 
     def key_at(self, index: int) -> str:
         for part in self._parts:

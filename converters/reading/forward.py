@@ -7,13 +7,11 @@ pieces is decompressed and thrown away, so pieces are read in ascending order.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
-from typing import IO
-
-from fastdata.errors import SourceError
+from typing import Any
 
 from .inflating import INFLATE_ERRORS, open_inflated
-from .spans import read_at
 
 __all__ = ["BLOCK_BYTES", "ForwardReader"]
 
@@ -37,7 +35,7 @@ class ForwardReader:
         self.path = path
         self._compressed = compressed
         self._open = contextlib.ExitStack()
-        self._stream: IO[bytes] | None = None
+        self._stream: Any = None
         self._at = 0
 
     def __enter__(self) -> ForwardReader:
@@ -57,13 +55,16 @@ class ForwardReader:
         """
         try:
             if not self._compressed:
-                size = self.path.stat().st_size
-                data = read_at(self.path, offset, max(0, min(length, size - offset)))
-                end = size
+                if self._stream is None:
+                    # Not by `read_at`, whose descriptors live on.
+                    self._stream = self._open.enter_context(self.path.open("rb", buffering=0))
+                end = os.fstat(self._stream.fileno()).st_size
+                there = max(0, min(length, end - offset))
+                data = os.pread(self._stream.fileno(), there, offset)
             else:
                 data = self._forward(offset, length)
                 end = self._at
-        except (*INFLATE_ERRORS, SourceError) as error:
+        except INFLATE_ERRORS as error:
             return b"", f"{self.path}: {error}"
         if len(data) == length:
             return data, ""
@@ -98,7 +99,7 @@ class ForwardReader:
         return b"".join(pieces)
 
     def _take(self, length: int) -> bytes:
-        assert self._stream is not None
-        piece = self._stream.read(length)
+        # Not `read`, which forgets what came before damage.
+        piece: bytes = self._stream.read1(length)
         self._at += len(piece)
         return piece

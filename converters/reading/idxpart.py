@@ -85,10 +85,11 @@ class IdxPart(NamedTuple):
         with ForwardReader(self.pair.labels, compressed=self.labels.compressed) as file:
             return file.read(self.labels.offset, 10)[0]
 
-    def blocks(self, start: int) -> Iterator[tuple[int, Any, Any]]:
-        """Yield blocks from an image on: its number, pixels (N x H x W [x C]), labels (N).
+    def blocks(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Any, Any]]:
+        """Yield blocks of images `start` to `stop`: number, pixels (N x H x W [x C]), labels (N).
 
-        Labels are None where there are none.
+        Labels are None where there are none.  Without `stop`, all is read to the end, and
+        that nothing comes behind it is seen to.
 
         Raises
         ------
@@ -106,8 +107,9 @@ class IdxPart(NamedTuple):
                     ForwardReader(self.pair.labels, compressed=labels.compressed)
                 )
             step = max(1, BLOCK_BYTES // head.item_bytes)
-            while start < head.shape[0]:
-                count = min(step, head.shape[0] - start)
+            last = head.shape[0] if stop is None else stop
+            while start < last:
+                count = min(step, last - start)
                 data, reason = _rows(images, head, start, count)
                 found = None
                 if marks is not None and labels is not None:
@@ -120,9 +122,14 @@ class IdxPart(NamedTuple):
                 if reason:
                     raise SourceError(reason)
                 start += count
-            end = images.more_at(head.offset + head.shape[0] * head.item_bytes)
-            if end:
-                raise SourceError(end)
+            if stop is None and (more := _more(images, head) or _more(marks, labels)):
+                raise SourceError(more)
+
+
+def _more(file: ForwardReader | None, head: IdxHead | None) -> str:
+    if file is None or head is None:
+        return ""
+    return file.more_at(head.offset + head.shape[0] * head.item_bytes)
 
 
 def _rows(file: ForwardReader, head: IdxHead, start: int, count: int) -> tuple[Any, str]:

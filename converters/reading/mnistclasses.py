@@ -1,7 +1,7 @@
 """The names of classes of MNIST and of the datasets in its format.
 
 Only EMNIST brings them in files.  Fashion-MNIST has MNIST's file names; it is told by its
-path, or by its first labels.  Sources: the README of Fashion-MNIST; Cohen, Afshar, Tapson
+folder, or by its first labels.  Sources: the README of Fashion-MNIST; Cohen, Afshar, Tapson
 and van Schaik, "EMNIST: an extension of MNIST to handwritten letters", table II.
 """
 
@@ -56,7 +56,8 @@ def known_classes(dataset: str, path: Path, start: bytes) -> tuple[str, ...]:
     mapping = path.parent / f"{dataset}-mapping.txt"
     if dataset and mapping.is_file():
         return read_mapping(mapping)
-    if "fashion" in str(path.absolute()).lower():
+    folders = [part.lower().replace("-", "").replace("_", "") for part in path.absolute().parts]
+    if any(name in ("fashion", "fashionmnist", "fmnist") for name in folders):
         return KNOWN_CLASSES["fashion"]
     return KNOWN_CLASSES.get(_STARTS.get(start, dataset), ())
 

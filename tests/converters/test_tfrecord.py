@@ -406,3 +406,11 @@ def test_an_empty_shard_holds_nothing_and_all_empty_ones_are_refused(tmp_path: P
         path.write_bytes(b"")
     with pytest.raises(SourceError, match="the files have no records"):
         find_source(str(tmp_path / "t-*"), format="tfrecord")
+
+
+def test_several_gzip_members_and_zeros_behind_them_are_one_file(tmp_path: Path) -> None:
+    first, second, third = parts(3)
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(gzip.compress(first) + gzip.compress(second + third) + bytes(200_000))
+    report = pack(path, tmp_path / "a.lmdb")
+    assert (report.num_samples, report.num_rejected) == (3, 0)
