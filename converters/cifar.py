@@ -85,7 +85,7 @@ class CifarSource(IndexedSource):
         self, names: dict[str, tuple[str, ...]], channels: int, fields: FieldSpec, split: str
     ) -> dict[str, Field]:
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
-        whole = [batch for _, batch in self._batches if batch.count]
+        whole = [batch for _, batch in self._batches if batch.num_images]
         if not whole:
             raise SourceError(
                 f"{self.location}: no batch can be read: {self._batches[0][1].failure}"
@@ -122,7 +122,7 @@ class CifarSource(IndexedSource):
                     path, reader = file, ForwardReader(file, compressed=self._compressed)
                 assert reader is not None
                 if start < batch.num_samples:
-                    yield from self._samples(batch, reader, start, batch.count)
+                    yield from self._samples(batch, reader, start, batch.num_images)
                 start = max(0, start - batch.num_samples)
         finally:
             if reader is not None:
@@ -144,8 +144,8 @@ class CifarSource(IndexedSource):
                 f"{batch.name}[{start}]", f"{error}; the batch's images behind that are lost"
             )
             return
-        if batch.failure and stop == batch.count:
-            yield Reject(f"{batch.name}[{batch.count}]", batch.failure)
+        if batch.failure and stop == batch.num_images:
+            yield Reject(f"{batch.name}[{batch.num_images}]", batch.failure)
 
     def _sample(
         self, batch: Batch, row: int, image: Any, labels: dict[str, int]
@@ -167,7 +167,7 @@ class CifarSource(IndexedSource):
 
     def __getitem__(self, index: int) -> Sample | Reject:
         for path, batch in self._batches:
-            if index < batch.count:
+            if index < batch.num_images:
                 with ForwardReader(path, compressed=self._compressed) as reader:
                     return next(self._samples(batch, reader, index, index + 1))
             if index < batch.num_samples:

@@ -58,7 +58,7 @@ class Batch(NamedTuple):
     name : str
         Of the file.
     split : {"train", "test"}
-    count : int
+    num_images : int
     offset : int
         Of the first record.
     shape : tuple of int
@@ -73,7 +73,7 @@ class Batch(NamedTuple):
 
     name: str
     split: str
-    count: int = 0
+    num_images: int = 0
     offset: int = 0
     shape: tuple[int, ...] = (3, 32, 32)
     labels: Labels = {}  # noqa: RUF012
@@ -83,7 +83,7 @@ class Batch(NamedTuple):
     @property
     def num_samples(self) -> int:
         """How many samples and rejects come of it."""
-        return self.count + bool(self.failure)
+        return self.num_images + bool(self.failure)
 
     def blocks(
         self, file: ForwardReader, start: int, stop: int
@@ -106,6 +106,7 @@ class Batch(NamedTuple):
             pixels = rows[:, lead:].reshape(whole, *self.shape)
             if self.shape[0] == 3:
                 pixels = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
+            labels: dict[str, Any]
             labels = {name: values[start : start + whole] for name, values in self.labels.items()}
             labels |= {name: rows[:, k] for k, name in enumerate(self.leading)}
             yield start, pixels, labels

@@ -112,8 +112,9 @@ def look_at(location: str | os.PathLike[str]) -> CifarFiles:
     else:
         found = _in_folder(path)
     if not found.batches:
+        reason = f" ({found.failure})" if found.failure else ""
         raise SourceError(
-            f"{path}: no batches of CIFAR there{': ' * bool(found.failure)}{found.failure}. Expected "
+            f"{path}: no batches of CIFAR there{reason}. Expected "
             "data_batch_1 to data_batch_5 and test_batch, or train and test, or these with .bin"
         )
     return found
@@ -197,7 +198,7 @@ def _batch(
             raise SourceError(reason)
         return data
 
-    buffered: Any = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[type-var,arg-type]
+    buffered: Any = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
     return pickled_batch(name, kind, buffered, offset, size, read)
 
 

@@ -7,6 +7,7 @@ sees the size; test_cifar.py has those of CIFAR.
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import tarfile
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ def batches(pictures: Sequence[Picture]) -> dict[str, bytes]:
     """Return the files of Python's edition."""
     files = {"batches.meta": {b"label_names": [name.encode() for name in CLASSES]}}
     cuts = np.linspace(0, len(pictures), 6).astype(int)
-    for number, (begin, end) in enumerate(zip(cuts, cuts[1:], strict=False), 1):
+    for number, (begin, end) in enumerate(itertools.pairwise(cuts), 1):
         part = pictures[begin:end]
         content: dict[bytes, Any] = {
             b"batch_label": f"training batch {number} of 5".encode(),
