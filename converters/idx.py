@@ -57,7 +57,7 @@ class IdxSource(IndexedSource):
         try:
             return any(is_images(read_head(pair.images)) for pair in find_pairs(location))
         except SourceError:  # opening it says what is wrong
-            return True
+            return Path(location).is_dir() or "idx" in Path(location).name
 
     def __init__(
         self,
