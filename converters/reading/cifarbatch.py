@@ -18,9 +18,10 @@ import numpy as np
 from fastdata.errors import SourceError
 
 from .forward import BLOCK_BYTES, ForwardReader
-from .pickled import PickledArray, Stored, read_pickle
+from .pickled import read_pickle
+from .pickledarray import PickledArray, Stored
 
-__all__ = ["Batch", "BatchName", "batch_name", "binary_batch", "pickled_batch"]
+__all__ = ["Batch", "BatchName", "batch_name", "binary_batch", "pickled_batch", "read_names"]
 
 _PIXELS = 3072
 _NAME = re.compile(

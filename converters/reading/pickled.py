@@ -10,93 +10,19 @@ all of Python 3 write by default.
 
 from __future__ import annotations
 
-import re
 import struct
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from fastdata.errors import SourceError
 
-__all__ = ["PickledArray", "Stored", "read_pickle"]
+from .pickledarray import Called, Stored, build, call, damaged, known, of_type
+
+__all__ = ["read_pickle"]
 
 _SHORT = 64
 """Strings below this are read; names are, and pixels are not."""
 
-_DTYPE = re.compile(r"[<>|=]?[uib][1248]")
-_CORES = ("numpy.core", "numpy._core")
-_KNOWN = {
-    **{
-        (f"{core}.multiarray", name): name for core in _CORES for name in ("_reconstruct", "scalar")
-    },
-    **{(f"{core}.numeric", "_frombuffer"): "_frombuffer" for core in _CORES},
-    ("numpy", "ndarray"): "ndarray",
-    ("numpy", "dtype"): "dtype",
-    ("_codecs", "encode"): "encode",
-}
 _MARK = object()
-
-
-class Stored(NamedTuple):
-    """A string in the file.
-
-    Attributes
-    ----------
-    offset, length : int
-        In bytes.
-    text : bool
-        Whether it is text, in UTF-8.
-    """
-
-    offset: int
-    length: int
-    text: bool
-
-
-class Called(NamedTuple):
-    """One of the few functions and classes that are known."""
-
-    name: str
-
-
-class PickledArray:
-    """An array of integers.
-
-    Attributes
-    ----------
-    dtype : str
-        As NumPy calls it.
-    shape : tuple of int
-    data : Stored or bytes
-        In C order.
-    """
-
-    dtype = ""
-    shape: tuple[int, ...] = ()
-    data: Stored | bytes = b""
-
-    def build(self, shape: Any, dtype: Any, fortran: Any, data: Any) -> PickledArray:
-        """Set what it is, as far as that is an array of integers in C order."""
-        if not isinstance(dtype, _Dtype) or fortran not in (False, 0, "C"):
-            raise _damaged("an array that is not of integers in C order")
-        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-            raise _damaged("the shape of an array is none")
-        if not isinstance(data, (Stored, bytes)) or (isinstance(data, Stored) and data.text):
-            raise _damaged(
-                "an array's bytes are written as text; write it anew with a protocol from 3 on"
-            )
-        self.dtype, self.shape, self.data = dtype.name, shape, data
-        return self
-
-
-class _Dtype:
-    def __init__(self, name: Any) -> None:
-        text = name.decode("latin-1") if isinstance(name, bytes) else name
-        if not isinstance(text, str) or not _DTYPE.fullmatch(text):
-            raise _damaged("the type of an array is not one of integers")
-        self.name = text
-
-
-def _damaged(what: str) -> SourceError:
-    return SourceError(f"cannot be read as a pickle of arrays: {what}")
 
 
 def read_pickle(file: IO[bytes], base: int, size: int) -> Any:
@@ -129,7 +55,7 @@ def read_pickle(file: IO[bytes], base: int, size: int) -> Any:
     except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, SourceError):
             raise SourceError(f"{error} (at byte {machine.at:,})") from None
-        raise _damaged(f"{type(error).__name__} at byte {machine.at:,}") from error
+        raise damaged(f"{type(error).__name__} at byte {machine.at:,}") from error
 
 
 class _Machine:
@@ -144,7 +70,7 @@ class _Machine:
     def take(self, count: int) -> bytes:
         data = self.file.read(count) if self.at + count <= self.size else b""
         if len(data) < count:
-            raise _damaged("it ends early")
+            raise damaged("it ends early")
         self.at += count
         return data
 
@@ -157,7 +83,7 @@ class _Machine:
             return data.decode() if text else data
         stored = Stored(self.base + self.at, length, text)
         if self.at + length > self.size:
-            raise _damaged(f"it ends within {length:,} bytes")
+            raise damaged(f"it ends within {length:,} bytes")
         while length:
             length -= len(self.take(min(length, 1 << 16)))
         return stored
@@ -173,7 +99,7 @@ class _Machine:
         while self.stack[at] is not _MARK:
             at -= 1
             if at < 0:
-                raise _damaged("a mark is missing")
+                raise damaged("a mark is missing")
         values = self.stack[at + 1 :]
         del self.stack[at:]
         return values
@@ -207,34 +133,34 @@ class _Machine:
             push(tuple(self.since_mark()))
         elif code in (b"a", b"e"):
             values = [stack.pop()] if code == b"a" else self.since_mark()
-            _of_type(stack[-1], list).extend(values)
+            of_type(stack[-1], list).extend(values)
         elif code in (b"s", b"u"):
             values = [stack.pop(), stack.pop()][::-1] if code == b"s" else self.since_mark()
-            _of_type(stack[-1], dict).update(zip(values[::2], values[1::2], strict=True))
+            of_type(stack[-1], dict).update(zip(values[::2], values[1::2], strict=True))
         elif code == b"\x8a":
             push(int.from_bytes(self.take(self.number(1)), "little", signed=True))
         elif code == b"G":
             push(struct.unpack(">d", self.take(8))[0])
         elif code == b"c":
-            push(_known(self.line(), self.line()))
+            push(known(self.line(), self.line()))
         elif code == b"\x93":
             name, module = stack.pop(), stack.pop()
-            push(_known(module, name))
+            push(known(module, name))
         elif code == b"R":
             arguments, function = stack.pop(), stack.pop()
-            push(_call(_of_type(function, Called).name, _of_type(arguments, tuple)))
+            push(call(of_type(function, Called).name, of_type(arguments, tuple)))
         elif code == b"b":
-            state = _of_type(stack.pop(), tuple)
-            _build(stack[-1], state)
+            state = of_type(stack.pop(), tuple)
+            build(stack[-1], state)
         elif code == b"\x80":
             if not 2 <= self.number(1) <= 5:
-                raise _damaged("its protocol is not 2, 3, 4 or 5")
+                raise damaged("its protocol is not 2, 3, 4 or 5")
         elif code == b"\x95":
             self.take(8)  # of a frame, whose length is of no use here
         elif code == b".":
             return False
         else:
-            raise _damaged(f"the operation {code!r} is none that arrays and builtins need")
+            raise damaged(f"the operation {code!r} is none that arrays and builtins need")
         return True
 
 
@@ -247,51 +173,3 @@ _PUTS = {b"q": 1, b"r": 4}
 _GETS = {b"h": 1, b"j": 4}
 _TUPLES = {b"\x85": 1, b"\x86": 2, b"\x87": 3}
 _CONSTANTS: dict[bytes, Any] = {b"N": None, b"\x88": True, b"\x89": False, b")": (), b"(": _MARK}
-
-
-def _of_type(value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise _damaged(f"a {type(value).__name__} stands where a {kind.__name__} should")
-    return value
-
-
-def _known(module: Any, name: Any) -> Called:
-    if (module, name) not in _KNOWN:
-        shown = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "?"
-        raise SourceError(
-            f"the pickle names {shown[:100]}, and only NumPy arrays and builtins are read: nothing "
-            "in it is executed"
-        )
-    return Called(_KNOWN[module, name])
-
-
-def _call(name: str, given: tuple[Any, ...]) -> Any:
-    if name == "_reconstruct":
-        return PickledArray()
-    if name == "dtype":
-        return _Dtype(given[0])
-    if name == "_frombuffer":
-        data, dtype, shape, order = given
-        return PickledArray().build(shape, dtype, order, data)
-    if name == "encode":
-        if isinstance(given[0], Stored):
-            return given[0]  # which an array refuses
-        return _of_type(given[0], str).encode("latin-1")
-    if name == "scalar":
-        dtype, data = _of_type(given[0], _Dtype).name, _of_type(given[1], bytes)
-        order = "big" if dtype[0] == ">" else "little"
-        return int.from_bytes(data, order, signed="i" in dtype)  # type: ignore[arg-type]
-    raise _damaged(f"{name} is called")
-
-
-def _build(value: Any, state: tuple[Any, ...]) -> None:
-    if isinstance(value, PickledArray):
-        _, shape, dtype, fortran, data = state
-        value.build(shape, dtype, fortran, data)
-    elif isinstance(value, _Dtype):
-        order = state[1].decode("latin-1") if isinstance(state[1], bytes) else state[1]
-        if order not in ("<", ">", "|", "="):
-            raise _damaged("the type of an array has no byte order")
-        value.name = order.replace("=", "<") + value.name.lstrip("<>|=")
-    else:
-        raise _damaged(f"a {type(value).__name__} has a state")
