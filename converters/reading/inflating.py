@@ -6,7 +6,6 @@ gzip (RFC 1952) and zlib (RFC 1950); damage and an early end are errors, never l
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import zlib
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from .locations import first_bytes
 __all__ = ["INFLATE_ERRORS", "compression_of", "inflated_start", "open_inflated"]
 
 INFLATE_ERRORS = (OSError, EOFError, zlib.error)
-"""What reading a damaged compressed file raises; ``gzip.BadGzipFile`` is an OSError."""
+"""What reading a damaged compressed file raises."""
 
 _WINDOW = 1 << 17
 
@@ -53,24 +52,25 @@ def open_inflated(path: Path) -> Iterator[IO[bytes]]:
     Reading raises one of `INFLATE_ERRORS` where the compressed data is damaged or ends early.
     """
     kind = compression_of(first_bytes(path, 3))
-    with contextlib.ExitStack() as stack:
-        file: IO[bytes] = stack.enter_context(open(path, "rb", buffering=_WINDOW))
-        if kind == "gzip":
-            yield stack.enter_context(
-                contextlib.closing(io.BufferedReader(gzip.GzipFile(fileobj=file)))
-            )
-        elif kind == "zlib":
-            yield stack.enter_context(contextlib.closing(io.BufferedReader(_ZlibFile(file))))
-        else:
+    with open(path, "rb", buffering=_WINDOW) as file:
+        if not kind:
             yield file
+            return
+        inflated = io.BufferedReader(_InflatedFile(file, {"gzip": 31, "zlib": 15}[kind]))
+        with contextlib.closing(inflated):
+            yield inflated
 
 
-class _ZlibFile(io.RawIOBase):
-    """A file of zlib's, read from its front."""
+class _InflatedFile(io.RawIOBase):
+    """What a compressed file holds, read from its front.
 
-    def __init__(self, file: IO[bytes]) -> None:
+    Unlike ``gzip.GzipFile`` it gives all that is whole before it says that the rest is not.
+    """
+
+    def __init__(self, file: IO[bytes], bits: int) -> None:
         self._file = file
-        self._inflater = zlib.decompressobj()
+        self._bits = bits
+        self._inflater = zlib.decompressobj(bits)
         self._rest = b""
 
     def readable(self) -> bool:
@@ -78,11 +78,26 @@ class _ZlibFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = b""
-        while not data and not self._inflater.eof:
+        while not data and len(buffer):
             given = self._rest or self._file.read(_WINDOW)
+            if self._inflater.eof and not self._next_member(given):
+                return 0
             data = self._inflater.decompress(given, len(buffer))
             self._rest = self._inflater.unconsumed_tail
-            if not given and not data:
+            if self._inflater.eof:
+                self._rest = self._inflater.unused_data
+            elif not given and not data:
                 raise EOFError("the compressed data ends too early")
         buffer[: len(data)] = data
         return len(data)
+
+    def _next_member(self, given: bytes) -> bool:
+        """Tell whether the file goes on; gzip's may, and may end with zeros (RFC 1952, 2.2)."""
+        while given and not given.strip(b"\0"):
+            given = self._file.read(_WINDOW)
+        if not given:
+            return False
+        if self._bits != 31 or given[:1] != b"\x1f":
+            raise zlib.error("there is more behind the end of the compressed data")
+        self._inflater = zlib.decompressobj(self._bits)
+        return True

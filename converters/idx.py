@@ -1,0 +1,215 @@
+"""MNIST and the datasets in its format: Fashion-MNIST, EMNIST, QMNIST, K-MNIST.
+
+The files are in ``reading/idxfile.py``: arrays of pixels, and of labels beside them.  Images
+are read in blocks.  EMNIST's are turned upright; they lie in its files with rows and columns
+exchanged ("EMNIST: an extension of MNIST to handwritten letters", section II).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import Field, ImageField, ScalarField, Schema
+
+from .base import FieldSpec, IndexedSource, Reject, Sample
+from .reading.fields import check_names, named_field
+from .reading.idxfile import IdxPair, find_pairs, is_compressed, is_images, read_head
+from .reading.idxpart import IdxPart
+from .reading.labels import named_classes
+from .reading.locations import hash_files, printable
+from .reading.mnistclasses import KNOWN_CLASSES, known_classes
+
+__all__ = ["IdxSource"]
+
+
+class IdxSource(IndexedSource):
+    """IDX files of images and labels, gzip-compressed or not.
+
+    Parameters
+    ----------
+    split : {"train", "test", "all"}
+        Which files of a folder; with "all", a field ``split`` tells them apart.
+    dataset : str
+        Which dataset, where a folder has several: ``emnist-letters``.
+    labels : str, optional
+        The file of the labels, where its name does not tell.
+    classes : str, optional
+        ``fashion``, ``mnist``, ``emnist-letters`` and so on, or a text file with the names of
+        classes 0, 1, ..., one a line.
+    transpose : bool, optional
+        Whether rows and columns are exchanged; default: of EMNIST.
+    """
+
+    name = "idx"
+    summary = "IDX files: MNIST, Fashion-MNIST, EMNIST, ...; .gz or not"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        if not isinstance(location, (str, os.PathLike)):
+            return False
+        try:
+            return any(is_images(read_head(pair.images)) for pair in find_pairs(location))
+        except SourceError:  # opening it says what is wrong
+            return Path(location).is_dir() or "idx" in Path(location).name
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str = "train",
+        dataset: str = "",
+        labels: str | None = None,
+        classes: str | None = None,
+        transpose: bool | None = None,
+    ) -> None:
+        self.notes = []
+        pairs = self._chosen(location, split, dataset)
+        if labels is not None:
+            if len(pairs) > 1:
+                raise OptionError(f"labels={labels}: these would be of {len(pairs)} files")
+            pairs = [pairs[0]._replace(labels=Path(labels))]
+        self._parts = [IdxPart.of(pair) for pair in pairs]
+        self.num_samples = sum(part.num_samples for part in self._parts)
+        with_labels = [part.labels is not None for part in self._parts]
+        if any(with_labels) and not all(with_labels):
+            bare = next(part for part in self._parts if part.labels is None)
+            raise SourceError(f"{bare.pair.images}: no labels beside it, and others have some")
+        emnist = pairs[0].dataset.startswith("emnist")
+        self._transpose = emnist if transpose is None else transpose
+        settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        if all(with_labels):
+            settled["label"] = ScalarField()
+            settled = self._with_names(settled, classes)
+        else:
+            self.notes.append("no file of labels beside the images (--option labels=FILE)")
+        if split == "all":
+            settled["split"] = ScalarField(classes=("train", "test"))
+        check_names(fields or {}, list(settled))
+        settled |= {name: named_field(kind, channels) for name, kind in (fields or {}).items()}
+        self.schema = Schema(settled)
+        self._say(channels)
+
+    def _chosen(self, location: Any, split: str, dataset: str) -> list[IdxPair]:
+        """Return the pairs of files that the options mean."""
+        if split not in ("train", "test", "all"):
+            raise OptionError(f"split={split}: expected train, test or all")
+        found = find_pairs(location)
+        if not found:
+            raise SourceError(
+                f"{location}: no images in IDX there. Expected names such as "
+                "train-images-idx3-ubyte, with .gz or without."
+            )
+        if Path(location).is_file():
+            return found
+        names = sorted({pair.dataset for pair in found})
+        if dataset not in names and (dataset or len(names) > 1):
+            raise OptionError(
+                f"{location}: holds the datasets {', '.join(filter(None, names)) or 'mnist'}; "
+                "choose one with --option dataset=NAME"
+            )
+        found = [pair for pair in found if not dataset or pair.dataset == dataset]
+        taken = [pair for pair in found if split in (pair.split, "all")]
+        taken.sort(key=lambda pair: pair.split != "train")
+        if not taken:
+            raise OptionError(f"{location}: has only split={found[0].split} (--option split=...)")
+        left = [pair.images.name for pair in found if pair not in taken]
+        if left:
+            self.notes.append(
+                f"{', '.join(map(printable, left))} left out (--option split=test takes it, "
+                "split=all both)"
+                if split == "train"
+                else f"{', '.join(map(printable, left))} left out"
+            )
+        return taken
+
+    def _with_names(self, settled: dict[str, Field], classes: str | None) -> dict[str, Field]:
+        """Return the fields with names of classes, if they are known."""
+        if classes is not None and classes not in KNOWN_CLASSES:
+            return named_classes(settled, "label", classes)
+        if classes is not None:
+            names = KNOWN_CLASSES[classes]
+        else:
+            first = self._parts[0]
+            names = known_classes(first.pair.dataset, first.pair.images, first.first_labels())
+        label = settled["label"]
+        assert isinstance(label, ScalarField)
+        return {**settled, "label": dataclasses.replace(label, classes=names or None)}
+
+    def _say(self, channels: int) -> None:
+        if self._transpose:
+            self.notes.append("rows and columns exchanged, as EMNIST needs (--option transpose=)")
+        if len(self._parts[0].head.shape) == 3 and channels == 3:
+            self.notes.append("the images are grey, and stored as RGB; --channels 1 stores grey")
+
+    def indexed(self) -> IndexedSource:
+        for path in self._files():
+            if is_compressed(path):
+                raise OptionError(
+                    f"{path}: shuffle needs to reach any sample, and a compressed file can only "
+                    "be read from its front. Decompress it, or pack in order: the loader shuffles "
+                    "too."
+                )
+        return self
+
+    def start_at(self, start: int) -> Iterator[Sample | Reject]:
+        for number in range(len(self._parts)):
+            count = self._parts[number].num_samples
+            if start < count:
+                yield from self._samples(number, start, None)
+            start = max(0, start - count)
+
+    def _samples(self, number: int, start: int, stop: int | None) -> Iterator[Sample | Reject]:
+        part = self._parts[number]
+        try:
+            for first, pixels, labels in part.blocks(start, stop):
+                upright = pixels.swapaxes(1, 2) if self._transpose else pixels
+                for k, image in enumerate(upright):
+                    label = None if labels is None else int(labels[k])
+                    yield self._sample(number, first + k, image, label)
+                start = first + len(pixels)
+        except SourceError as error:
+            yield Reject(part.key(start), f"{error}; images behind that are lost")
+
+    def _sample(self, number: int, row: int, image: Any, label: int | None) -> Sample | Reject:
+        key = self._parts[number].key(row)
+        values: tuple[Any, ...] = (image,)
+        if label is not None:
+            field = self.schema["label"]
+            names = field.classes if isinstance(field, ScalarField) else None
+            if names and not 0 <= label < len(names):
+                return Reject(key, f"the label {label} is none of the {len(names)} classes")
+            values += (label,)
+        return Sample(key, (*values, number) if "split" in self.schema else values)
+
+    def __getitem__(self, index: int) -> Sample | Reject:
+        for number, part in enumerate(self._parts):
+            if index < part.num_samples:
+                return next(self._samples(number, index, index + 1))
+            index -= part.num_samples
+        raise IndexError(index)
+
+    def key_at(self, index: int) -> str:
+        for part in self._parts:
+            if index < part.num_samples:
+                return part.key(index)
+            index -= part.num_samples
+        return f"sample {index}"
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return hash_files(self._files())
+
+    def fingerprint_key(self, index: int) -> str:
+        return printable(str(self._files()[index]))
+
+    def _files(self) -> list[Path]:
+        pairs = [part.pair for part in self._parts]
+        return [path for pair in pairs for path in (pair.images, pair.labels) if path is not None]

@@ -1,0 +1,229 @@
+"""MXNet's RecordIO: ``.rec`` files of images with their labels, as ``im2rec`` writes them.
+
+How records stand in a file is in ``reading/recordio.py``, what is in one in
+``reading/imagerecord.py``, what lies beside the files in ``reading/imagelist.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
+
+from .base import FieldSpec, Reject, Sample, reason_of
+from .reading.fields import check_names, is_image_bytes, named_field
+from .reading.imagelist import ImageList, read_index
+from .reading.imagerecord import Plan, Record, unpack
+from .reading.labels import named_classes
+from .reading.locations import files_at, hash_files, printable
+from .reading.recordio import Damage, has_records, read_record, scan_records
+from .reading.scanned import Place, ScannedSource
+
+__all__ = ["RecordIOSource"]
+
+_SUFFIXES = (".rec",)
+_PEEK = 16
+
+
+class RecordIOSource(ScannedSource):
+    """Files of RecordIO; each record is a sample.
+
+    Parameters
+    ----------
+    labels : tuple of str
+        Names of the labels, where records have several: each becomes a field.
+        Default: all are one array, ``label``.
+    lst : str, optional
+        A ``.lst`` file: labels, and names of samples, are taken from it by the number
+        in the record, as MXNet's ``path_imglist`` does.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    index : bool
+        Whether a ``.idx`` beside a ``.rec`` is compared with the records that are there.
+    """
+
+    name = "recordio"
+    summary = "MXNet RecordIO: .rec files, with .idx and .lst or without"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        files = files_at(location, _SUFFIXES)
+        return bool(files) and has_records(files[0])
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        labels: tuple[str, ...] = (),
+        lst: str | None = None,
+        classes: str | None = None,
+        index: bool = True,
+    ) -> None:
+        self.notes = []
+        self.paths = files_at(location, _SUFFIXES)
+        if not self.paths:
+            raise SourceError(f"{location}: no .rec files there")
+        if len(self.paths) > 1:
+            self.notes.append(f"{len(self.paths)} files: {', '.join(_names(self.paths))}")
+        self._list = ImageList(Path(lst)) if lst is not None else None
+        self._beside = [Path(lst)] if lst is not None else []
+        indexes = [path.with_suffix(".idx") for path in self.paths] if index else []
+        self._indexes = {k: read_index(path) for k, path in enumerate(indexes) if path.is_file()}
+        self._beside += [indexes[k] for k in self._indexes]
+        self._images = [self._range_of_images(path) for path in self.paths]
+        fields, contents = fields or {}, self._first_records()
+        self._header = not is_image_bytes(contents[0])
+        settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        if self._header:
+            settled |= self._label_fields(contents, labels)
+        elif labels or lst:
+            raise OptionError(f"{self.paths[0]}: the records are images alone, without labels")
+        check_names(fields, list(settled))
+        settled |= {name: named_field(kind, channels) for name, kind in fields.items()}
+        self.schema = Schema(named_classes(settled, "label", classes))
+        self._plan = Plan(self.schema, self._header, bool(labels))
+        lists = [p.name for path in self.paths if (p := path.with_suffix(".lst")).is_file()]
+        if lists and lst is None and self._header:
+            self.notes.append(
+                f"{lists[0]} is not read (--option lst=FILE takes labels and names from it)"
+            )
+
+    def _range_of_images(self, path: Path) -> range | None:
+        """Return the numbers of the records with images, where the first one says them.
+
+        InsightFace's face datasets begin with a record without an image, whose first label
+        is the number behind the last image; records of identities come after it.
+        """
+        first = next(scan_records(path), None)
+        if first is None or isinstance(first, Damage):
+            return None
+        try:
+            labels, content, _ = unpack(read_record(path, *first))
+        except ValueError:
+            return None
+        if content or len(labels) != 2 or not 1 < labels[0] < 2**24:
+            return None
+        self.notes.append(
+            f"{printable(path.name)}: images are the records 1 to {int(labels[0]) - 1}, says the "
+            "first; it and those of identities, behind them, are left out"
+        )
+        return range(1, int(labels[0]))
+
+    def _first_records(self) -> list[bytes]:
+        """Return what is in the first records that can be read and have an image."""
+        found: list[bytes] = []
+        failure = "the files have no records"
+        for file, path in enumerate(self.paths):
+            for place in self.scan(file):
+                if isinstance(place, Reject):
+                    failure = f"{place.key}: {place.reason}"
+                    continue
+                try:
+                    data = read_record(path, place.offset, place.length)
+                    content = data if is_image_bytes(data) else unpack(data)[1]
+                except (OSError, ValueError) as error:
+                    failure = reason_of(error)
+                    continue
+                if is_image_bytes(content):
+                    found.append(data)
+                elif not found:
+                    failure = (
+                        f"what is in the record at byte {place.offset:,} begins with "
+                        f"{content[:8]!r}, and no JPEG, PNG, WebP, BMP, GIF or TIFF does"
+                    )
+                if len(found) == _PEEK:
+                    return found
+            if found:
+                return found
+        raise SourceError(f"{self.paths[0]}: no record with an image can be read: {failure}")
+
+    def _label_fields(self, contents: list[bytes], names: tuple[str, ...]) -> dict[str, Field]:
+        rows = []
+        for labels, _, number in map(unpack, contents):
+            with contextlib.suppress(ValueError):  # which the list does not have
+                rows.append(self._listed(number, labels)[0])
+        if not rows:
+            raise SourceError(f"{self.paths[0]}: the list has none of the first records' numbers")
+        lengths = {len(row) for row in rows}
+        if names:
+            if lengths != {len(names)}:
+                raise OptionError(
+                    f"labels={','.join(names)}: the first records have "
+                    f"{', '.join(map(str, sorted(lengths)))} labels, not {len(names)}"
+                )
+            return {name: _scalar([row[k] for row in rows]) for k, name in enumerate(names)}
+        if lengths == {1}:
+            return {"label": _scalar([row[0] for row in rows])}
+        self.notes.append(
+            "a record has several labels, which are one array (--option labels=NAME,NAME,... "
+            "makes fields of them)"
+        )
+        return {"label": ArrayField("float32", (lengths.pop() if len(lengths) == 1 else None,))}
+
+    def _listed(self, number: int, labels: Any) -> tuple[Any, str]:
+        """Return the labels of an image, and its name if the list has it."""
+        return (labels, "") if self._list is None else self._list[number]
+
+    def scan(self, file: int) -> Iterator[Place | Reject]:
+        path, images = self.paths[file], self._images[file]
+        expected = self._indexes.get(file, np.zeros(0, np.int64))
+        met = count = 0
+        for number, found in enumerate(scan_records(path)):
+            count += 1
+            if isinstance(found, Damage):
+                yield Reject(self.key(file, found.offset), found.reason)
+                start, end = found.offset, found.offset + 1
+            else:
+                start, end = found[0], found[0] + 1
+                if images is None or number in images:
+                    yield Place(file, *found)
+            while met < len(expected) and expected[met] < end:
+                if expected[met] < start:
+                    yield self._missing(file, int(expected[met]))
+                met += 1
+        for position in expected[met:]:
+            yield self._missing(file, int(position))
+        if images is not None and count < images.stop:
+            reason = f"the first record says that there are {images.stop:,}, and {count:,} are here"
+            yield Reject(self.key(file, path.stat().st_size), reason)
+
+    def _missing(self, file: int, position: int) -> Reject:
+        return Reject(self.key(file, position), "the index names a record here, and none begins")
+
+    def at(self, place: Place) -> Sample | Reject:
+        path, key = self.paths[place.file], self.key(place.file, place.offset)
+        labels: list[float] | None = None
+        if self._list is not None:
+            try:
+                # The labels are the parent's to find: workers do not have the list.
+                number = unpack(read_record(path, place.offset, place.length))[2]
+                labels, name = self._listed(number, ())
+            except (OSError, ValueError) as error:
+                return Reject(key, reason_of(error))
+            key = printable(name)
+        return Sample(key, Record(str(path), place.offset, place.length, labels, self._plan))
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return hash_files([*self.paths, *self._beside])
+
+    def fingerprint_key(self, index: int) -> str:
+        return printable(os.fspath([*self.paths, *self._beside][index]))
+
+
+def _scalar(values: Any) -> ScalarField:
+    whole = all(float(value).is_integer() for value in values)
+    return ScalarField("int64" if whole else "float32")
+
+
+def _names(paths: list[Path]) -> list[str]:
+    names = [printable(path.name) for path in paths]
+    return names if len(names) <= 4 else [*names[:3], "..."]
