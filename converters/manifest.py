@@ -40,8 +40,8 @@ from fastdata.schema import (
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
 from .folder import is_image_name
 from .reading.cells import parse_array, parse_bytes, read_schema, schema_path
-from .reading.guessing import ColumnGuess, identifiers
 from .reading.fields import check_names, convert, named_field
+from .reading.guessing import ColumnGuess, identifiers
 from .reading.locations import stat_of
 from .reading.table import StringTable
 

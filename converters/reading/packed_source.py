@@ -18,13 +18,13 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, Schema
 
 from ..base import FieldSpec, Reject, Sample
-from .taking import Column, choose_columns
 from .decompressing import open_decompressed
 from .labels import named_classes
 from .locations import hash_files, printable
 from .packed import Inflated, Plan, Stored
 from .scanned import Place, ScannedSource
 from .spans import MAX_RECORD, check_length, read_at, read_exactly
+from .taking import Column, choose_columns
 
 __all__ = ["PackedSource"]
 
