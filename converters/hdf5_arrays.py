@@ -126,8 +126,8 @@ def _opened(path: Path) -> Iterator[Any]:
 def _refuse_ours(path: Path, file: Any) -> None:
     if file.attrs.get("format") == "fastdata" and "columns" in file:
         raise SourceError(
-            f"{path}: this is a dataset of fastdata's already. Use it with fastdata.open or "
-            "fastdata.loader; to pack it in another way, first `fastdata export` it and pack that."
+            f"{path}: this is a dataset of fastdata's already; fastdata.open reads "
+            "it, and --format fastdata packs it again."
         )
 
 

@@ -79,8 +79,8 @@ class LmdbPairsSource(LmdbSource):
             raise OptionError("labels come from label_pattern or from a file, not from both")
         if _our_shards(location):
             raise SourceError(
-                f"{location}: this is a dataset of fastdata's already. Use it with fastdata.open "
-                "or fastdata.loader; to pack it in another way, first `fastdata export` it."
+                f"{location}: this is a dataset of fastdata's already; fastdata.open reads "
+                "it, and --format fastdata packs it again."
             )
         self._open(location, database, labels)
         self._texts = self._choose()

@@ -115,9 +115,8 @@ class LmdbSource(IndexedSource):
             raise SourceError(f"{location}: no LMDB there: no file, and no folder with data.mdb")
         if is_ours(path):
             raise SourceError(
-                f"{path}: this is a dataset of fastdata's already. Use it with fastdata.open or "
-                "fastdata.loader; to pack it in another way, first `fastdata export` it and pack "
-                "that."
+                f"{path}: this is a dataset of fastdata's already; fastdata.open reads "
+                "it, and --format fastdata packs it again."
             )
         self.notes = []
         self.paths = [path, *(Path(other) for other in others if other is not None)]

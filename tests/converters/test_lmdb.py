@@ -200,11 +200,11 @@ def test_other_values_are_refused_and_not_run(tmp_path: Path) -> None:
 def test_fastdatas_own_shards_are_refused(pictures: list[Picture], tmp_path: Path) -> None:
     path = write_lmdb(tmp_path / "a", named(pictures))
     pack(path, tmp_path / "one.lmdb")
-    with pytest.raises(SourceError, match=r"dataset of fastdata's already.*fastdata export"):
-        find_source(tmp_path / "one.lmdb")
+    with pytest.raises(SourceError, match=r"dataset of fastdata's already.*--format fastdata"):
+        find_source(tmp_path / "one.lmdb", format="lmdb")
     fastdata.pack(path, tmp_path / "many", shards=2, num_workers=0, progress=False)
     with pytest.raises(SourceError, match="dataset of fastdata's already"):
-        find_source(tmp_path / "many")
+        find_source(tmp_path / "many", format="lmdb")
 
 
 def test_a_bad_image_costs_itself(pictures: list[Picture], tmp_path: Path) -> None:
