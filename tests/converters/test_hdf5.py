@@ -301,7 +301,7 @@ def test_a_damaged_length_of_a_variable_row_is_not_allocated(
     report = pack(tmp_path / "a.h5", tmp_path / "a.lmdb", codec="keep")
     assert [reject.key for reject in report.rejects] == [f"a.h5:images[{k}]" for k in (2, 5, 7)]
     reasons = [reject.reason for reject in report.rejects]
-    assert "4,294,967,295 bytes" in reasons[0]
+    assert "to 4,294,967,295 bytes in object 3 of the heap" in reasons[0]
     assert "no heap of objects at byte 16" in reasons[1]
     assert "nothing was ever written" in reasons[2]
 
@@ -382,3 +382,14 @@ def test_a_bomb_in_a_block_is_not_inflated(pixels: np.ndarray[Any, Any], tmp_pat
     report = pack(tmp_path / "a.h5", tmp_path / "a.lmdb")
     assert [reject.key for reject in report.rejects] == ["a.h5:images[2]"]
     assert "has 5,765 bytes, not 5,760" in report.rejects[0].reason
+
+
+def test_a_layout_that_is_said_overrules_what_is_likely(
+    pixels: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    narrow = pixels[:, :, :3]  # 40 x 3, which as planes are 3 x 40 x 3
+    path = write(tmp_path / "a.h5", images=narrow.transpose(0, 3, 1, 2))
+    pack(path, tmp_path / "a.lmdb", layout="nchw")
+    assert np.array_equal(stored(tmp_path / "a.lmdb"), narrow)
+    pack(path, tmp_path / "b.lmdb")
+    assert np.array_equal(stored(tmp_path / "b.lmdb"), narrow.transpose(0, 3, 1, 2))
