@@ -35,6 +35,7 @@ _SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _USER_BLOCKS = (0, 512, 1024, 2048)
 _MOST_ARRAYS = 10_000
+_PLACED_BYTES = 256
 _MOST_EMPTY = 1000
 """Blocks that may be missing for each that is there."""
 
@@ -110,12 +111,19 @@ def _is_hdf5(path: Path) -> bool:
         return False
 
 
+def _open(path: Path) -> Any:
+    try:
+        # Without locks: the file may be on a read-only file system, or open elsewhere.
+        return h5py.File(path, "r", locking=False)
+    except OSError:  # but not where this process has it open with them
+        return h5py.File(path, "r")
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open a file; what h5py raises, and it raises nearly anything, is a `SourceError`."""
     try:
-        # Without locks: the file may be on a read-only file system, or open elsewhere.
-        with h5py.File(path, "r", locking=False) as file:
+        with _open(path) as file:
             yield file
     except FastdataError:
         raise
@@ -237,8 +245,10 @@ class _Hdf5Column(Column):
             creation = dataset.id.get_create_plist()
             contiguous = creation.get_layout() == h5py.h5d.CONTIGUOUS
             stored = int(not contiguous or offset is not None)
-            self.placed = contiguous and offset is not None and known.kind == "numbers"
+            self.contiguous = contiguous and offset is not None and known.kind == "numbers"
             self._offset = offset
+        # Small rows, labels say, are read here many at once.
+        large = known.kind == "numbers" and self.row_bytes >= _PLACED_BYTES
         if dataset.size and whole > _MOST_EMPTY * stored:
             raise SourceError(
                 f"{path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of its "
@@ -246,8 +256,8 @@ class _Hdf5Column(Column):
             )
         self._opened: Any = None
         self._block: tuple[int, BlockRow | None] = (-1, None)
-        self._filters = filters_of(dataset) if known.kind == "numbers" else None
-        self.placed = self.placed or self._filters is not None
+        self._filters = filters_of(dataset) if large else None
+        self.placed = large and (self.contiguous or self._filters is not None)
         self._heap: HeapPlaces | None = None
         if known.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
             with contextlib.suppress(LookupError):
@@ -270,7 +280,7 @@ class _Hdf5Column(Column):
 
     def _dataset(self) -> Any:
         if self._opened is None:
-            self._opened = h5py.File(self._path, "r", locking=False)[self._name]
+            self._opened = _open(self._path)[self._name]
         return self._opened
 
     def place(self, index: int) -> Any:
