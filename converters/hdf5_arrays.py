@@ -25,16 +25,16 @@ from .reading.arrays import Column, RowSpan
 from .reading.choosing import Known
 from .reading.hdf5_blocks import BlockRow, filters_of
 from .reading.hdf5_heap import HeapPlaces
+from .reading.hdf5_listing import arrays_in
 from .reading.labels import named_classes
 from .reading.locations import files_at, printable
-from .reading.spans import MAX_RECORD
 
 __all__ = ["Hdf5Source"]
 
 _SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _USER_BLOCKS = (0, 512, 1024, 2048)
-_MOST_ARRAYS = 10_000
+_PLACED_BYTES = 256
 _MOST_EMPTY = 1000
 """Blocks that may be missing for each that is there."""
 
@@ -87,7 +87,7 @@ class Hdf5Source(ArraySource):
     def _look_at(self, path: Path) -> ArrayFile:
         with _opened(path) as file:
             _refuse_ours(path, file)
-            known = dict(_arrays_in(file))
+            known = dict(arrays_in(file))
 
         def column(name: str) -> Column:
             with _opened(path) as file:
@@ -110,12 +110,19 @@ def _is_hdf5(path: Path) -> bool:
         return False
 
 
+def _open(path: Path) -> Any:
+    try:
+        # Without locks: the file may be on a read-only file system, or open elsewhere.
+        return h5py.File(path, "r", locking=False)
+    except OSError:  # but not where this process has it open with them
+        return h5py.File(path, "r")
+
+
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open a file; what h5py raises, and it raises nearly anything, is a `SourceError`."""
     try:
-        # Without locks: the file may be on a read-only file system, or open elsewhere.
-        with h5py.File(path, "r", locking=False) as file:
+        with _open(path) as file:
             yield file
     except FastdataError:
         raise
@@ -129,90 +136,6 @@ def _refuse_ours(path: Path, file: Any) -> None:
             f"{path}: this is a dataset of fastdata's already; fastdata.open reads "
             "it, and --format fastdata packs it again."
         )
-
-
-def _arrays_in(file: Any) -> Iterator[tuple[str, Known]]:
-    """Yield the arrays that the file itself has: those that hard links lead to."""
-    groups = [("", file)]
-    seen = set()
-    count = 0
-    while groups:
-        prefix, group = groups.pop()
-        for name in group:
-            path = f"{prefix}{name}"
-            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                yield (
-                    path,
-                    Known(
-                        (),
-                        None,
-                        "link",
-                        "a link, which is not followed; name the array that it leads to",
-                    ),
-                )
-                continue
-            found = group[name]
-            place = h5py.h5o.get_info(found.id).addr
-            if isinstance(found, h5py.Group):
-                if place not in seen:  # a link back to a group above would never end
-                    groups.append((f"{path}/", found))
-                    seen.add(place)
-            elif isinstance(found, h5py.Dataset):
-                yield path, _known(found)
-            count += 1
-            if count > _MOST_ARRAYS:
-                raise SourceError(
-                    f"more than {_MOST_ARRAYS:,} arrays: a dataset an image is not read. Put the "
-                    "images in one array, or export them to class folders."
-                )
-
-
-def _known(dataset: Any) -> Known:
-    """Describe an array, without reading it."""
-    try:
-        shape, dtype = dataset.shape, dataset.dtype
-    except Exception as error:  # a type that NumPy has not
-        return Known((), None, "unknown", f"cannot be read: {reason_of(error)}")
-    if shape is None:
-        return Known((), None, "empty", "an array without a shape")
-    kind, refused = "numbers", _refusal(dataset)
-    text = h5py.check_string_dtype(dtype)
-    if h5py.check_vlen_dtype(dtype) == np.uint8 or (dtype.kind == "V" and not dtype.names):
-        kind = "bytes"
-    elif text is not None and dtype.kind == "O":
-        kind = "text"
-    elif dtype.kind == "S":
-        kind = "bytes" if dtype.itemsize > 255 else "text"
-    elif dtype.kind not in "biufc":
-        refused = refused or f"its type {dtype} is no number, bytes or text"
-    return Known(shape, dtype if kind == "numbers" else None, kind, refused)
-
-
-def _refusal(dataset: Any) -> str:
-    """Say why an array is not read, if so."""
-    if dataset.external:
-        return (
-            f"its data is in other files ({dataset.external[0][0]!r}), which are not opened on the "
-            "word of this one. Copy it into this file: h5repack -f NONE IN OUT"
-        )
-    if dataset.is_virtual:
-        return (
-            "it is virtual, made of arrays that may be in other files, which are not opened on the "
-            "word of this one. Copy it: with h5py, new[name] = old[name][...]"
-        )
-    creation = dataset.id.get_create_plist()
-    for number in range(creation.get_nfilters()):
-        code, _, _, name = creation.get_filter(number)
-        if not h5py.h5z.filter_avail(code):
-            return (
-                f"it is compressed by filter {code} ({name.decode(errors='replace')}), which this "
-                "HDF5 library has not. Repack it: h5repack -f GZIP=4 IN OUT"
-            )
-    if dataset.chunks and int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize > (
-        MAX_RECORD
-    ):
-        return f"blocks of shape {dataset.chunks} are not believed: the file is damaged"
-    return ""
 
 
 class _Hdf5Column(Column):
@@ -237,8 +160,10 @@ class _Hdf5Column(Column):
             creation = dataset.id.get_create_plist()
             contiguous = creation.get_layout() == h5py.h5d.CONTIGUOUS
             stored = int(not contiguous or offset is not None)
-            self.placed = contiguous and offset is not None and known.kind == "numbers"
+            self.contiguous = contiguous and offset is not None and known.kind == "numbers"
             self._offset = offset
+        # Small rows, labels say, are read here many at once.
+        large = known.kind == "numbers" and self.row_bytes >= _PLACED_BYTES
         if dataset.size and whole > _MOST_EMPTY * stored:
             raise SourceError(
                 f"{path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of its "
@@ -246,8 +171,8 @@ class _Hdf5Column(Column):
             )
         self._opened: Any = None
         self._block: tuple[int, BlockRow | None] = (-1, None)
-        self._filters = filters_of(dataset) if known.kind == "numbers" else None
-        self.placed = self.placed or self._filters is not None
+        self._filters = filters_of(dataset) if large else None
+        self.placed = large and (self.contiguous or self._filters is not None)
         self._heap: HeapPlaces | None = None
         if known.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
             with contextlib.suppress(LookupError):
@@ -270,7 +195,7 @@ class _Hdf5Column(Column):
 
     def _dataset(self) -> Any:
         if self._opened is None:
-            self._opened = h5py.File(self._path, "r", locking=False)[self._name]
+            self._opened = _open(self._path)[self._name]
         return self._opened
 
     def place(self, index: int) -> Any:

@@ -136,15 +136,14 @@ def _load(path: Path, check: bool) -> Any:
             f"{path}: cannot be read: {reason_of(error).splitlines()[0][:300]}"
         ) from error
     size = path.stat().st_size
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-        for tensor in tensors_in(loaded)
-        if tensor.layout is torch.strided
-        and not tensor.is_quantized
-        and tensor.device.type == "cpu"
-    }
-    if sum(storages.values()) > size:
-        raise SourceError(f"{path}: its tensors claim more bytes than the file has: damaged")
+    for tensor in tensors_in(loaded):
+        claimed = tensor.numel() * tensor.element_size()
+        if tensor.layout is torch.strided and claimed > size:
+            raise SourceError(
+                f"{path}: a tensor of shape {tuple(tensor.shape)} claims {claimed:,} bytes, more "
+                f"than the {size:,} of the file: it is damaged, or expanded; then save its "
+                ".contiguous()"
+            )
     return loaded
 
 

@@ -79,7 +79,9 @@ class Column(abc.ABC):
     block : int
         Rows that are stored together, so that they are read together.
     placed : bool
-        Whether `place` tells where rows are.
+        Whether workers read the rows, where `place` tells.
+    contiguous : bool
+        Whether all rows lie one behind the other as they are, so that `place` could tell.
     """
 
     label: str
@@ -87,6 +89,7 @@ class Column(abc.ABC):
     dtype: np.dtype[Any] | None
     block: int = 1
     placed: bool = False
+    contiguous: bool = False
 
     @abc.abstractmethod
     def read(self, start: int, stop: int) -> Sequence[Any] | Array:
@@ -136,7 +139,7 @@ class FlatColumn(Column):
     def __init__(self, flat: Column, starts: Array, ends: Array) -> None:
         self._flat, self._starts, self._ends = flat, starts, ends
         self.label, self.shape = flat.label, (len(starts),)
-        self.placed = flat.placed
+        self.placed = flat.contiguous
         self.block = 1
 
     def _bounds(self, index: int) -> tuple[int, int]:

@@ -72,7 +72,7 @@ class BlockRow(NamedTuple):
     row: int
 
     def read(self) -> np.ndarray[Any, Any]:
-        """Return the row; the last block is kept, since its other rows are wanted next.
+        """Return the row; the last blocks are kept, since its other rows are wanted next.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class BlockRow(NamedTuple):
         return row
 
 
-@functools.lru_cache(1)
+@functools.lru_cache(2)
 def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
     dtype = np.dtype(place.dtype)
     size = int(np.prod(place.shape, dtype=object)) * dtype.itemsize

@@ -13,6 +13,7 @@ from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
+from fastdata.converters.reading import hdf5_blocks
 from fastdata.converters.reading.arrays import RowSpan
 from fastdata.converters.reading.hdf5_blocks import BlockRow
 from fastdata.converters.reading.spans import FileSpan, close_files
@@ -301,7 +302,7 @@ def test_a_damaged_length_of_a_variable_row_is_not_allocated(
     report = pack(tmp_path / "a.h5", tmp_path / "a.lmdb", codec="keep")
     assert [reject.key for reject in report.rejects] == [f"a.h5:images[{k}]" for k in (2, 5, 7)]
     reasons = [reject.reason for reject in report.rejects]
-    assert "4,294,967,295 bytes" in reasons[0]
+    assert "to 4,294,967,295 bytes in object 3 of the heap" in reasons[0]
     assert "no heap of objects at byte 16" in reasons[1]
     assert "nothing was ever written" in reasons[2]
 
@@ -313,6 +314,12 @@ def test_workers_are_sent_places_where_the_file_has_them(
     first = next(iter(plain)).values.values[0]
     assert isinstance(first, RowSpan)
     assert np.array_equal(first.read(), pixels[0])
+    data = np.frombuffer(b"".join(p.data for p in pictures), np.uint8)
+    ends = np.cumsum([len(p.data) for p in pictures])
+    flat = find_source(write(tmp_path / "c.h5", data=data, offsets=ends, labels=np.arange(8)))
+    values = [sample.values.values for sample in flat]  # type: ignore[union-attr]
+    assert [span.read() for span, _ in values] == [p.data for p in pictures]
+    assert [int(label) for _, label in values] == list(range(8))
     with h5py.File(tmp_path / "b.h5", "w", userblock_size=512) as file:
         made = file.create_dataset("images", (8,), h5py.vlen_dtype(np.uint8))
         for index, picture in enumerate(pictures):
@@ -382,3 +389,33 @@ def test_a_bomb_in_a_block_is_not_inflated(pixels: np.ndarray[Any, Any], tmp_pat
     report = pack(tmp_path / "a.h5", tmp_path / "a.lmdb")
     assert [reject.key for reject in report.rejects] == ["a.h5:images[2]"]
     assert "has 5,765 bytes, not 5,760" in report.rejects[0].reason
+
+
+def test_a_layout_that_is_said_overrules_what_is_likely(
+    pixels: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    narrow = pixels[:, :, :3]  # 40 x 3, which as planes are 3 x 40 x 3
+    path = write(tmp_path / "a.h5", images=narrow.transpose(0, 3, 1, 2))
+    pack(path, tmp_path / "a.lmdb", layout="nchw")
+    assert np.array_equal(stored(tmp_path / "a.lmdb"), narrow)
+    pack(path, tmp_path / "b.lmdb")
+    assert np.array_equal(stored(tmp_path / "b.lmdb"), narrow.transpose(0, 3, 1, 2))
+
+
+def test_it_is_read_while_it_is_open_in_this_process(
+    pixels: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.h5", images=pixels, labels=np.arange(8))
+    with h5py.File(path, "r"):
+        assert pack(path, tmp_path / "a.lmdb").num_samples == 8
+
+
+def test_a_block_is_inflated_once_for_its_rows(
+    pixels: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, array in (("images", pixels), ("labels", np.arange(8))):
+            file.create_dataset(name, data=array, chunks=(4, *array.shape[1:]), compression="gzip")
+    hdf5_blocks._block.cache_clear()
+    pack(tmp_path / "a.h5", tmp_path / "a.lmdb")
+    assert hdf5_blocks._block.cache_info().misses == 2

@@ -217,3 +217,11 @@ def test_the_file_is_mapped_and_not_read(pixels: torch.Tensor, tmp_path: Path) -
     mapped = Path("/proc/self/maps").read_text()
     assert str(tmp_path / "a.pt") in mapped
     assert source.num_samples == COUNT
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_rows_that_the_file_does_not_have_are_refused(tmp_path: Path, legacy: bool) -> None:
+    expanded = torch.zeros((1, 8, 8, 3), dtype=torch.uint8).expand(2**40, 8, 8, 3)
+    path = save(tmp_path / "a.pt", expanded, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(SourceError, match="claims 211,106,232,532,992 bytes"):
+        find_source(path)
