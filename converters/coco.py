@@ -11,6 +11,7 @@ again by workers.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +63,19 @@ class CocoSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        annotations: str = "",
-        images: str = "",
-        masks: str = "",
+        annotations: str | None = None,
+        images: str | None = None,
+        masks: str | None = None,
         check_size: bool = True,
     ) -> None:
         if fields:
             raise OptionError("format 'coco' has fields of its own; fields= cannot change them")
+        masks = masks or ""
         if masks not in ("", "classes", "instances"):
             raise OptionError(f"masks={masks!r} is neither 'classes' nor 'instances'")
         self.notes = []
+        annotations = annotations or ""
+        images = images or ""
         self.root, self.path = annotation_file(Path(location), annotations)
         self._index = index = CocoIndex(self.path)
         self.folder = image_folder(self.root, self.path, images, index.first_names())
@@ -137,6 +141,8 @@ class CocoSource(IndexedSource):
         of = stat_of(self.path)
         for index in range(count):
             sample = self.get(index)
-            stat = stat_of(self.folder / sample.key) if isinstance(sample, Sample) else ()
+            stat = (
+                stat_of(os.path.join(self.folder, sample.key)) if isinstance(sample, Sample) else ()
+            )
             result[index] = hash_fields(sample.key, stat, of)
         return result

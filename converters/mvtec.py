@@ -64,13 +64,13 @@ class MvtecSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        category: str = "",
-        split: str = "",
+        category: str | None = None,
+        split: str | None = None,
         masks: bool = True,
     ) -> None:
         if fields:
             raise OptionError("format 'mvtec' has fields of its own; fields= cannot change them")
-        if split not in ("", *_SPLITS):
+        if split not in (None, *_SPLITS):
             raise OptionError(f"split={split!r} is neither 'train' nor 'test'")
         self.root = Path(location)
         self.notes = []
@@ -107,23 +107,21 @@ class MvtecSource(IndexedSource):
 
     def __getitem__(self, index: int) -> Sample:
         folder = self._folders[self._of[index]]
-        image = folder.path / self._paths[index]
+        name = self._paths[index]
         numbers = (
             self._defects.index(folder.defect),
             self._categories.index(folder.category),
             _SPLITS.index(folder.split),
         )
-        key = self.key_at(index)
-        if not self._masks:
-            return Sample(key, (image, *numbers))
-        if folder.defect == _GOOD:
-            return Sample(key, GoodImage(image, numbers))
-        mask = folder.mask_of(image)
-        if not mask.is_file():
-            raise SourceError(
-                f"its mask {mask} is missing (--option masks=false packs without masks)"
-            )
-        return Sample(key, (image, mask, *numbers))
+        mask = None
+        if self._masks and folder.defect != _GOOD:
+            mask = folder.mask_of(name)
+            if not os.path.isfile(mask):
+                raise SourceError(
+                    f"its mask {mask} is missing (--option masks=false packs without masks)"
+                )
+        image = AnomalyImage(os.path.join(folder.path, name), self._masks, mask, numbers)
+        return Sample(self.key_at(index), image)
 
     def key_at(self, index: int) -> str:
         folder = self._folders[self._of[index]]
@@ -135,22 +133,29 @@ class MvtecSource(IndexedSource):
         result = np.empty(count, np.uint64)
         for index in range(count):
             folder = self._folders[self._of[index]]
-            image = folder.path / self._paths[index]
+            name = self._paths[index]
             masked = self._masks and folder.defect != _GOOD
-            mask = stat_of(folder.mask_of(image)) if masked else ()
-            result[index] = hash_fields(self.key_at(index), *stat_of(image), *mask)
+            mask = stat_of(folder.mask_of(name)) if masked else ()
+            image = stat_of(os.path.join(folder.path, name))
+            result[index] = hash_fields(self.key_at(index), *image, *mask)
         return result
 
 
-class GoodImage(Deferred):
-    """An image without a defect, whose mask is zeros of its size."""
+class AnomalyImage(Deferred):
+    """An image with its mask: a file, or where there is none zeros of the image's size."""
 
-    def __init__(self, image: Path, numbers: tuple[int, ...]) -> None:
-        self.image, self.numbers = image, numbers
+    def __init__(
+        self, image: str, masked: bool, mask: str | None, numbers: tuple[int, ...]
+    ) -> None:
+        self.image, self.masked, self.mask, self.numbers = image, masked, mask, numbers
 
     def load(self) -> tuple[Any, ...]:
-        """Read the image, and make its mask."""
-        data = self.image.read_bytes()
+        """Read the image, and read or make its mask."""
+        data = Path(self.image).read_bytes()
+        if not self.masked:
+            return data, *self.numbers
+        if self.mask is not None:
+            return data, Path(self.mask).read_bytes(), *self.numbers
         frame = frame_of(data, None)
         return data, frame.mask(frame.blank()), *self.numbers
 
@@ -163,10 +168,11 @@ class _Folder(NamedTuple):
     split: str
     defect: str
 
-    def mask_of(self, image: Path) -> Path:
+    def mask_of(self, name: str) -> str:
         """Return where the mask of an image is that has this defect."""
-        truth = self.path.parent.parent / "ground_truth" / self.defect
-        return truth / f"{image.stem}_mask.png"
+        category = os.path.dirname(os.path.dirname(self.path))
+        stem = os.path.splitext(name)[0]
+        return os.path.join(category, "ground_truth", self.defect, f"{stem}_mask.png")
 
 
 def _is_category(path: Path) -> bool:
@@ -181,7 +187,7 @@ def _categories(root: Path) -> list[Path]:
     return [root / name for name in sorted(os.listdir(root)) if _is_category(root / name)]
 
 
-def _chosen(root: Path, category: str) -> list[Path]:
+def _chosen(root: Path, category: str | None) -> list[Path]:
     if not root.is_dir():
         raise SourceError(f"{root}: not a folder")
     if category and not _is_category(root):
@@ -203,7 +209,7 @@ def _chosen(root: Path, category: str) -> list[Path]:
     return found
 
 
-def _folders(categories: list[Path], split: str) -> list[_Folder]:
+def _folders(categories: list[Path], split: str | None) -> list[_Folder]:
     """Return the folders of images: good ones first, then by defect."""
     found = []
     for path in categories:

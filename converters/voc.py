@@ -78,9 +78,9 @@ class VocSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "",
-        sets: str = "",
-        masks: str = "",
+        split: str | None = None,
+        sets: str | None = None,
+        masks: str | None = None,
         classes: str | None = None,
         one_based: bool = True,
         empty: bool = False,
@@ -88,10 +88,13 @@ class VocSource(IndexedSource):
     ) -> None:
         if fields:
             raise OptionError("format 'voc' has fields of its own; fields= cannot change them")
+        masks = masks or ""
         if masks not in _MASKS:
             raise OptionError(f"masks={masks!r} is neither 'classes' nor 'instances'")
         self.root = voc_root(Path(location))
         self.notes = []
+        split = split or ""
+        sets = sets or ""
         self._masks = self.root / _MASKS[masks] if masks else None
         if self._masks is not None and not self._masks.is_dir():
             raise OptionError(f"masks={masks}: there is no folder {self._masks}")
@@ -189,7 +192,7 @@ class VocSource(IndexedSource):
         for index in range(self.num_samples):
             if index in self._rejects:
                 continue
-            path = self._annotation_of(self._names[index])
+            path = Path(self._annotation_of(self._names[index]))
             try:
                 names |= class_names(path.read_bytes(), path.name)
             except (OSError, SourceError):
@@ -200,8 +203,11 @@ class VocSource(IndexedSource):
             self.notes.append("no objects in any annotation file")
         return tuple(sorted(names))
 
-    def _annotation_of(self, name: str) -> Path:
-        return self._annotations / f"{os.path.splitext(name)[0]}.xml"
+    def _image_of(self, name: str) -> str:
+        return os.path.join(self.root, "JPEGImages", name)
+
+    def _annotation_of(self, name: str) -> str:
+        return os.path.join(self._annotations, f"{os.path.splitext(name)[0]}.xml")
 
     # -- samples -------------------------------------------------------------------------
 
@@ -211,9 +217,9 @@ class VocSource(IndexedSource):
         name = self._names[index]
         mask = None
         if self._masks is not None:
-            mask = self._masks / f"{os.path.splitext(name)[0]}.png"
-        image, annotation = self.root / "JPEGImages" / name, self._annotation_of(name)
-        return Sample(printable(name), AnnotatedImage(image, annotation, mask, self._plan))
+            mask = os.path.join(self._masks, f"{os.path.splitext(name)[0]}.png")
+        image = AnnotatedImage(self._image_of(name), self._annotation_of(name), mask, self._plan)
+        return Sample(printable(name), image)
 
     def key_at(self, index: int) -> str:
         return printable(self._names[index])
@@ -225,7 +231,6 @@ class VocSource(IndexedSource):
             name = self._names[index]
             parts: list[object] = [name]
             if index not in self._rejects:
-                image = self.root / "JPEGImages" / name
-                parts += [*stat_of(image), *stat_of(self._annotation_of(name))]
+                parts += [*stat_of(self._image_of(name)), *stat_of(self._annotation_of(name))]
             result[index] = hash_fields(*parts)
         return result

@@ -63,7 +63,7 @@ class AnnotatedImage(Deferred):
     """An image file, and the rows of its annotations."""
 
     def __init__(
-        self, image: Path, number: int, size: tuple[int, int], rows: bytes, plan: Plan
+        self, image: str, number: int, size: tuple[int, int], rows: bytes, plan: Plan
     ) -> None:
         self.image, self.number, self.size, self.rows, self.plan = image, number, size, rows, plan
 
@@ -75,7 +75,7 @@ class AnnotatedImage(Deferred):
         ValueError
             If an annotation does not fit; the message has its place.
         """
-        data = self.image.read_bytes()
+        data = Path(self.image).read_bytes()
         values: dict[str, Any] = {"image": data, "image_id": self.number}
         rows = np.frombuffer(self.rows, ROW)
         if "boxes" in self.plan.fields:

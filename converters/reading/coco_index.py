@@ -75,7 +75,7 @@ class CocoIndex:
             array("q", [number])  # OverflowError where it does not fit
             name = _of(member.value, "file_name", str)
             name.encode()
-            path_inside(Path(), name)
+            path_inside("", name)
             size = _size(member.value)
         except (ValueError, OverflowError, SourceError) as error:
             row = len(self.names)

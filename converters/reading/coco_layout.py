@@ -121,7 +121,7 @@ def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> P
     for folder in folders:
         for name in names:
             with contextlib.suppress(SourceError, OSError):
-                if path_inside(folder, name).is_file():
+                if os.path.isfile(path_inside(folder, name)):
                     return folder
     tried = ", ".join(map(str, folders))
     raise SourceError(

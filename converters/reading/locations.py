@@ -111,7 +111,7 @@ def printable(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def stat_of(path: Path) -> tuple[int, int]:
+def stat_of(path: Path | str) -> tuple[int, int]:
     """Return size and modification time (ns) of a file; zeros where there is none."""
     try:
         status = os.stat(path)

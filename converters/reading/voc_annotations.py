@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 class AnnotatedImage(Deferred):
     """Paths of an image, its annotation file and its mask."""
 
-    def __init__(self, image: Path, annotation: Path, mask: Path | None, plan: Plan) -> None:
+    def __init__(self, image: str, annotation: str, mask: str | None, plan: Plan) -> None:
         self.image, self.annotation, self.mask, self.plan = image, annotation, mask, plan
 
     def load(self) -> tuple[Any, ...]:
@@ -58,21 +58,22 @@ class AnnotatedImage(Deferred):
         ValueError
             If these are missing or damaged; the message has file and object.
         """
-        data = self.image.read_bytes()
+        data = Path(self.image).read_bytes()
         values: dict[str, Any] = {"image": data}
         if self.mask is not None:
-            values["mask"] = self.mask.read_bytes()
+            values["mask"] = Path(self.mask).read_bytes()
         if "boxes" in self.plan.fields:
             values |= self._objects(data)
         return tuple(values[name] for name in self.plan.fields)
 
     def _objects(self, data: bytes) -> dict[str, Any]:
+        path = Path(self.annotation)
         try:
-            root = parse_xml(self.annotation.read_bytes(), self.annotation.name)
+            root = parse_xml(path.read_bytes(), path.name)
         except FileNotFoundError:
             if not self.plan.empty:
                 raise SourceError(
-                    f"it has no annotation file {self.annotation} (--option empty=true takes "
+                    f"it has no annotation file {path} (--option empty=true takes "
                     "such images for ones without objects)"
                 ) from None
             root = Element("annotation")
@@ -84,8 +85,8 @@ class AnnotatedImage(Deferred):
                 difficult.append(_flag(element, "difficult"))
                 truncated.append(_flag(element, "truncated"))
             except ValueError as error:
-                raise SourceError(f"{self.annotation.name}, object {number}: {error}") from None
-        frame = frame_of(data, _size(root, self.annotation.name), self.plan.check_size)
+                raise SourceError(f"{path.name}, object {number}: {error}") from None
+        frame = frame_of(data, _size(root, path.name), self.plan.check_size)
         placed = frame.boxes(np.array(boxes, np.float64).reshape(-1, 4))
         return {
             "boxes": placed.astype(np.float32),

@@ -397,6 +397,9 @@ def test_a_file_that_makes_no_sense_is_refused(
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, pictures: list[Picture]) -> None:
     source = find_source(write_coco(tmp_path, pictures), options={"masks": "classes"})
     before = source.fingerprints()
+    with open(tmp_path / "val2017/000002.jpg", "ab") as file:
+        file.write(b"more")
+    assert (source.fingerprints() != before).tolist() == [False, False, True, False]
     path = tmp_path / "annotations/instances_val2017.json"
     path.write_text(path.read_text().replace("ann", "xnn"))
     assert (source.fingerprints() != before).all()

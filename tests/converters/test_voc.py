@@ -259,6 +259,15 @@ def test_encodings_of_xml_are_understood() -> None:
         assert parse_xml(data, "a.xml").findtext("name") == "bée"
 
 
+def test_what_changes_meanwhile_is_noticed(tmp_path: Path, pictures: list[Picture]) -> None:
+    source = find_source(write_voc(tmp_path, pictures))
+    before = source.fingerprints()
+    rewrite(tmp_path, pictures[1], f"<annotation>{GOOD}</annotation>")
+    with open(tmp_path / "JPEGImages/000003.jpg", "ab") as file:
+        file.write(b"more")
+    assert (source.fingerprints() != before).tolist() == [False, True, False, True]
+
+
 # -- where things are -------------------------------------------------------------------
 
 
