@@ -216,7 +216,7 @@ def test_an_index_that_is_none_is_refused_and_can_be_left_out(tmp_path: Path) ->
 # -- parts --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [0, 1, 4, 8, 57])
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 8])
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_record_with_the_magic_number_in_it(tmp_path: Path, at: int, times: int) -> None:
     # Behind the end of a PNG, where PIL does not look.
@@ -237,6 +237,16 @@ def test_the_last_part_may_be_missing(tmp_path: Path) -> None:
         (tmp_path / "a.rec").write_bytes(broken)
         report = pack(tmp_path / "a.rec", tmp_path / f"{number}.lmdb")
         assert (report.num_samples, report.num_rejected) == (1, 1)
+
+
+def test_behind_damage_a_later_part_is_not_taken_for_a_record(tmp_path: Path) -> None:
+    pad = bytes(-len(packed(image(), 1)) % 4)
+    split = record(packed(image() + pad + MAGIC + b"abcd" + MAGIC + b"efgh", 1))
+    assert split.count(MAGIC) == 3
+    data = b"XXXX" + split[4:] + record(contents(1)[0])
+    (tmp_path / "a.rec").write_bytes(data)
+    source = find_source(tmp_path / "a.rec", format="recordio")
+    assert [isinstance(sample, Reject) for sample in source] == [True, False]
 
 
 # -- damage -------------------------------------------------------------------------

@@ -334,7 +334,10 @@ def test_a_compressed_file_cut_or_damaged_says_so(tmp_path: Path, kind: str) -> 
     report = pack(path, tmp_path / "a.lmdb")
     assert 0 < report.num_samples < 30
     assert report.num_rejected == 1
-    # The last bytes are the checksum of all that was compressed.
+    # Without its last bytes all records are whole, and yet the file is not.
+    path.write_bytes(data[:-3])
+    assert pack(path, tmp_path / "d.lmdb").num_rejected == 1
+    # They are the checksum of all that was compressed.
     path.write_bytes(data[:-6] + b"\x55\xaa" + data[-4:])
     assert pack(path, tmp_path / "b.lmdb").num_rejected >= 1
     path.write_bytes(data + b"more")
