@@ -16,7 +16,7 @@ import numpy as np
 from fastdata.schema import BytesField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
-from .reading.beton_file import (
+from .reading.chunks.beton_file import (
     ARRAY,
     BYTES,
     ENTRY,
@@ -32,11 +32,11 @@ from .reading.beton_file import (
     read_layout,
     read_piece,
 )
+from .reading.chunks.pieces import Piece, Pieces
+from .reading.chunks.taking import Column, choose_columns, guessed
 from .reading.labels import named_classes
 from .reading.locations import first_bytes, hash_files, printable
-from .reading.pieces import Piece, Pieces
 from .reading.spans import FileSpan
-from .reading.taking import Column, choose_columns, guessed
 
 __all__ = ["BetonSource"]
 

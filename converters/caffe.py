@@ -18,8 +18,8 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from .base import Deferred, FieldSpec, Reject, Sample, reason_of
 from .reading.fields import check_names, is_image_bytes, named_field
 from .reading.labels import named_classes
-from .reading.lmdb_file import lmdb_at
-from .reading.lmdb_source import LmdbSource, first_values, is_ours
+from .reading.lmdb.lmdb_file import lmdb_at
+from .reading.lmdb.lmdb_source import LmdbSource, first_values, is_ours
 from .reading.messages import message_class
 from .reading.spans import FileSpan
 

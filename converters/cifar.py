@@ -17,10 +17,10 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
-from .reading.cifarbatch import Batch, batch_name
-from .reading.cifarfiles import cifar_folder, is_archive, is_batch, look_at
+from .reading.classic.cifarbatch import Batch, batch_name
+from .reading.classic.cifarfiles import cifar_folder, is_archive, is_batch, look_at
+from .reading.classic.forward import ForwardReader
 from .reading.fields import check_names, named_field
-from .reading.forward import ForwardReader
 from .reading.locations import hash_files, printable
 
 __all__ = ["CifarSource"]

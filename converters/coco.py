@@ -21,9 +21,9 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample, hash_fields
-from .reading.coco_annotations import AnnotatedImage, Plan
-from .reading.coco_index import CocoIndex
-from .reading.coco_layout import annotation_file, image_folder, is_coco
+from .reading.annotations.coco_annotations import AnnotatedImage, Plan
+from .reading.annotations.coco_index import CocoIndex
+from .reading.annotations.coco_layout import annotation_file, image_folder, is_coco
 from .reading.inside import path_inside
 from .reading.locations import stat_of
 

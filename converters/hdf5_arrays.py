@@ -19,13 +19,13 @@ from fastdata.errors import FastdataError, SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, reason_of
-from .reading.array_fields import ArrayFile, ArrayOptions, parts_of
-from .reading.array_source import ArraySource
-from .reading.arrays import Column, RowSpan
-from .reading.choosing import Known
-from .reading.hdf5_blocks import BlockRow, filters_of
-from .reading.hdf5_heap import HeapPlaces
-from .reading.hdf5_listing import arrays_in
+from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
+from .reading.arrays.array_source import ArraySource
+from .reading.arrays.arrays import Column, RowSpan
+from .reading.arrays.choosing import Known
+from .reading.arrays.hdf5_blocks import BlockRow, filters_of
+from .reading.arrays.hdf5_heap import HeapPlaces
+from .reading.arrays.hdf5_listing import arrays_in
 from .reading.labels import named_classes
 from .reading.locations import files_at, printable
 

@@ -19,12 +19,12 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
+from .reading.classic.idxfile import IdxPair, find_pairs, is_compressed, is_images, read_head
+from .reading.classic.idxpart import IdxPart
+from .reading.classic.mnistclasses import KNOWN_CLASSES, known_classes
 from .reading.fields import check_names, named_field
-from .reading.idxfile import IdxPair, find_pairs, is_compressed, is_images, read_head
-from .reading.idxpart import IdxPart
 from .reading.labels import named_classes
 from .reading.locations import hash_files, printable
-from .reading.mnistclasses import KNOWN_CLASSES, known_classes
 
 __all__ = ["IdxSource"]
 

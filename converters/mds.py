@@ -20,13 +20,13 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
-from .reading.decompressing import check_codec
-from .reading.index_json import count_of, index_path, inside, list_of, read_index
+from .reading.chunks.decompressing import check_codec
+from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
+from .reading.chunks.packed import Plan
+from .reading.chunks.packed_source import PackedSource
+from .reading.chunks.pieces import array_of, json_text, raw_image
+from .reading.chunks.taking import guessed
 from .reading.locations import first_bytes
-from .reading.packed import Plan
-from .reading.packed_source import PackedSource
-from .reading.pieces import array_of, json_text, raw_image
-from .reading.taking import guessed
 
 __all__ = ["MDSSource"]
 

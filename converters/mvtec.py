@@ -25,7 +25,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, IndexedSource, Sample, hash_fields
 from .folder import is_image_name
-from .reading.annotated import frame_of
+from .reading.annotations.annotated import frame_of
 from .reading.locations import printable, stat_of
 from .reading.table import StringTable
 

@@ -19,11 +19,11 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, Reject, Sample, reason_of
 from .reading.fields import check_names, is_image_bytes, named_field
-from .reading.imagelist import ImageList, read_index
-from .reading.imagerecord import Plan, Record, unpack
 from .reading.labels import named_classes
 from .reading.locations import files_at, hash_files, printable
-from .reading.recordio import Damage, has_records, read_record, scan_records
+from .reading.records.imagelist import ImageList, read_index
+from .reading.records.imagerecord import Plan, Record, unpack
+from .reading.records.recordio import Damage, has_records, read_record, scan_records
 from .reading.scanned import Place, ScannedSource
 
 __all__ = ["RecordIOSource"]

@@ -13,11 +13,13 @@ from fastdata.errors import MissingExtraError, OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample
-from .reading.example import parse_example
 from .reading.extras import require
-from .reading.features import field_of_feature, usual_features, value_of_feature
 from .reading.fields import check_names, convert, named_field
-from .reading.framing import (
+from .reading.labels import named_classes
+from .reading.locations import files_at
+from .reading.records.example import parse_example
+from .reading.records.features import field_of_feature, usual_features, value_of_feature
+from .reading.records.framing import (
     BadFrameError,
     crc32c,
     has_frames,
@@ -26,8 +28,6 @@ from .reading.framing import (
     scan_frames,
     stream_frames,
 )
-from .reading.labels import named_classes
-from .reading.locations import files_at
 from .reading.scanned import Place, ScannedSource
 
 __all__ = ["TFRecordSource"]

@@ -20,11 +20,11 @@ from fastdata.errors import FastdataError, SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, reason_of
-from .reading.array_fields import ArrayFile, ArrayOptions, parts_of
-from .reading.array_source import ArraySource
+from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
+from .reading.arrays.array_source import ArraySource
+from .reading.arrays.torch_columns import by_place, columns_in, tensors_in
 from .reading.labels import named_classes
 from .reading.locations import files_at, first_bytes, printable
-from .reading.torch_columns import by_place, columns_in, tensors_in
 
 __all__ = ["TorchSource"]
 

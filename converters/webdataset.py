@@ -22,13 +22,13 @@ from .base import Deferred, FieldSpec, Reject, Sample
 from .reading.inflating import compression_of, inflated_start
 from .reading.labels import named_classes
 from .reading.locations import files_at, first_bytes, printable
-from .reading.member_values import settle, value_of
-from .reading.members import Chosen, choose
 from .reading.scanned import Place, ScannedSource
 from .reading.seen import SeenKeys
 from .reading.spans import MAX_RECORD, FileSpan, read_at
 from .reading.splits import has_images
-from .reading.tar import BLOCK, Front, is_header, members, open_front
+from .reading.tar.member_values import settle, value_of
+from .reading.tar.members import Chosen, choose
+from .reading.tar.tar import BLOCK, Front, is_header, members, open_front
 
 __all__ = ["WebDatasetSource"]
 

@@ -22,14 +22,14 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, hash_fields, reason_of
-from .reading.array_fields import ArrayFile, ArrayOptions, parts_of
-from .reading.array_source import ArraySource
-from .reading.arrays import Column
+from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
+from .reading.arrays.array_source import ArraySource
+from .reading.arrays.arrays import Column
+from .reading.arrays.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
 from .reading.extras import require
 from .reading.labels import named_classes
 from .reading.locations import printable, stat_of
 from .reading.spans import MAX_RECORD
-from .reading.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
 
 __all__ = ["ZarrSource"]
 

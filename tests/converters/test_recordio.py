@@ -310,7 +310,7 @@ def test_damage_longer_than_what_is_read_at_once_is_passed_over(tmp_path: Path) 
 def test_a_record_at_the_border_of_what_is_read_at_once_is_found(
     tmp_path: Path, border: int
 ) -> None:
-    from fastdata.converters.reading import recordio
+    from fastdata.converters.reading.records import recordio
 
     good = record(contents(1)[0])
     (tmp_path / "a.rec").write_bytes(bytes(recordio._WINDOW + 4 + border) + good)

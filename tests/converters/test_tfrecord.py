@@ -76,7 +76,7 @@ def test_a_checksum_of_the_specification_is_computed() -> None:
     # RFC 3720, appendix B.4: 32 bytes of zeros have the CRC-32C 8a9136aa.
     crc = 0x8A9136AA
     expected = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    from fastdata.converters.reading.framing import masked_crc
+    from fastdata.converters.reading.records.framing import masked_crc
 
     assert masked_crc(bytes(32)) == expected
     assert struct.unpack("<I", masked(bytes(32))) == (expected,)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading.safe_xml import parse_xml
+from fastdata.converters.reading.annotations.safe_xml import parse_xml
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField
 

@@ -23,7 +23,7 @@ from fastdata.converters.finding import find_source
 from fastdata.converters.reading.npy import parse_npy
 from fastdata.converters.reading.seen import SeenKeys
 from fastdata.converters.reading.spans import FileSpan, close_files
-from fastdata.converters.reading.tar import members, open_front
+from fastdata.converters.reading.tar.tar import members, open_front
 from fastdata.errors import FastdataError, OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField, StringField
 

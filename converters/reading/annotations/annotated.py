@@ -1,0 +1,108 @@
+"""Images with annotations: whether both are of one size, and which way up they are.
+
+In a source, boxes and masks are of the rows and columns of the image file.  Where a file
+has an Exif orientation that swaps these, and the annotations say that they are of a
+picture of swapped size, they were made of the upright picture.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fastdata.codecs.image import MAX_PIXELS, is_jpeg, orient, orientation_of
+from fastdata.codecs.jpeg import read_jpeg_header
+from fastdata.errors import ImageError
+
+from ...packing.boxes import turn_boxes
+
+__all__ = ["Frame", "frame_of"]
+
+
+class Frame(NamedTuple):
+    """The picture that annotations are of.
+
+    Attributes
+    ----------
+    height, width : int
+        In pixels.
+    orientation : int
+        Exif orientation of the file, 1 to 8.
+    upright : bool
+        Whether the annotations are of the picture after that has been applied.
+    """
+
+    height: int
+    width: int
+    orientation: int
+    upright: bool
+
+    def boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
+        """Return boxes of the rows and columns of the file, as packing takes them."""
+        if not self.upright:
+            return boxes
+        return turn_boxes(boxes, self.orientation, (self.width, self.height), back=True)
+
+    def blank(self) -> NDArray[np.uint8]:
+        """Return a mask, H x W, of zeros.
+
+        Raises
+        ------
+        ImageError
+            If the picture claims to be too large.
+        """
+        if self.height * self.width > MAX_PIXELS:
+            size = f"{self.width} x {self.height}"
+            raise ImageError(f"{size} pixels are more than the limit of {MAX_PIXELS}")
+        return np.zeros((self.height, self.width), np.uint8)
+
+    def mask(self, mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return a mask, H x W, upright, as packing takes pixels."""
+        return mask if self.upright else orient(mask, self.orientation)
+
+
+def frame_of(data: bytes, said: tuple[int, int] | None, check: bool = True) -> Frame:
+    """Return the frame of an image file's annotations.
+
+    Parameters
+    ----------
+    data : bytes
+        The image file; only its header is read.
+    said : (int, int), optional
+        Height and width of which the annotations say they are.
+    check : bool
+        Whether these are compared.
+
+    Raises
+    ------
+    ImageError
+        If the picture is of another size, or no picture.
+    """
+    height, width, orientation = _header(data)
+    if said is None or said == (height, width):
+        return Frame(height, width, orientation, False)
+    if said == (width, height) and orientation >= 5:
+        return Frame(width, height, orientation, True)
+    if check:
+        raise ImageError(
+            f"its annotations are of a picture of {said[1]} x {said[0]} pixels, and it has "
+            f"{width} x {height} (--option check_size=false believes the picture)"
+        )
+    return Frame(height, width, orientation, False)
+
+
+def _header(data: bytes) -> tuple[int, int, int]:
+    """Return height, width and orientation of the file's rows and columns."""
+    if is_jpeg(data):
+        header = read_jpeg_header(data)
+        return header.height, header.width, header.orientation
+    orientation = orientation_of(data)
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return image.height, image.width, orientation
+    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
+        raise ImageError(f"cannot be read: {type(error).__name__}: {error}") from error

@@ -1,0 +1,172 @@
+"""The annotations of COCO's: each a row of numbers, which a worker makes into values.
+
+A row has the place of the annotation too.  Captions and regions, which are no numbers, are
+read again from there.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base import Deferred
+from ..spans import read_at
+from .annotated import Frame, frame_of
+from .regions import paint
+
+__all__ = ["ROW", "AnnotatedImage", "Plan", "pack_row"]
+
+ROW = np.dtype(
+    [
+        ("image", "<i8"),
+        ("label", "<i8"),
+        ("box", "<f4", (4,)),
+        ("area", "<f4"),
+        ("crowd", "?"),
+        ("start", "<u8"),
+        ("length", "<u4"),
+    ]
+)
+"""An annotation: number of its image, its category's id, later its class's number (-1 where
+there is none), left, top, right, bottom, pixels, and where in the file it is."""
+
+_PACKED = struct.Struct("<qq5f?QI")
+_NO_CATEGORY = -(2**63)
+_MOST_INSTANCES = 254
+
+
+class Plan(NamedTuple):
+    """What all images of an annotation file share.
+
+    Attributes
+    ----------
+    path : str
+        The annotation file.
+    fields : tuple of str
+        In the schema's order.
+    masks : {"", "classes", "instances"}
+    check_size : bool
+    """
+
+    path: str
+    fields: tuple[str, ...]
+    masks: str
+    check_size: bool
+
+
+class AnnotatedImage(Deferred):
+    """An image file, and the rows of its annotations."""
+
+    def __init__(
+        self, image: str, number: int, size: tuple[int, int], rows: bytes, plan: Plan
+    ) -> None:
+        self.image, self.number, self.size, self.rows, self.plan = image, number, size, rows, plan
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the image, and what is no number of its annotations.
+
+        Raises
+        ------
+        ValueError
+            If an annotation does not fit; the message has its place.
+        """
+        data = Path(self.image).read_bytes()
+        values: dict[str, Any] = {"image": data, "image_id": self.number}
+        rows = np.frombuffer(self.rows, ROW)
+        if "boxes" in self.plan.fields:
+            for row in rows[rows["label"] < 0][:1]:
+                raise self._bad(row, "its category_id is none of the categories")
+            said = self.size if all(self.size) else None
+            frame = frame_of(data, said, self.plan.check_size)
+            values["boxes"] = frame.boxes(rows["box"])
+            values["labels"], values["crowd"] = rows["label"], rows["crowd"]
+            values["areas"] = rows["area"]
+            if self.plan.masks:
+                values["mask"] = self._mask(rows, frame)
+        if "captions" in self.plan.fields:
+            values["captions"] = "\n".join(map(self._caption, rows))
+        return tuple(values[name] for name in self.plan.fields)
+
+    def _bad(self, row: Any, reason: object) -> ValueError:
+        file = Path(self.plan.path).name
+        return ValueError(f"the annotation at byte {row['start']:,} of {file}: {reason}")
+
+    def _entry(self, row: Any) -> dict[str, Any]:
+        data = read_at(self.plan.path, int(row["start"]), int(row["length"]))
+        try:
+            entry: dict[str, Any] = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self._bad(row, f"is no JSON any more: {error}") from error
+        return entry
+
+    def _caption(self, row: Any) -> str:
+        """Return a caption on one line."""
+        text = self._entry(row).get("caption")
+        if not isinstance(text, str):
+            raise self._bad(row, f"its caption is {text!r:.40}, not text")
+        return " ".join(text.split())
+
+    def _mask(self, rows: NDArray[Any], frame: Frame) -> NDArray[np.uint8]:
+        """Paint all regions: crowds below, and of the rest the larger below the smaller."""
+        instances = self.plan.masks == "instances"
+        if instances and len(rows) > _MOST_INSTANCES:
+            raise ValueError(f"a mask holds {_MOST_INSTANCES} instances; here are {len(rows)}")
+        flat = frame.blank().reshape(-1)
+        for k in np.lexsort((-rows["area"], ~rows["crowd"])).tolist():
+            value = k if instances else int(rows["label"][k])
+            region = self._entry(rows[k]).get("segmentation")
+            try:
+                paint(flat, frame.height, frame.width, region, value + 1)
+            except ValueError as error:
+                raise self._bad(rows[k], error) from None
+        return frame.mask(np.ascontiguousarray(flat.reshape(frame.width, frame.height).T))
+
+
+def pack_row(entry: Any, start: int, length: int) -> tuple[bytes, str]:
+    """Return an annotation as a row, and what is wrong with its numbers, if anything is.
+
+    Raises
+    ------
+    ValueError
+        If it does not say of which image it is.
+    """
+    image = entry.get("image_id") if isinstance(entry, dict) else None
+    if type(image) is not int or abs(image) >= 1 << 63:
+        raise ValueError(f"its image_id is {image!r:.80}, not an int of 64 bits")
+    if "caption" in entry and "bbox" not in entry and "category_id" not in entry:
+        return _PACKED.pack(image, _NO_CATEGORY, 0, 0, 0, 0, 0, False, start, length), ""
+    try:
+        box, category = _box(entry), entry.get("category_id")
+        if type(category) is not int or abs(category) >= 1 << 63:
+            raise ValueError(f"its category_id is {category!r:.40}, not an int")
+        crowd = entry.get("iscrowd", 0)
+        if not isinstance(crowd, int) or crowd not in (0, 1):
+            raise ValueError(f"its iscrowd is {crowd!r:.40}, neither 0 nor 1")
+        area = entry.get("area")
+        if area is None:
+            area = (box[2] - box[0]) * (box[3] - box[1])
+        elif not _is_number(area):
+            raise ValueError(f"its area is {area!r:.40}, not a number")
+    except ValueError as error:
+        return _PACKED.pack(image, 0, 0, 0, 0, 0, 0, False, start, length), str(error)
+    return _PACKED.pack(image, category, *box, area, crowd, start, length), ""
+
+
+def _box(entry: dict[str, Any]) -> tuple[float, float, float, float]:
+    """Return left, top, right, bottom."""
+    box = entry.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
+        raise ValueError(f"its bbox is {box!r:.80}, not four numbers")
+    left, top, width, height = box
+    if width < 0 or height < 0:
+        raise ValueError(f"its bbox {box} has a negative width or height")
+    return left, top, left + width, top + height
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e12

@@ -1,0 +1,130 @@
+"""Where a COCO dataset has its annotation file and its images."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import OptionError, SourceError
+
+from ..inside import path_inside
+from ..locations import first_bytes
+
+__all__ = ["annotation_file", "image_folder", "is_coco"]
+
+_MEMBER = re.compile(rb'"(images|annotations|categories)"\s*:\s*\[')
+_ENTRY = re.compile(rb'"(file_name|image_id|supercategory)"\s*:')
+_PEEK = 1 << 16
+"""Where the keys are sorted, the first annotation's polygon is what a file begins with."""
+
+
+def is_coco(location: Any) -> bool:
+    """Tell whether this is a COCO annotation file, or a folder with one where it usually is."""
+    if not isinstance(location, (str, os.PathLike)):
+        return False
+    path = Path(location)
+    if path.is_file():
+        return _looks_so(path)
+    return path.is_dir() and bool(_files_in(path))
+
+
+def _looks_so(path: Path) -> bool:
+    start = first_bytes(path, _PEEK).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return start.startswith(b"{") and all(part.search(start) for part in (_MEMBER, _ENTRY))
+
+
+def _files_in(folder: Path) -> list[str]:
+    """Return the annotation files of a folder, relative to it."""
+    found: list[str] = []
+    for pattern in ("annotations/*.json", "*.json", "*/_annotations.coco.json"):
+        found += [str(p.relative_to(folder)) for p in sorted(folder.glob(pattern)) if _looks_so(p)]
+    return found
+
+
+def annotation_file(location: Path, chosen: str) -> tuple[Path, Path]:
+    """Return the dataset's folder and its annotation file.
+
+    Parameters
+    ----------
+    location : Path
+        What is packed: the annotation file, or the folder.
+    chosen : str
+        The annotation file, relative to the folder; "" where there is one to be found.
+
+    Raises
+    ------
+    SourceError
+        If there is none.
+    OptionError
+        If there are several, or there is not the one that was chosen.
+    """
+    if location.is_file():
+        if chosen:
+            raise OptionError(f"annotations={chosen}: {location} is an annotation file already")
+        inner = location.parent.name == "annotations"
+        return (location.parent.parent if inner else location.parent), location
+    files = _files_in(location)
+    if chosen:
+        if not (location / chosen).is_file():
+            raise OptionError(
+                f"annotations={chosen}: no such file in {location}; there are {_listed(files)}"
+            )
+        return location, location / chosen
+    if not files:
+        raise SourceError(f"{location}: no COCO annotation file in it, as annotations/*.json")
+    boxed = [name for name in files if Path(name).name.startswith("instances")]
+    usual = boxed if boxed else files
+    if len(usual) > 1:
+        raise OptionError(
+            f"{location}: has the annotation files {_listed(files)}. Name one: "
+            f"--option annotations={usual[0]}"
+        )
+    return location, location / usual[0]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return (", ".join(names[:12]) + " ..." * (len(names) > 12)) or "none"
+
+
+def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:
+    """Return the folder of the images.
+
+    Parameters
+    ----------
+    root : Path
+        The dataset's folder.
+    file : Path
+        The annotation file.
+    chosen : str
+        The folder, relative to `root`; "" to try what is usual.
+    names : sequence of str
+        Of some images.
+
+    Raises
+    ------
+    SourceError
+        If there are none of them where they usually are.
+    OptionError
+        If the chosen folder is not there.
+    """
+    if chosen:
+        if not (root / chosen).is_dir():
+            raise OptionError(f"images={chosen}: no such folder in {root}")
+        return root / chosen
+    split = file.stem.partition("_")[2]
+    usual = [root / split, root / "images" / split, root / "images", file.parent, root]
+    folders = list(dict.fromkeys(usual))
+    for folder in folders:
+        for name in names:
+            with contextlib.suppress(SourceError, OSError):
+                if os.path.isfile(path_inside(folder, name)):
+                    return folder
+    tried = ", ".join(map(str, folders))
+    raise SourceError(
+        f"{file}: none of its first images ({_listed(names[:3])}) is in {tried}. Name the folder: "
+        "--option images=FOLDER"
+    )

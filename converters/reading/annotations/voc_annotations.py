@@ -1,0 +1,161 @@
+"""One image of Pascal VOC's: its annotation file, read and made into values by a worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from fastdata.errors import SourceError
+
+from ...base import Deferred
+from .annotated import frame_of
+from .safe_xml import parse_xml
+
+__all__ = ["AnnotatedImage", "Plan", "class_names"]
+
+_FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
+
+
+class Plan(NamedTuple):
+    """What all images of a dataset share.
+
+    Attributes
+    ----------
+    fields : tuple of str
+        In the schema's order.
+    classes : mapping
+        From names to numbers.
+    origin : {1, 0}
+        Number of the first row and column of pixels.
+    check_size : bool
+    empty : bool
+        Whether an image without an annotation file has no objects.
+    """
+
+    fields: tuple[str, ...]
+    classes: Mapping[str, int]
+    origin: int
+    check_size: bool
+    empty: bool
+
+
+class AnnotatedImage(Deferred):
+    """Paths of an image, its annotation file and its mask."""
+
+    def __init__(self, image: str, annotation: str, mask: str | None, plan: Plan) -> None:
+        self.image, self.annotation, self.mask, self.plan = image, annotation, mask, plan
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the image and its annotations.
+
+        Raises
+        ------
+        ValueError
+            If these are missing or damaged; the message has file and object.
+        """
+        data = Path(self.image).read_bytes()
+        values: dict[str, Any] = {"image": data}
+        if self.mask is not None:
+            values["mask"] = Path(self.mask).read_bytes()
+        if "boxes" in self.plan.fields:
+            values |= self._objects(data)
+        return tuple(values[name] for name in self.plan.fields)
+
+    def _objects(self, data: bytes) -> dict[str, Any]:
+        path = Path(self.annotation)
+        try:
+            root = parse_xml(path.read_bytes(), path.name)
+        except FileNotFoundError:
+            if not self.plan.empty:
+                raise SourceError(
+                    f"it has no annotation file {path} (--option empty=true takes "
+                    "such images for ones without objects)"
+                ) from None
+            root = Element("annotation")
+        boxes, labels, difficult, truncated = [], [], [], []
+        for number, element in enumerate(root.findall("object"), 1):
+            try:
+                boxes.append(_box(element, self.plan.origin))
+                labels.append(self._label(element))
+                difficult.append(_flag(element, "difficult"))
+                truncated.append(_flag(element, "truncated"))
+            except ValueError as error:
+                raise SourceError(f"{path.name}, object {number}: {error}") from None
+        frame = frame_of(data, _size(root, path.name), self.plan.check_size)
+        placed = frame.boxes(np.array(boxes, np.float64).reshape(-1, 4))
+        return {
+            "boxes": placed.astype(np.float32),
+            "labels": np.array(labels, np.int64),
+            "difficult": np.array(difficult, bool),
+            "truncated": np.array(truncated, bool),
+        }
+
+    def _label(self, element: Element) -> int:
+        name = _text(element, "name")
+        if name not in self.plan.classes:
+            raise ValueError(f"its name is {name!r:.80}, which is none of the classes")
+        return self.plan.classes[name]
+
+
+def class_names(data: bytes, name: str) -> set[str]:
+    """Return the names of the classes that an annotation file has objects of.
+
+    Raises
+    ------
+    SourceError
+        If it is damaged.
+    """
+    names = {_text(element, "name") for element in parse_xml(data, name).findall("object")}
+    return names - {""}
+
+
+def _text(element: Element, name: str) -> str:
+    return (element.findtext(name) or "").strip()
+
+
+def _flag(element: Element, name: str) -> bool:
+    text = _text(element, name)
+    if text not in _FLAGS:
+        raise ValueError(f"its {name} is {text!r:.40}, neither 0 nor 1")
+    return _FLAGS[text]
+
+
+def _box(element: Element, origin: int) -> list[float]:
+    """Return left, top, right, bottom; those of the file are of pixels within."""
+    box = element.find("bndbox")
+    if box is None:
+        raise ValueError("it has no bndbox")
+    left, top, right, bottom = (_number(box, name) for name in ("xmin", "ymin", "xmax", "ymax"))
+    if right < left or bottom < top:
+        raise ValueError(
+            f"its bndbox from {left:g}, {top:g} to {right:g}, {bottom:g} is inside out"
+        )
+    return [left - origin, top - origin, right, bottom]
+
+
+def _number(element: Element, name: str) -> float:
+    text = _text(element, name)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not abs(value) < 1e9:
+        raise ValueError(f"the {name} of its {element.tag} is {text!r:.40}, not a number")
+    return value
+
+
+def _size(root: Element, name: str) -> tuple[int, int] | None:
+    """Return height and width as the file says them; None where it does not, or says 0."""
+    size = root.find("size")
+    if size is None:
+        return None
+    try:
+        height, width = _number(size, "height"), _number(size, "width")
+    except ValueError as error:
+        raise SourceError(f"{name}: {error}") from None
+    return (int(height), int(width)) if height >= 1 and width >= 1 else None

@@ -1,0 +1,1 @@
+"""The files of MNIST and its like (IDX), and of CIFAR."""

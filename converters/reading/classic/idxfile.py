@@ -1,0 +1,158 @@
+"""The IDX files of MNIST: an array each, and which files of a folder belong together.
+
+A file begins with two zeros, a byte for the type of its numbers, one for the number of
+dimensions, and these as 32-bit integers, most significant byte first; then come the numbers.
+Source: "The IDX file format" on http://yann.lecun.com/exdb/mnist/.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from fastdata.errors import SourceError
+
+from ..inflating import compression_of, inflated_start
+from ..locations import first_bytes
+
+__all__ = ["IdxHead", "IdxPair", "find_pairs", "is_compressed", "is_images", "read_head"]
+
+_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_BYTES = {"u1": 1, "i1": 1, ">i2": 2, ">i4": 4, ">f4": 4, ">f8": 8}
+_GZIP_RATIO = 1032
+"""Deflate makes nothing smaller than by this factor (``zlib.net/zlib_tech.html``)."""
+
+_NAME = re.compile(
+    r"(?P<set>.+?)[-_.]?(?P<what>images|labels)[-_.]idx\d[-_.][a-z]+(\.gz)?", re.IGNORECASE
+)
+_SPLIT = re.compile(r"(?P<dataset>.*?)[-_.]?(?P<split>train|t10k|test)", re.IGNORECASE)
+
+
+class IdxHead(NamedTuple):
+    """What the first bytes of a file say.
+
+    Attributes
+    ----------
+    dtype : str
+        As NumPy calls it.
+    shape : tuple of int
+    offset : int
+        Of the first number.
+    compressed : bool
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    compressed: bool
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one image, or of one row of labels."""
+        return math.prod(self.shape[1:]) * _BYTES[self.dtype]
+
+
+class IdxPair(NamedTuple):
+    """Images and their labels.
+
+    Attributes
+    ----------
+    dataset : str
+        E.g. ``emnist-letters``; empty where file names do not say.
+    split : {"train", "test"}
+    images : Path
+    labels : Path or None
+    """
+
+    dataset: str
+    split: str
+    images: Path
+    labels: Path | None
+
+
+def read_head(path: Path) -> IdxHead | None:
+    """Return what a file begins with; None if it is no IDX file.
+
+    Raises
+    ------
+    SourceError
+        If the file has more bytes than its head says, or cannot have so many.
+    """
+    start = first_bytes(path)
+    compressed = is_compressed(path)
+    if compressed:
+        start = inflated_start(start, 64)
+    if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _TYPES:
+        return None
+    offset = 4 + 4 * start[3]
+    if not 1 <= start[3] <= 4 or len(start) < offset:
+        return None
+    shape = tuple(int.from_bytes(start[k : k + 4], "big") for k in range(4, offset, 4))
+    head = IdxHead(_TYPES[start[2]], shape, offset, compressed)
+    claimed = offset + shape[0] * head.item_bytes
+    size = path.stat().st_size
+    if not compressed and claimed < size:
+        raise SourceError(
+            f"{path}: has {size:,} bytes, and its head says that it has {claimed:,} "
+            f"({' x '.join(map(str, shape))}): it is damaged"
+        )
+    if compressed and claimed > _GZIP_RATIO * size:
+        raise SourceError(
+            f"{path}: its head says that it holds {claimed:,} bytes, which cannot be in "
+            f"{size:,} that are compressed: it is damaged"
+        )
+    return head
+
+
+def is_images(head: IdxHead | None) -> bool:
+    """Tell whether a file holds pixels: N x H x W, or N x H x W x C, of uint8."""
+    return head is not None and head.dtype == "u1" and len(head.shape) in (3, 4)
+
+
+def is_compressed(path: Path) -> bool:
+    """Tell whether a file can be read only from its front."""
+    return compression_of(first_bytes(path, 16)) == "gzip"
+
+
+def find_pairs(location: str | os.PathLike[str]) -> list[IdxPair]:
+    """Return the images at a location, which is a file, a folder, or one with a folder ``raw``.
+
+    Of a file that is there compressed and decompressed, the latter is taken.
+    """
+    path = Path(location)
+    if path.is_file():
+        match = _NAME.fullmatch(path.name)
+        beside = _files_of(path.parent) if match else {}
+        labels = beside.get(match["set"].lower(), {}).get("labels") if match else None
+        return [IdxPair(*_parts_of(match["set"] if match else ""), path, labels)]
+    # torchvision has the files in MNIST/raw.
+    folder = path / "raw" if (path / "raw").is_dir() and not _files_of(path) else path
+    if not folder.is_dir():
+        return []
+    return [
+        IdxPair(*_parts_of(name), files["images"], files.get("labels"))
+        for name, files in sorted(_files_of(folder).items())
+        if "images" in files
+    ]
+
+
+def _files_of(folder: Path) -> dict[str, dict[str, Path]]:
+    """Return images and labels by the name of what they are of."""
+    found: dict[str, dict[str, Path]] = {}
+    # Backwards, so that the name without .gz comes last and stays.
+    for name in sorted((e.name for e in os.scandir(folder) if e.is_file()), reverse=True):
+        match = _NAME.fullmatch(name)
+        if match:
+            found.setdefault(match["set"].lower(), {})[match["what"].lower()] = folder / name
+    return found
+
+
+def _parts_of(name: str) -> tuple[str, str]:
+    """Return dataset and split of a name such as ``emnist-letters-train``."""
+    match = _SPLIT.fullmatch(name)
+    if not match:
+        return name.lower(), "train"
+    return match["dataset"].lower(), "train" if match["split"].lower() == "train" else "test"

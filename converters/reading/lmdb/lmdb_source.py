@@ -1,0 +1,138 @@
+"""What the formats that are kept in LMDB files share: an index, and samples by it."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import FastdataError, OptionError, SourceError
+from fastdata.formats.reader import ShardReader
+
+from ...base import IndexedSource, Reject
+from ..locations import hash_files, printable
+from ..spans import FileSpan, read_at
+from ..table import StringTable
+from .lmdb_file import Entry, LmdbFile, lmdb_at
+
+__all__ = ["LmdbIndex", "LmdbSource", "first_values", "is_ours", "missing_keys"]
+
+_PEEK = 16
+
+
+def first_values(path: Path, count: int = _PEEK) -> list[bytes]:
+    """Return the first values of a file, as far as they can be read; empty if it is damaged."""
+    found = []
+    try:
+        for entry in itertools.islice(LmdbFile(path).entries(), count):
+            if isinstance(entry, Entry) and not entry.is_database:
+                found.append(read_at(path, entry.offset, entry.length))
+    except SourceError:
+        pass
+    return found
+
+
+def is_ours(path: Path) -> bool:
+    """Tell whether a file is a shard of fastdata's."""
+    try:
+        for entry in itertools.islice(LmdbFile(path).entries(), _PEEK):
+            if isinstance(entry, Entry) and entry.key.startswith(b"column/"):
+                return ShardReader(path) is not None
+    except FastdataError:
+        pass
+    return False
+
+
+class LmdbIndex:
+    """Keys and places of all values: some 30 bytes a value and its key.
+
+    Parameters
+    ----------
+    path : Path
+    database : str, optional
+        Where the file has databases with names, which.
+    """
+
+    def __init__(self, path: Path, database: str | None = None) -> None:
+        self.path = path
+        self.keys = StringTable()
+        self._offsets, self._lengths = array("q"), array("q")
+        self.rejects: dict[int, Reject] = {}
+        file = LmdbFile(path)
+        named = file.databases()
+        if database is None and len(named) == 1:
+            database = next(iter(named))
+        if (database is None and named) or (database is not None and database not in named):
+            raise OptionError(
+                f"{path}: has the databases {', '.join(named) or 'without names only'}; choose "
+                "one of them: --option database=NAME"
+            )
+        place = path.parent if path.name == "data.mdb" else path
+        for entry in file.entries(named[database] if database is not None else None):
+            if isinstance(entry, Entry):
+                self.keys.append(entry.key.decode("utf-8", "backslashreplace"))
+                self._offsets.append(entry.offset)
+                self._lengths.append(entry.length)
+            else:
+                self.reject(f"{printable(place.name)}#{len(self)}", f"{path}: {entry}: damaged")
+
+    def reject(self, key: str, reason: str) -> None:
+        """Add what cannot be read."""
+        self.rejects[len(self)] = Reject(key, reason)
+        self.keys.append(key)
+        self._offsets.append(0)
+        self._lengths.append(0)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def span(self, index: int) -> FileSpan:
+        """Return where a value is."""
+        return FileSpan(str(self.path), self._offsets[index], self._lengths[index])
+
+
+class LmdbSource(IndexedSource):
+    """Values of an LMDB file, one a sample, in the order of their keys."""
+
+    index: LmdbIndex
+    paths: list[Path]
+    """Files that fingerprints are of."""
+
+    def _open(self, location: Any, database: str | None, *others: str | None) -> None:
+        """Look at the whole file, for its keys.
+
+        Raises
+        ------
+        SourceError
+            If there is no LMDB file, or it is fastdata's own.
+        """
+        path = lmdb_at(location)
+        if path is None:
+            raise SourceError(f"{location}: no LMDB there: no file, and no folder with data.mdb")
+        if is_ours(path):
+            raise SourceError(
+                f"{path}: this is a dataset of fastdata's already; fastdata.open reads "
+                "it, and --format fastdata packs it again."
+            )
+        self.notes = []
+        self.paths = [path, *(Path(other) for other in others if other is not None)]
+        self.index = LmdbIndex(path, database)
+
+    def key_at(self, index: int) -> str:
+        return self.index.keys[index]
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return hash_files(self.paths)
+
+    def fingerprint_key(self, index: int) -> str:
+        return printable(str(self.paths[index]))
+
+
+def missing_keys(keys: StringTable, wanted: Iterable[str]) -> list[str]:
+    """Return those of some keys that are not in a table."""
+    there = {keys[index] for index in range(len(keys))}
+    return [key for key in wanted if key not in there]

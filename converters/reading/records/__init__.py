@@ -1,0 +1,1 @@
+"""Formats of records one behind the other: TFRecord and RecordIO."""

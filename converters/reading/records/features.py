@@ -1,0 +1,94 @@
+"""The features of Examples as fields: which are taken, what they are, what a value is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, StringField
+
+from ..fields import is_image_bytes
+from .example import values_of
+
+__all__ = ["field_of_feature", "usual_features", "value_of_feature"]
+
+_IMAGES = ("image/encoded", "image", "image_raw", "image/raw", "jpeg", "img", "encoded")
+_LABELS = ("image/class/label", "label", "class", "target", "labels")
+
+
+def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Choose the features that are called as images and labels usually are.
+
+    Returns
+    -------
+    dict
+        Feature by field: ``image`` and, where there are numbers for it, ``label``.
+    """
+    first: dict[str, Any] = {}
+    for example in examples:
+        for name, feature in example.items():
+            first.setdefault(name, values_of(feature))
+    images = [name for name in _IMAGES if _is_image(first.get(name, ()))]
+    images += [name for name, values in first.items() if _is_image(values)]
+    if not images:
+        return {"image": _IMAGES[0], "label": _LABELS[0]}
+    labels = [name for name in _LABELS if first.get(name) and isinstance(first[name][0], int)]
+    return {"image": images[0], **({"label": labels[0]} if labels else {})}
+
+
+def _is_image(values: Sequence[Any]) -> bool:
+    return len(values) == 1 and isinstance(values[0], bytes) and is_image_bytes(values[0])
+
+
+def field_of_feature(features: Sequence[Any], channels: int, mask: bool) -> Field:
+    """Return the field for a feature, from some records' values of it.
+
+    Parameters
+    ----------
+    features : sequence
+        As protobuf has them.
+    channels : {3, 1}
+    mask : bool
+        Whether an image is a mask.
+    """
+    columns = [values_of(feature) for feature in features]
+    first = next((column[0] for column in columns if column), None)
+    if isinstance(first, bytes):
+        if is_image_bytes(first):
+            return ImageField(channels=1, mask=True) if mask else ImageField(channels=channels)
+        return StringField() if all(map(_is_text, columns)) else BytesField()
+    # Of an empty list the kind alone is known.
+    kinds = {feature.WhichOneof("kind") for feature in features}
+    dtype = "float32" if "float_list" in kinds else "int64"
+    lengths = {len(column) for column in columns}
+    if lengths == {1}:
+        return ScalarField(dtype)
+    length = lengths.pop() if len(lengths) == 1 else 0
+    return ArrayField(dtype, (length or None,))
+
+
+def _is_text(column: Sequence[bytes]) -> bool:
+    try:
+        return all(value.decode() is not None for value in column)
+    except UnicodeDecodeError:
+        return False
+
+
+def value_of_feature(feature: Any, field: Field, name: str) -> Any:
+    """Return the value of a feature as its field takes it.
+
+    Raises
+    ------
+    ValueError
+        If there is not one value where the field is for one.
+    """
+    values = values_of(feature)
+    if isinstance(field, ArrayField):
+        return list(values)
+    if len(values) != 1:
+        remedy = "" if not values or isinstance(values[0], bytes) else "; name its field an array"
+        raise ValueError(f"the feature {name!r} has {len(values)} values, not one{remedy}")
+    value = values[0]
+    if isinstance(field, StringField) and isinstance(value, bytes):
+        return value.decode()
+    return value

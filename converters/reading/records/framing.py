@@ -1,0 +1,176 @@
+"""The frames of a TFRecord file: records one behind the other.
+
+Each is
+
+=======  =====================================================
+8 bytes  length of the data, little-endian
+4 bytes  masked CRC-32C of these 8 bytes
+length   the data
+4 bytes  masked CRC-32C of the data
+=======  =====================================================
+
+and the file may be compressed as a whole by gzip or zlib.  Behind a length whose checksum is
+wrong nothing can be found any more; behind data whose checksum is wrong, the next record
+can.  Source: ``tensorflow/core/lib/io/record_writer.h`` and, for the mask,
+``tensorflow/core/lib/hash/crc32c.h``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import SourceError
+
+from ..extras import require
+from ..inflating import INFLATE_ERRORS, compression_of, inflated_start, open_inflated
+from ..locations import first_bytes
+from ..spans import MAX_RECORD, read_at, read_exactly
+
+__all__ = [
+    "BadFrameError",
+    "crc32c",
+    "has_frames",
+    "is_compressed",
+    "masked_crc",
+    "read_frame",
+    "scan_frames",
+    "stream_frames",
+]
+
+_HEAD = 12
+_FOOT = 4
+
+
+class BadFrameError(SourceError):
+    """Behind this nothing can be read in its file any more; `offset` says where it is."""
+
+    def __init__(self, reason: str, path: Path, offset: int) -> None:
+        super().__init__(f"{reason}; the rest of {path} is lost")
+        self.offset = offset
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the masked CRC-32C of some bytes."""
+    crc: int = crc32c().value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@functools.cache
+def crc32c() -> Any:
+    """Import the library that computes checksums.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed.
+    """
+    return require("google_crc32c", "tfrecord", "reading TFRecord files")
+
+
+def has_frames(path: Path) -> bool:
+    """Tell whether a file, as it is or decompressed, begins with a record.
+
+    Raises
+    ------
+    MissingExtraError
+        If that cannot be told without the library for checksums.
+    """
+    start = first_bytes(path)
+    return not (_bad_head(start[:_HEAD]) and _bad_head(inflated_start(start, _HEAD)))
+
+
+def is_compressed(path: Path) -> bool:
+    """Tell whether a file can be read only from its front."""
+    start = first_bytes(path, 64)
+    # The length of a first record can look like zlib's head; its checksum tells.
+    return compression_of(start) != "" and bool(_bad_head(start[:_HEAD]))
+
+
+def scan_frames(path: Path) -> Iterator[tuple[int, int]]:
+    """Yield offset and data length of the records of a file that is not compressed.
+
+    Raises
+    ------
+    BadFrameError
+        Where the length of a record is damaged, or the file ends within one.
+    """
+    size = path.stat().st_size
+    offset = 0
+    with open(path, "rb", buffering=0) as raw:
+        while offset < size:
+            raw.seek(offset)
+            head = raw.read(_HEAD)
+            reason = _bad_head(head)
+            length = int.from_bytes(head[:8], "little")
+            if not reason and offset + _HEAD + length + _FOOT > size:
+                reason = f"the file ends within the record's {length:,} bytes"
+            if reason:
+                raise BadFrameError(reason, path, offset)
+            yield offset, length
+            offset += _HEAD + length + _FOOT
+
+
+def read_frame(path: Path | str, offset: int, length: int, check: bool) -> bytes:
+    """Return the data of a record whose place is known.
+
+    Raises
+    ------
+    SourceError
+        If the file has become shorter, or the data does not fit its checksum.
+    """
+    return _checked(read_at(path, offset + _HEAD, length + _FOOT), check)
+
+
+def stream_frames(path: Path, check: bool) -> Iterator[tuple[int, bytes | SourceError]]:
+    """Yield offset (in what is decompressed) and data of each record of a compressed file.
+
+    In the place of data that does not fit its checksum stands the error.
+
+    Raises
+    ------
+    BadFrameError
+        Where the file is damaged so that nothing more can be read.
+    """
+    offset = 0
+    with open_inflated(path) as stream:
+        while True:
+            try:
+                head = stream.read(_HEAD)
+                if not head:
+                    return
+                reason = _bad_head(head)
+                length = int.from_bytes(head[:8], "little")
+                data = b"" if reason else read_exactly(stream, length + _FOOT, str(path), offset)
+            except (*INFLATE_ERRORS, SourceError) as error:
+                reason = str(error)
+            if reason:
+                raise BadFrameError(reason, path, offset)
+            try:
+                yield offset, _checked(data, check)
+            except SourceError as error:
+                yield offset, error
+            offset += _HEAD + length + _FOOT
+
+
+def _bad_head(head: bytes) -> str:
+    """Say what is wrong with a record's first 12 bytes, if anything is."""
+    if len(head) < _HEAD:
+        return f"the file ends {_HEAD - len(head)} bytes before the record's head does"
+    if masked_crc(head[:8]) != int.from_bytes(head[8:], "little"):
+        return "the checksum of the record's length is wrong"
+    length = int.from_bytes(head[:8], "little")
+    if length > MAX_RECORD - _FOOT:
+        return f"the record claims {length:,} bytes; at most {MAX_RECORD - _FOOT:,} are believed"
+    return ""
+
+
+def _checked(data: bytes, check: bool) -> bytes:
+    body = data[:-_FOOT]
+    if check and masked_crc(body) != int.from_bytes(data[-_FOOT:], "little"):
+        raise SourceError(
+            "the checksum of the record's data is wrong (--option check=false takes it as it is)"
+        )
+    return body

@@ -1,0 +1,1 @@
+"""Formats of tables, of which a block of rows is read at a time: Parquet, Arrow."""

@@ -1,0 +1,270 @@
+"""Columns of Arrow tables as fields, and rows of their batches as values.
+
+What Hugging Face's ``datasets`` says of columns, in the entry ``huggingface`` of the schema's
+metadata, is followed: which are images, how classes are called, how large arrays are.  Source:
+``datasets/features/features.py`` (``Features.from_dict``), ``features/image.py``.
+
+pyarrow is imported when first needed; its objects are typed ``Any``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import (
+    SCALAR_DTYPES,
+    ArrayField,
+    BytesField,
+    Field,
+    ImageField,
+    ScalarField,
+    StringField,
+)
+
+from ..extras import require
+from ..fields import check_names, is_image_bytes, named_field
+from ..naming import safe_name
+
+__all__ = [
+    "arrow",
+    "choose_columns",
+    "features_of",
+    "is_bytes",
+    "is_list",
+    "is_text",
+    "kinds_of",
+    "settle_columns",
+    "storage",
+    "type_of",
+]
+
+_LABELS = ("label", "labels", "target", "class", "category")
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64"}
+
+
+def arrow(module: str = "") -> Any:
+    """Import pyarrow, or a module of it."""
+    return require(f"pyarrow{module}", "parquet", "reading Parquet and Arrow files")
+
+
+def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
+    """Return what ``datasets`` says of columns; nothing where it says nothing."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+class Kind(NamedTuple):
+    """What a column can become: a field, or, where that is None, why it cannot."""
+
+    field: Field | None
+    reason: str = ""
+
+
+def choose_columns(
+    schema: Any, wanted: Sequence[str], kinds: Mapping[str, Kind], notes: list[str], place: str
+) -> dict[str, str]:
+    """Return the fields and the column that each is read from.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    wanted : sequence of str
+        As the user gives it, ``field=column`` or ``column``; empty for all that fit.
+    kinds : mapping
+        Of each column.
+    notes : list of str
+        Told what is left out.
+    place : str
+        For messages.
+
+    Raises
+    ------
+    OptionError
+        If a column is not there, or cannot be read.
+    SourceError
+        If nothing is wanted and there is no image.
+    """
+    if wanted:
+        chosen: dict[str, str] = {}
+        for entry in wanted:
+            field, equals, column = entry.partition("=")
+            column = column if equals else field
+            if column not in kinds:
+                raise OptionError(
+                    f"{place}: no column {column!r} for the field {field!r}; there are "
+                    f"{', '.join(list(kinds)[:30])}. Name what is wanted: "
+                    "--option columns=image=COLUMN,label=COLUMN"
+                )
+            if kinds[column].field is None:
+                raise OptionError(f"{place}: the column {column!r} is {kinds[column].reason}")
+            chosen[field if equals else safe_name(field)] = column
+        return chosen
+    fits = {name: kind.field for name, kind in kinds.items() if kind.field is not None}
+    images = [n for n, f in fits.items() if isinstance(f, ImageField) and not f.mask]
+    masks = [n for n, f in fits.items() if isinstance(f, ImageField) and f.mask]
+    left = [f"{name} ({kind.reason})" for name, kind in kinds.items() if kind.field is None]
+    if not images:
+        raise SourceError(
+            f"{place}: no column of images; there are "
+            f"{', '.join(f'{n}: {type_of(schema, n)}' for n in list(kinds)[:20])}. An image is a "
+            "struct of bytes and path, or bytes of an image file in a binary column: "
+            "--option columns=image=COLUMN,label=COLUMN"
+        )
+    named = {images[0]: "image"} if len(images) == 1 else {}
+    if len(masks) == 1:
+        named[masks[0]] = "mask"
+    label = next((n for n in _LABELS if isinstance(fits.get(n), (ScalarField, StringField))), None)
+    with_classes = [n for n, f in fits.items() if isinstance(f, ScalarField) and f.classes]
+    if label is None and len(with_classes) == 1:
+        label = with_classes[0]
+    if label is not None and "label" not in kinds:
+        named[label] = "label"
+    order = [*images, *masks, *([label] if label else []), *fits]
+    chosen = {}
+    for column in dict.fromkeys(order):
+        name = named.get(column) or safe_name(column)
+        while name in chosen or (name in named.values() and column not in named):
+            name += "_"
+        chosen[name] = column
+    if left:
+        notes.append(f"columns left out: {', '.join(left[:12])}{' ...' * (len(left) > 12)}")
+    return chosen
+
+
+def settle_columns(
+    chosen: Mapping[str, str],
+    kinds: Mapping[str, Kind],
+    fields: Mapping[str, Field | str],
+    channels: int,
+) -> dict[str, Field]:
+    """Return the field of each name; one of text whose name says label is given classes later."""
+    check_names(fields, list(chosen))
+    settled: dict[str, Field] = {}
+    for name, column in chosen.items():
+        field = kinds[column].field
+        if name in fields:
+            given = named_field(fields[name], channels)
+            is_label = fields[name] == "label" and isinstance(field, (ScalarField, StringField))
+            settled[name] = field if is_label and field is not None else given
+        else:
+            assert field is not None
+            settled[name] = field
+    return settled
+
+
+def kinds_of(
+    schema: Any, features: Mapping[str, Any], starts: Mapping[str, bytes], channels: int
+) -> dict[str, Kind]:
+    """Return what each column can become.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    features : mapping
+        What ``datasets`` says.
+    starts : mapping
+        Of columns of bytes, the first value that there is.
+    channels : int
+    """
+    kinds: dict[str, Kind] = {}
+    for name in schema.names:
+        if name in kinds:
+            kinds[name] = Kind(None, "a column that stands twice")
+            continue
+        feature = features.get(name)
+        feature = feature if isinstance(feature, dict) else {}
+        type_ = type_of(schema, name)
+        kinds[name] = _kind(type_, name, feature, starts.get(name, b""), channels)
+    return kinds
+
+
+def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, channels: int) -> Kind:
+    types = arrow(".types")
+    type_ = storage(type_)
+    says = feature.get("_type")
+    if is_image_struct(type_) or (is_bytes(type_) and (says == "Image" or is_image_bytes(start))):
+        mask = "mask" in name.lower() or "segment" in name.lower()
+        return Kind(ImageField(channels=1, mask=True) if mask else ImageField(channels=channels))
+    if is_bytes(type_):
+        return Kind(BytesField())
+    if types.is_dictionary(type_):
+        return _kind(type_.value_type, name, feature, start, channels)
+    if is_text(type_):
+        return Kind(StringField())
+    if dtype := _dtype(type_):
+        names = feature.get("names") if says == "ClassLabel" else None
+        if isinstance(names, list) and names and "int" in dtype:
+            return Kind(ScalarField(dtype, classes=tuple(map(str, names))))
+        return Kind(ScalarField(dtype))
+    shape: list[int | None] = []
+    while is_list(type_):
+        shape.append(type_.list_size if types.is_fixed_size_list(type_) else None)
+        type_ = storage(type_.value_type)
+    if not shape:
+        return Kind(None, f"{type_}, which no field holds")
+    if is_image_struct(type_) or is_bytes(type_):
+        return Kind(None, "a list of images, which is not read")
+    if dtype := _dtype(type_):
+        told = feature.get("shape")
+        if isinstance(told, list) and len(told) == len(shape):
+            shape = [n if isinstance(n, int) and 0 <= n < 2**31 else None for n in told]
+        try:
+            return Kind(ArrayField(dtype, tuple(shape)))
+        except OptionError as error:
+            return Kind(None, str(error))
+    return Kind(None, f"a list of {type_}, which no field holds")
+
+
+def type_of(schema: Any, name: str) -> Any:
+    """Return the type of the first column of a name; by number, as damaged names may have a NUL."""
+    return schema.field(schema.names.index(name)).type
+
+
+def storage(type_: Any) -> Any:
+    """Return the type that an extension type is stored as."""
+    return getattr(type_, "storage_type", type_)
+
+
+def is_bytes(type_: Any) -> bool:
+    types = arrow(".types")
+    return bool(types.is_binary(type_) or types.is_large_binary(type_)) or str(type_) == (
+        "binary_view"
+    )
+
+
+def is_text(type_: Any) -> bool:
+    types = arrow(".types")
+    return bool(types.is_string(type_) or types.is_large_string(type_)) or str(type_) == (
+        "string_view"
+    )
+
+
+def is_list(type_: Any) -> bool:
+    types = arrow(".types")
+    return bool(
+        types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
+    )
+
+
+def is_image_struct(type_: Any) -> bool:
+    """Tell whether this is how ``datasets`` keeps an image: bytes and a path."""
+    if not arrow(".types").is_struct(type_):
+        return False
+    children = {child.name: child.type for child in type_}
+    return (
+        {"bytes"} <= set(children) <= {"bytes", "path"}
+        and is_bytes(children["bytes"])
+        and ("path" not in children or is_text(children["path"]))
+    )
+
+
+def _dtype(type_: Any) -> str:
+    name = str(type_)
+    name = _DTYPES.get(name, name)
+    return name if name in SCALAR_DTYPES else ""

@@ -1,0 +1,184 @@
+"""A row of a batch of an Arrow table as the values of a sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
+
+from ..spans import FileSpan
+from .columns import arrow, is_list, storage
+
+__all__ = ["Mapped", "RowPlan", "row_reader"]
+
+
+class RowPlan(NamedTuple):
+    """How a row becomes a sample.
+
+    Attributes
+    ----------
+    schema : Schema
+    columns : tuple of str
+        Of each field; "" for the split.
+    root : str
+        The folder below which files may be read that rows name.
+    numbers : mapping
+        Of fields whose column has names of classes: their numbers.
+    """
+
+    schema: Schema
+    columns: tuple[str, ...]
+    root: str
+    numbers: Mapping[str, Mapping[str, int]]
+
+
+class Mapped(NamedTuple):
+    """A file in memory (``mmap``), in which a batch's bytes may be.
+
+    Attributes
+    ----------
+    path : str
+    address, size : int
+        Of the map.
+    """
+
+    path: str
+    address: int
+    size: int
+
+
+def row_reader(
+    batch: Any, plan: RowPlan, split: int, mapped: Mapped | None = None
+) -> Callable[[int], tuple[Any, ...]]:
+    """Return a function from a row's number in the batch to its values.
+
+    Bytes of images that lie in a mapped file become a `FileSpan`.  The function raises
+    ValueError for a row that does not fit.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If the batch contradicts itself; else reading it could crash.
+    """
+    batch.validate(full=True)
+    columns: list[Callable[[int], Any]] = []
+    for (name, field), column in zip(plan.schema.items(), plan.columns, strict=True):
+        if column == "":
+            columns.append(lambda row: split)
+            continue
+        array = batch.column(batch.schema.names.index(column))
+        array = getattr(array, "storage", array)
+        if hasattr(array, "dictionary_decode"):
+            array = array.dictionary_decode()
+        columns.append(_column(array, column, field, plan, plan.numbers.get(name), mapped))
+    return lambda row: tuple([read(row) for read in columns])
+
+
+def _column(
+    array: Any,
+    name: str,
+    field: Field,
+    plan: RowPlan,
+    numbers: Mapping[str, int] | None,
+    mapped: Mapped | None,
+) -> Callable[[int], Any]:
+    if isinstance(field, ImageField):
+        return _images(array, name, plan.root, mapped)
+    if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):
+        return lambda row: _given(array[row].values, name).to_numpy(zero_copy_only=False)
+    if isinstance(field, ArrayField):
+        return lambda row: _nested(_given(array[row].as_py(), name), field)
+    values = array.to_pylist()
+    if numbers is not None:
+        return lambda row: _number(_given(values[row], name), name, numbers)
+    if isinstance(field, StringField):
+        return lambda row: "" if values[row] is None else values[row]
+    if isinstance(field, ScalarField):
+        return lambda row: _given(values[row], name)
+    return lambda row: _given(array[row].as_py(), name)
+
+
+def _given(value: Any, name: str) -> Any:
+    if value is None:
+        raise ValueError(f"the column {name!r} is null in this row")
+    return value
+
+
+def _nested(value: Any, field: ArrayField) -> np.ndarray[Any, Any]:
+    """Return nested lists as an array; of an empty list the field says what is inside."""
+    values = np.asarray(value)
+    if values.size == 0 and values.ndim < len(field.shape):
+        missing = field.shape[values.ndim :]
+        values = np.zeros((*values.shape, *(length or 0 for length in missing)), field.dtype)
+    return values
+
+
+def _number(value: Any, name: str, numbers: Mapping[str, int]) -> int:
+    if value not in numbers:
+        raise ValueError(f"{name!r} is {str(value)[:60]!r}, which is none of its classes")
+    return numbers[value]
+
+
+def _images(array: Any, name: str, root: str, mapped: Mapped | None) -> Callable[[int], Any]:
+    paths: Any = None
+    if arrow(".types").is_struct(array.type):
+        # flatten() rather than field(): a null struct makes its entries null.
+        entries = dict(zip([child.name for child in array.type], array.flatten(), strict=True))
+        array, paths = entries["bytes"], entries.get("path")
+
+    places = _places(array, mapped)
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+
+    def read(row: int) -> Any:
+        if valid[row]:
+            return places(row) if places is not None else array[row].as_py()
+        path = paths[row].as_py() if paths is not None else None
+        if path is None:
+            raise ValueError(f"the image {name!r} is null in this row")
+        return _below(path, root, name)
+
+    return read
+
+
+def _places(array: Any, mapped: Mapped | None) -> Callable[[int], FileSpan | bytes] | None:
+    """Return a function to a row's bytes, or where in the file they are; None for views.
+
+    It copies less than a scalar's ``as_py``: of photographs, half.
+    """
+    types = arrow(".types")
+    if not (types.is_binary(array.type) or types.is_large_binary(array.type)):
+        return None
+    _, ends, data = array.buffers()
+    if data is None or ends is None:
+        return None
+    kind = np.int64 if types.is_large_binary(array.type) else np.int32
+    places = np.frombuffer(ends, kind)[array.offset : array.offset + len(array) + 1].tolist()
+    if mapped is not None:
+        offset, path = data.address - mapped.address, mapped.path
+        if offset >= 0 and offset + data.size <= mapped.size:
+            return lambda row: FileSpan(path, offset + places[row], places[row + 1] - places[row])
+    view = memoryview(data)
+    return lambda row: bytes(view[places[row] : places[row + 1]])
+
+
+def _below(path: str, root: str, name: str) -> Path:
+    """Return a file that a row names, if it is in the dataset's folder."""
+    top = os.path.realpath(root)
+    try:
+        found = os.path.realpath(os.path.join(top, path))
+        inside = os.path.commonpath([top, found]) == top
+    except ValueError:  # a null byte
+        inside = False
+    if not inside:
+        raise ValueError(
+            f"the image {name!r} is not in the table but at {path!r}, which is outside of {root}; "
+            "only files below the dataset's folder are read"
+        )
+    if not os.path.isfile(found):
+        raise ValueError(f"the image {name!r} is not in the table, and there is no file {path!r}")
+    return Path(found)

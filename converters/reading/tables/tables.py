@@ -1,0 +1,288 @@
+"""Sources that are tables in files, of which a block of rows is read at a time.
+
+A block is a row group of Parquet, a record batch of Arrow.  What is kept of each is three
+numbers.  A block that cannot be read is as many rejects as it has rows, so that the number
+of a sample does not depend on damage before it.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import Field, ScalarField, Schema, StringField
+
+from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
+from ..labels import named_classes
+from ..locations import hash_files, printable
+from ..splits import choose_split, split_of
+from .blocks import Block, Blocks
+from .columns import (
+    arrow,
+    choose_columns,
+    features_of,
+    is_bytes,
+    is_text,
+    kinds_of,
+    settle_columns,
+    type_of,
+)
+from .rows import Mapped, RowPlan, row_reader
+
+__all__ = ["TableSource", "table_errors"]
+
+_MOST_CLASSES = 100_000
+_PEEK = 16
+
+
+def table_errors() -> tuple[type[Exception], ...]:
+    """Return what pyarrow raises for files that are damaged."""
+    return (arrow().ArrowException, OSError, ValueError, KeyError, SourceError, MemoryError)
+
+
+class TableSource(IndexedSource):
+    """Rows of tables; a subclass says what blocks a file has, and reads them."""
+
+    paths: list[Path]
+
+    @abc.abstractmethod
+    def table_schema(self, file: int) -> Any:
+        """Return the pyarrow.Schema of a file."""
+
+    @abc.abstractmethod
+    def blocks(self, file: int) -> Iterator[int | str]:
+        """Yield the number of rows of each block; where one is lost, why."""
+
+    @abc.abstractmethod
+    def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the rows of a block as pyarrow.RecordBatch, not too many at once."""
+
+    @abc.abstractmethod
+    def row(self, index: int, block: Block) -> Sample | Reject:
+        """Return one sample of a block."""
+
+    def mapped(self, file: int) -> Mapped | None:
+        """Return where a file is in memory, if `batches` does not copy from it."""
+        return None
+
+    def told(self) -> dict[str, Any]:
+        """Return what files beside the tables say of columns, as ``datasets`` does."""
+        return {}
+
+    def setup(
+        self,
+        location: Any,
+        paths: list[Path],
+        *,
+        channels: int,
+        fields: FieldSpec | None,
+        columns: tuple[str, ...],
+        split: str | None,
+        classes: str | None,
+    ) -> None:
+        """Look at all files; settle schema and blocks."""
+        if not paths:
+            raise SourceError(f"{location}: no {self.name} files there")
+        is_folder = Path(location).is_dir()
+        top = os.path.commonpath([path.parent.absolute() for path in paths])
+        self.root = Path(location).absolute() if is_folder else Path(top)
+        relative = [path.absolute().relative_to(self.root) for path in paths]
+        splits = [split_of(path) for path in relative]
+        taken = choose_split(paths, splits, split)
+        self.paths = [paths[k] for k in taken]
+        self._names = [printable(os.fspath(relative[k])) for k in taken]
+        self._reasons: dict[int, str] = {}
+        self._split_numbers = [0] * len(taken)
+
+        first, schema = self._first_schema()
+        features = {**self.told(), **features_of(schema.metadata)}
+        try:
+            kinds = kinds_of(schema, features, self._starts(schema), channels)
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{self.paths[first]}: a column's name is no text: {error}"
+            ) from error
+        chosen = choose_columns(schema, columns, kinds, self.notes, str(self.paths[first]))
+        settled = settle_columns(chosen, kinds, fields or {}, channels)
+        self._columns = list(dict.fromkeys(chosen.values()))
+        self._find_blocks(schema)
+        as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
+        for name in as_label & set(chosen):
+            if isinstance(settled[name], StringField) and (fields or {}).get(name) != "string":
+                settled[name] = ScalarField(classes=self._class_names(chosen[name]))
+        self._add_split(settled, chosen, [splits[k] for k in taken])
+        numbers = {
+            name: {text: number for number, text in enumerate(field.classes)}
+            for name, field in settled.items()
+            if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
+        }
+        self.schema = Schema(named_classes(settled, "label", classes))
+        self.plan = RowPlan(self.schema, tuple(chosen.values()), str(self.root), numbers)
+
+    def _first_schema(self) -> tuple[int, Any]:
+        """Return the first file that can be read, and its schema."""
+        for file in range(len(self.paths)):
+            try:
+                return file, self.table_schema(file)
+            except table_errors() as error:
+                self._reasons.setdefault(file, reason_of(error))
+        raise SourceError(f"{self.paths[0]}: cannot be read: {self._reasons[0]}")
+
+    def _starts(self, schema: Any) -> dict[str, bytes]:
+        """Return the first values of columns of bytes, by which images are recognised."""
+        names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+        starts: dict[str, bytes] = {}
+        for file, block in itertools.islice(self._first_blocks(), _PEEK):
+            if len(starts) == len(names):
+                break
+            with contextlib.suppress(*table_errors()):  # the next may be whole
+                for batch in self.batches(file, block, names):
+                    batch.validate(full=True)
+                    for name in names:
+                        values = batch.column(batch.schema.names.index(name)).drop_null()
+                        if name not in starts and len(values):
+                            starts[name] = values[0].as_py()
+                    break
+        return starts
+
+    def _first_blocks(self) -> Iterator[tuple[int, int]]:
+        for file in range(len(self.paths)):
+            with contextlib.suppress(*table_errors()):
+                for block, rows in enumerate(self.blocks(file)):
+                    if not isinstance(rows, str) and rows:
+                        yield file, block
+
+    def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
+        return chosen[name] in self._types and is_text(_plain(self._types[chosen[name]]))
+
+    def _find_blocks(self, schema: Any) -> None:
+        """Ask all files for their blocks."""
+        self._types = {name: type_of(schema, name) for name in self._columns}
+        self._blocks = Blocks()
+        for file in range(len(self.paths)):
+            self._blocks.begin_file()
+            try:
+                self._check_types(file)
+                for number, rows in enumerate(self.blocks(file)):
+                    self._blocks.add(number, rows)
+            except table_errors() as error:
+                if isinstance(error, OptionError):
+                    raise
+                self._blocks.add(0, reason_of(error))
+        self.num_samples = self._blocks.num_rows
+
+    def _check_types(self, file: int) -> None:
+        schema = self.table_schema(file)
+        for name, type_ in self._types.items():
+            found = type_of(schema, name) if schema.names.count(name) == 1 else None
+            if found is None or _plain(found) != _plain(type_):
+                raise OptionError(
+                    f"{self.paths[file]}: the column {name!r} is {found or 'not there'}; in "
+                    f"{self.paths[0]} it is {type_}. Pack one kind of file at a time, or choose "
+                    "the columns that all have: --option columns=image,label"
+                )
+
+    # -- classes and splits -------------------------------------------------------------
+
+    def _class_names(self, column: str) -> tuple[str, ...]:
+        """Return the different texts of a column, sorted; reads that column of all files."""
+        unique = arrow(".compute").unique
+        names: set[str] = set()
+        for block in map(self._blocks.__getitem__, range(len(self._blocks))):
+            if block.lost:
+                continue
+            with contextlib.suppress(*table_errors()):  # its rows are rejected later
+                for batch in self.batches(block.file, block.number, [column]):
+                    batch.validate(full=True)
+                    values = batch.column(batch.schema.names.index(column))
+                    if hasattr(values, "dictionary_decode"):
+                        values = values.dictionary_decode()
+                    names.update(filter(None, unique(values).to_pylist()))
+                    if len(names) > _MOST_CLASSES:
+                        break
+            if len(names) > _MOST_CLASSES:
+                raise OptionError(
+                    f"the column {column!r} has more than {_MOST_CLASSES:,} different texts, too "
+                    "many for classes; keep it as text: --field label=string"
+                )
+        return tuple(sorted(names))
+
+    def _add_split(
+        self, settled: dict[str, Field], chosen: dict[str, str], splits: list[str]
+    ) -> None:
+        """Add the field ``split`` where the files are of several."""
+        there = sorted(set(splits), key=lambda s: (s == "", s != "train", s))
+        if len(there) > 1 and "split" not in settled:
+            settled["split"] = ScalarField(classes=tuple(split or "other" for split in there))
+            chosen["split"] = ""
+            self._split_numbers = [there.index(split) for split in splits]
+
+    # -- rows ---------------------------------------------------------------------------
+
+    def start_at(self, start: int) -> Iterator[Sample | Reject]:
+        for number in range(max(0, self._blocks.number_of(start)), len(self._blocks)):
+            block = self._blocks[number]
+            yield from self._rows(block, max(0, start - block.start))
+
+    def _rows(self, block: Block, skip: int) -> Iterator[Sample | Reject]:
+        """Yield the samples of a block but for the first few."""
+        if skip >= block.rows:
+            return
+        if block.lost:
+            yield Reject(self.key_at(block.start), block.lost)
+            return
+        row, reason = 0, "it has fewer rows than the file says"
+        split, mapped = self._split_numbers[block.file], self.mapped(block.file)
+        try:
+            for batch in self.batches(block.file, block.number, self._columns):
+                until = min(row + batch.num_rows, block.rows)
+                if until > skip:
+                    read = row_reader(batch, self.plan, split, mapped)
+                    for at in range(max(row, skip), until):
+                        yield self.sample(block.start + at, read, at - row)
+                row = until
+        except table_errors() as error:
+            reason = reason_of(error)
+        for at in range(max(row, skip), block.rows):
+            yield Reject(
+                self.key_at(block.start + at),
+                f"the block {block.number} that it is in is damaged: {reason}",
+            )
+
+    def sample(
+        self, index: int, read: Callable[[int], tuple[Any, ...]], row: int
+    ) -> Sample | Reject:
+        """Return a sample, or why its row does not fit."""
+        try:
+            return Sample(self.key_at(index), read(row))
+        except (ValueError, TypeError, arrow().ArrowException) as error:
+            return Reject(self.key_at(index), reason_of(error))
+
+    def __getitem__(self, index: int) -> Sample | Reject:
+        block = self._blocks.block_of(index)
+        if block.lost:
+            return Reject(self.key_at(index), block.lost)
+        return self.row(index, block)
+
+    def key_at(self, index: int) -> str:
+        file, row = self._blocks.in_file(index)
+        return f"{self._names[file]}@{row}"
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        return hash_files(self.paths)
+
+    def fingerprint_key(self, index: int) -> str:
+        return self._names[index]
+
+
+def _plain(type_: Any) -> Any:
+    """Return the type of what a dictionary holds: files may number it by larger integers."""
+    return type_.value_type if arrow(".types").is_dictionary(type_) else type_

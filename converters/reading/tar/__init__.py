@@ -1,0 +1,1 @@
+"""Tar archives and their members: WebDataset."""

@@ -1,0 +1,137 @@
+"""Members of a sample as values of its fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import SourceError
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
+
+from ..fields import check_names, field_of, is_image_bytes, named_field
+from ..npy import parse_npy
+from ..spans import FileSpan
+from .members import IMAGES, NUMBERS, Chosen, is_mask
+
+__all__ = ["settle", "value_of"]
+
+
+def settle(
+    chosen: Mapping[str, Chosen],
+    samples: Sequence[Mapping[str, bytes]],
+    fields: Mapping[str, Field | str],
+    channels: int,
+) -> dict[str, Field]:
+    """Return the field of each name, by the user's word or by what the first samples have.
+
+    Raises
+    ------
+    OptionError
+        If `fields` has a name that was not chosen.
+    SourceError
+        If what the samples have fits no field.
+    """
+    check_names(fields, list(chosen))
+    settled: dict[str, Field] = {}
+    for name, entry in chosen.items():
+        if name in fields:
+            settled[name] = named_field(fields[name], channels)
+            continue
+        values, failure = [], ""
+        for sample in samples:
+            data = next((sample[suffix] for suffix in entry.suffixes if suffix in sample), None)
+            if data is not None:
+                try:
+                    values.append(_guessed(data, entry, name))
+                except (ValueError, RecursionError) as error:
+                    failure = f": {error}"
+        if not values:
+            raise SourceError(
+                f"{name!r} can be read from none of the first samples{failure}. Say what kind of "
+                "field it is, or name other members: --option members=FIELD=SUFFIX,..."
+            )
+        mask = "mask" in name or is_mask(entry.suffixes[0].rpartition(".")[0])
+        settled[name] = _field(values, channels, name, mask)
+    return settled
+
+
+def _field(values: list[Any], channels: int, name: str, mask: bool) -> Field:
+    first = values[0]
+    if is_image_bytes(first):
+        return ImageField(channels=1, mask=True) if mask else ImageField(channels=channels)
+    if isinstance(first, np.ndarray) and first.ndim:
+        # Not as field_of has it, which takes some arrays of uint8 for images.
+        if len({array.ndim for array in values}) > 1:
+            raise SourceError(f"{name!r}: arrays have different numbers of dimensions")
+        shapes = zip(*(array.shape for array in values), strict=True)
+        lengths = tuple(each[0] if len(set(each)) == 1 else None for each in shapes)
+        return ArrayField(np.result_type(*values).name, lengths)
+    if any(isinstance(value, bytes) for value in values):
+        return BytesField()  # some were text, by chance
+    return field_of(values, channels, name)
+
+
+def _guessed(data: bytes, entry: Chosen, name: str) -> Any:
+    """Return the value of a member of which only the suffix is known."""
+    kind = entry.suffixes[0].rpartition(".")[2]
+    if entry.key:
+        return _entry(data, entry.key)
+    if kind in IMAGES or is_image_bytes(data):
+        return b"\xff\xd8\xff" if kind in IMAGES else data[:16]
+    if kind in NUMBERS:
+        return 0  # a class, whatever this one sample's says
+    if kind == "npy":
+        return parse_npy(data)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def value_of(at: FileSpan | bytes, field: Field, entry: Chosen, name: str) -> Any:
+    """Return the value of a field from a member; an image is left where it is.
+
+    Raises
+    ------
+    ValueError
+        If the member does not hold such a value.
+    """
+    if isinstance(field, ImageField) and not entry.key:
+        return at
+    data = at if isinstance(at, bytes) else at.read()
+    if entry.key:
+        value = _entry(data, entry.key)
+        return _number(value, field, name) if isinstance(value, str) else value
+    if isinstance(field, BytesField):
+        return data
+    if isinstance(field, ArrayField):
+        return parse_npy(data) if data.startswith(b"\x93NUMPY") else json.loads(data)
+    if isinstance(field, ScalarField) and data.startswith(b"\x93NUMPY"):
+        return parse_npy(data)
+    text = data.decode()
+    return _number(text, field, name) if isinstance(field, ScalarField) else text
+
+
+def _entry(data: bytes, key: str) -> Any:
+    value = json.loads(data)
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise ValueError(f"the JSON member has no entry {key!r}")
+        value = value[part]
+    return value
+
+
+def _number(text: str, field: Field, name: str) -> Any:
+    """Read a number, or the name of a class, where the field is one of numbers."""
+    if not isinstance(field, ScalarField):
+        return text
+    text = text.strip()
+    if field.classes is not None and text in field.classes:
+        return field.classes.index(text)
+    try:
+        return float(text) if field.dtype.startswith("float") else int(text)
+    except ValueError:
+        raise ValueError(f"{name!r} is {text[:60]!r}, which is no number") from None

@@ -1,0 +1,163 @@
+"""Which members of a sample become which fields: what ``jpg``, ``cls``, ``npy`` stand for.
+
+The meanings are those of WebDataset's ``autodecode.py`` as far as they are data; members
+that only unpickling could read (``pyd``, ``pth``) are not read.  ``member_values.py`` reads
+them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from fastdata.errors import OptionError, SourceError
+
+from ..naming import safe_name
+
+__all__ = ["IMAGES", "NUMBERS", "Chosen", "choose", "is_mask"]
+
+IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
+_MASKS = ("mask", "seg", "segmentation", "masks")
+_LABELS = ("cls", "class")
+NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
+_TEXTS = ("txt", "text", "transcript", "json", "jsn")
+_PICKLES = ("pyd", "pickle", "pkl", "pth", "pt", "joblib")
+
+
+class Chosen(NamedTuple):
+    """What a field is read from.
+
+    Attributes
+    ----------
+    suffixes : tuple of str
+        Of the member; the first that a sample has.
+    key : str
+        Of an entry of a JSON member; empty for the whole of a member.
+    """
+
+    suffixes: tuple[str, ...]
+    key: str = ""
+
+
+def choose(
+    wanted: Sequence[str], samples: Sequence[Mapping[str, bytes]], notes: list[str], place: str
+) -> dict[str, Chosen]:
+    """Return the fields and what each is read from.
+
+    Parameters
+    ----------
+    wanted : sequence of str
+        As the user gives it, ``field=suffix;suffix:key``; empty for what is usual.
+    samples : sequence of mapping
+        The first samples, by suffix.
+    notes : list of str
+        Told what is left out.
+    place : str
+        Of the samples, for messages.
+
+    Raises
+    ------
+    OptionError
+        If something wanted is not there, or is not read.
+    SourceError
+        If nothing is wanted and there is no image.
+    """
+    there = sorted({suffix for sample in samples for suffix in sample})
+    if not wanted:
+        return _usual(there, samples, notes, place)
+    chosen: dict[str, Chosen] = {}
+    for entry in wanted:
+        field, equals, rest = entry.partition("=")
+        suffixes, _, key = rest.partition(":")
+        alternatives = tuple(part.strip().lower() for part in suffixes.split(";") if part.strip())
+        if not equals or not alternatives:
+            raise OptionError(f"members: {entry!r} is not of the form field=suffix")
+        for suffix in alternatives:
+            if suffix.rpartition(".")[2] in _PICKLES:
+                raise OptionError(f"members: {suffix!r} is a pickle: reading it would execute it")
+        if not set(alternatives) & set(there):
+            raise OptionError(
+                f"{place}: no member {rest!r} for the field {field!r}; the first samples have "
+                f"{', '.join(there[:30])}. Name what is wanted: "
+                "--option members=image=SUFFIX,label=SUFFIX,text=json:KEY"
+            )
+        chosen[field.strip()] = Chosen(alternatives, key.strip())
+    return chosen
+
+
+def _usual(
+    there: Sequence[str], samples: Sequence[Mapping[str, bytes]], notes: list[str], place: str
+) -> dict[str, Chosen]:
+    images: dict[str, list[str]] = {}
+    for suffix in sorted(there, key=_rank):
+        stem, _, kind = suffix.rpartition(".")
+        if kind in IMAGES:
+            images.setdefault(stem, []).append(suffix)
+    if not images:
+        raise SourceError(
+            f"{place}: no image in the first samples, which have {', '.join(there[:30])}. Name "
+            "what is wanted: --option members=image=SUFFIX,label=SUFFIX"
+        )
+    kinds = {suffix for suffixes in images.values() for suffix in suffixes}
+    samples = [sample for sample in samples if not kinds.isdisjoint(sample)]  # no README.md
+    masks = [stem for stem in images if is_mask(stem)]
+    plain = [stem for stem in images if not is_mask(stem)]
+    chosen: dict[str, Chosen] = {}
+    for stem in plain:
+        name = "image" if stem == "" or len(plain) == 1 else safe_name(stem)
+        _put(chosen, name, images[stem], samples)
+    for stem in masks:
+        _put(chosen, "mask" if len(masks) == 1 else safe_name(stem), images[stem], samples)
+    if not chosen:
+        raise SourceError(
+            f"{place}: no image is in most of the first samples; their members are "
+            f"{', '.join(there[:30])}. Name what is wanted: --option members=image=SUFFIX"
+        )
+    label = next((suffix for suffix in _LABELS if suffix in there), None)
+    if label is not None:
+        _put(chosen, "label", [label], samples)
+    for suffix in there:
+        stem, _, kind = suffix.rpartition(".")
+        if kind in NUMBERS and suffix != label:
+            _put(chosen, safe_name(suffix), [suffix], samples)
+        elif kind in (*_TEXTS, "npy"):
+            name = "text" if suffix == "txt" else stem or kind
+            _put(chosen, safe_name(name), [suffix], samples)
+    left = sorted(set(there) - {suffix for entry in chosen.values() for suffix in entry.suffixes})
+    if left:
+        notes.append(
+            f"members left out: {', '.join(left[:12])}{' ...' * (len(left) > 12)} "
+            "(--option members=FIELD=SUFFIX,... takes others)"
+        )
+    return chosen
+
+
+def _rank(suffix: str) -> int:
+    kind = suffix.rpartition(".")[2]
+    return IMAGES.index(kind) if kind in IMAGES else len(IMAGES)
+
+
+def is_mask(stem: str) -> bool:
+    return bool(set(re.split(r"[^a-z]+", stem)) & set(_MASKS))
+
+
+def _put(
+    chosen: dict[str, Chosen],
+    name: str,
+    suffixes: list[str],
+    samples: Sequence[Mapping[str, bytes]],
+) -> None:
+    """Choose the suffixes that stand for each other: those of which no sample has two.
+
+    None where they are in less than half of the samples.
+    """
+    taken: list[str] = []
+    for suffix in suffixes:
+        if not any(suffix in sample and set(taken) & set(sample) for sample in samples):
+            taken.append(suffix)
+    if 2 * sum(not set(taken).isdisjoint(sample) for sample in samples) < len(samples):
+        return  # most samples would be rejected for the want of it
+    while name in chosen:
+        name += "_"
+    chosen[name] = Chosen(tuple(taken))
