@@ -7,7 +7,7 @@ Two things are measured of each format, by the time of the pack call with two wo
 
 - photographs: the given files, repeated until there are 2,000 (`--photographs`), packed to short
   side 256 as JPEG of quality 90, beside the same photographs in class folders.  Formats that
-  hold pixels have photographs of 400 x 400 pixels, and class folders of these beside them.
+  hold pixels have photographs of 320 x 320 pixels, and class folders of these beside them.
 - small pictures: 20,000 (`--small`) of 32 x 32 pixels, taken over as they are.
 
 The files are written by the same code that writes them for the tests
@@ -40,7 +40,7 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "converter
 
 from cases import CLASSES, Case, all_cases  # noqa: E402
 
-SQUARE = 400
+SQUARE = 320
 ASKED = 0.9
 
 
@@ -95,6 +95,15 @@ def class_folders(folder: Path, pictures: Sequence[Any]) -> Path:
 FOLDERS = Case("class folders", "folder", class_folders)
 
 
+def chosen_cases(only: Sequence[str], *, every: bool) -> list[Case]:
+    """Return the cases that are measured: of each format the first that holds files or pixels."""
+    found: dict[tuple[str, ...], Case] = {}
+    for case in all_cases():
+        if not only or any(part in case.name for part in only):
+            found.setdefault((case.format, case.holds, case.name if every or only else ""), case)
+    return list(found.values())
+
+
 def written(case: Case, work: Path, kind: str, pictures: Sequence[Any]) -> str:
     """Return the location of a case's files, written unless they are there."""
     folder = work / f"{kind}-{case.name.replace(' ', '-')}"
@@ -106,24 +115,27 @@ def written(case: Case, work: Path, kind: str, pictures: Sequence[Any]) -> str:
     say(f"writing {folder}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    location = str(case.write(folder, pictures))  # type: ignore[arg-type]
+    found = case.write(folder, pictures)  # type: ignore[arg-type]
+    location = str(found)
     stamp.write_text(json.dumps({"count": len(pictures), "location": location}))
     return location
 
 
-def contender(case: Case, name: str, location: str, work: Path, options: Any) -> Contender:
+def contender(case: Case, kind: str, location: str, work: Path, options: Any) -> Contender:
     """Return the program that packs a case's files."""
     settings = {
         "images": location,
         "destination": str(work / "packed.lmdb"),
-        "format": case.format,
-        "source_options": dict(case.options),
         "workers": options.workers,
         "quality": 90,
+        "pack": {
+            "format": case.format,
+            "source_options": dict(case.options),
+            **({"resize": "none", "codec": "auto"} if kind == "small" else {"size": 256}),
+        },
     }
-    settings |= {"resize": "none"} if name.startswith("small") else {"size": 256}
     command = [sys.executable, str(HERE / "contenders" / "pack_fastdata.py"), json.dumps(settings)]
-    return Contender(name, command, modules=["fastdata"])
+    return Contender(f"{kind}: {case.name}", command, modules=["fastdata"])
 
 
 def main() -> int:
@@ -136,34 +148,32 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="after the warm-up round")
     parser.add_argument("--only", action="append", help="only cases whose name has this in it")
+    parser.add_argument(
+        "--every", action="store_true", help="every way to write a format, not one of each"
+    )
     parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="scratch folder")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     options = parser.parse_args()
 
     images = find_images(options.images)
     work = options.work.resolve() / "converters"
-    cases = [
-        case
-        for case in all_cases()
-        if not options.only or any(part in case.name for part in options.only)
-    ]
+    cases = chosen_cases(options.only or (), every=options.every)
     large: list[Contender] = []
     bars: list[Bar] = []
     for holds, kind in (("files", "photographs"), ("pixels", "squares")):
-        chosen = [case for case in cases if case.holds == holds and not case.tiny]
+        chosen = [case for case in cases if case.holds == holds]
         if not chosen:
             continue
         pictures = photographs(images, options.photographs, square=holds == "pixels")
         for case in (FOLDERS, *chosen):
-            name = f"{kind}: {case.name}"
             location = written(case, work, kind, pictures)
-            large.append(contender(case, name, location, work, options))
+            large.append(contender(case, kind, location, work, options))
             if case is not FOLDERS:
-                bars.append(Bar(name, f"{kind}: {FOLDERS.name}", ASKED))
+                bars.append(Bar(large[-1].name, f"{kind}: {FOLDERS.name}", ASKED))
     tiny = []
     for case in (FOLDERS, *cases):
         location = written(case, work, "small", small_pictures(options.small))
-        tiny.append(contender(case, f"small: {case.name}", location, work, options))
+        tiny.append(contender(case, "small", location, work, options))
     settings = {
         "photographs": options.photographs,
         "small": options.small,

@@ -46,7 +46,9 @@ def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Co
         listed.append(
             Contender(
                 name,
-                command(sys.executable, "pack_fastdata.py", destination=destination, size=SIZE),
+                command(
+                    sys.executable, "pack_fastdata.py", destination=destination, pack={"size": SIZE}
+                ),
                 modules=["fastdata"],
             )
         )

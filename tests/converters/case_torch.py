@@ -34,7 +34,7 @@ def files(folder: Path, pictures: Sequence[Picture]) -> Path:
     content = {
         "data": torch.frombuffer(bytearray(b"".join(p.data for p in pictures)), dtype=torch.uint8),
         "offsets": torch.tensor([0, *np.cumsum([len(p.data) for p in pictures])]),
-        "targets": tensors(pictures)[1],
+        "targets": torch.tensor([p.label for p in pictures]),
     }
     torch.save(content, folder / "a.pt")
     return folder / "a.pt"

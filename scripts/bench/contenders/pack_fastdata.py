@@ -1,4 +1,4 @@
-"""Pack a folder with fastdata, once, and report; run by `bench/pack.py`."""
+"""Pack with fastdata, once, and report; run by `bench/pack.py` and `bench/converters.py`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def main() -> None:
     pack(
         options["images"],
         destination,
-        size=options["size"],
-        codec="jpeg",
+        **{"codec": "jpeg", **options.get("pack", {})},
         quality=options["quality"],
         num_workers=options["workers"],
         overwrite=True,
+        progress=False,
     )
     seconds = time.perf_counter() - started
     packages = ("fastdata", "torch", "opencv-python-headless", "simplejpeg", "lmdb", "h5py")
