@@ -13,7 +13,8 @@
 ``merge.py``     ``fastdata merge``
 ``subset.py``    ``fastdata subset``
 ``append.py``    ``fastdata append``
-``copying.py``   what these three share: options of a dataset that is copied
+``copying.py``   options of the commands that copy datasets
+``sources.py``   options of the commands that read other people's formats
 ``tune.py``      ``fastdata tune-workers``
 ``profile.py``   ``fastdata profile``
 ``stopping.py``  Ctrl-C while something slow is closed

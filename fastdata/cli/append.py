@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from fastdata.cli.choices import MAX_PIXELS, ON_ERROR, parse_field, parse_option
 from fastdata.cli.copying import copied
 from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
 from fastdata.cli.shell import DONE, FOUND
+from fastdata.cli.sources import source_options as options_of_source
+from fastdata.cli.sources import work_options
 
 __all__ = ["append_command"]
 
@@ -33,46 +34,9 @@ else is there, or another process appends; 5 disk full."""
 @click.command("append", epilog=_EPILOG, short_help="Add samples to a dataset.")
 @click.argument("dataset", type=click.Path())
 @click.argument("source", type=click.Path())
-@click.option(
-    "--num-workers",
-    "--workers",
-    type=int,
-    help="Worker processes; 0 for none.  [default: one a core]",
-)
-@click.option(
-    "--on-error",
-    type=click.Choice(ON_ERROR),
-    default="report",
-    show_default=True,
-    help="Leave bad images out and list them, or stop at the first.",
-)
+@work_options
 @click.option("--limit", type=int, metavar="N", help="Take only the first N samples of SOURCE.")
-@click.option(
-    "--format", metavar="NAME", help="Format of SOURCE, e.g. folder.  [default: recognised]"
-)
-@click.option(
-    "--field",
-    "fields",
-    type=parse_field,
-    multiple=True,
-    metavar="NAME=KIND",
-    help="Kind of a column, where it is not guessed right; may be repeated.",
-)
-@click.option(
-    "--option",
-    "source_options",
-    type=parse_option,
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An option that only this format has (fastdata formats); may be repeated.",
-)
-@click.option(
-    "--max-pixels",
-    type=int,
-    default=MAX_PIXELS,
-    show_default=True,
-    help="Reject larger images: decompression bombs.",
-)
+@options_of_source
 @quiet_option
 @json_option
 @traceback_option

@@ -10,15 +10,13 @@ from fastdata.cli.choices import (
     CODECS,
     CONTAINERS,
     FILTERS,
-    MAX_PIXELS,
-    ON_ERROR,
     RESIZES,
-    parse_field,
-    parse_option,
     parse_size,
 )
 from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
 from fastdata.cli.shell import DONE, FOUND, Terminated
+from fastdata.cli.sources import source_options as options_of_source
+from fastdata.cli.sources import work_options
 
 __all__ = ["pack_command"]
 
@@ -98,19 +96,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
     metavar="N|SIZE",
     help="Cut into files of so many samples (5000), or of about so many bytes (2GB).",
 )
-@click.option(
-    "--num-workers",
-    "--workers",
-    type=int,
-    help="Worker processes; 0 for none.  [default: one a core]",
-)
-@click.option(
-    "--on-error",
-    type=click.Choice(ON_ERROR),
-    default="report",
-    show_default=True,
-    help="Leave bad images out and list them, or stop at the first.",
-)
+@work_options
 @click.option(
     "--overwrite",
     is_flag=True,
@@ -119,32 +105,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
 @click.option("--limit", type=int, metavar="N", help="Take only the first N samples.")
 @click.option("--shuffle", is_flag=True, help="Pack in a random order.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of that order.")
-@click.option(
-    "--format", metavar="NAME", help="Format of SOURCE, e.g. folder.  [default: recognised]"
-)
-@click.option(
-    "--field",
-    "fields",
-    type=parse_field,
-    multiple=True,
-    metavar="NAME=KIND",
-    help="Kind of a column, where it is not guessed right; may be repeated.",
-)
-@click.option(
-    "--option",
-    "source_options",
-    type=parse_option,
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An option that only this format has (fastdata formats); may be repeated.",
-)
-@click.option(
-    "--max-pixels",
-    type=int,
-    default=MAX_PIXELS,
-    show_default=True,
-    help="Reject larger images: decompression bombs.",
-)
+@options_of_source
 @click.option(
     "--dct-margin",
     type=float,
