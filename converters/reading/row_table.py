@@ -8,6 +8,7 @@ stream.  It is mapped into memory, so that of an image only the place is told.  
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ _TAIL = struct.Struct("<I8s")
 _MARK = b"LDARW01\0"
 _FILE = b"ARROW1"
 _BATCH = 256
-"""Rows of a batch in what LitData writes; asked for where the first cannot be read."""
+"""Rows of a batch in what LitData writes."""
 
 
 def has_table(path: Path) -> bool:
@@ -94,10 +95,11 @@ class RowTable:
             )
 
     def _first_rows(self) -> int:
-        try:
-            return len(self._get(0))
-        except table_errors():
-            return _BATCH
+        """Return the rows of a batch, of the first but for the last that can be read."""
+        for number in range(self._count - 1):
+            with contextlib.suppress(*table_errors()):
+                return len(self._get(number))
+        return _BATCH
 
     def _get(self, number: int) -> Any:
         if number >= self._count:
@@ -154,12 +156,12 @@ class RowTable:
         """Return the first value of each of some columns of bytes; none where all are null."""
         found: dict[str, bytes] = {}
         for first, _ in self.batches():
-            batch = _taken(self._get(first // self._step), names)
-            batch.validate(full=True)
-            for name, column in zip(names, batch.columns, strict=True):
-                there = column.drop_null()
-                if name not in found and len(there):
-                    found[name] = there[0].as_py()
+            with contextlib.suppress(*table_errors()):  # the next may be whole
+                batch = _taken(self._get(first // self._step), names)
+                for name, column in zip(names, batch.columns, strict=True):
+                    there = column.drop_null()
+                    if name not in found and len(there):
+                        found[name] = there[0].as_py()
             if len(found) == len(names):
                 break
         return found
