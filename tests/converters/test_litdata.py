@@ -293,6 +293,47 @@ def test_a_damaged_batch_is_its_rows_lost(tmp_path: Path, pictures: list[Picture
         assert "batch 0 of its table is damaged" in report.rejects[0].reason
 
 
+def joined(parts: list[list[Picture]]) -> bytes:
+    """Return a chunk of a table whose batches have these rows."""
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_file(sink, rows(parts[0]).schema) as writer:
+        for part in parts:
+            writer.write_table(rows(part))
+    body = sink.getvalue().to_pybytes()
+    count = sum(map(len, parts))
+    return chunk([b""] * count) + body + struct.pack("<I", len(body)) + b"LDARW01\0"
+
+
+def test_batches_that_are_not_of_one_size_are_said(tmp_path: Path, pictures: list[Picture]) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    uneven = joined([pictures[:4], pictures[4:7], pictures[7:12]])
+    few = joined([pictures[:1], pictures[1:12]])
+    write_tables(folder, [uneven, few])
+    report = pack(folder, tmp_path / "a.lmdb")
+    assert (report.num_samples, report.num_rejected) == (4, 9)
+    reasons = [reject.reason for reject in report.rejects]
+    assert all("batch 1 of its table is damaged: it has 3 rows" in r for r in reasons[:4])
+    assert all("batch 2 of its table is damaged: it has 5 rows" in r for r in reasons[4:8])
+    assert "2 batches of 1 rows do not make the 12 samples" in reasons[8]
+
+
+def test_tables_beside_compressed_chunks_are_read_as_they_are(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    values = [(p.data, struct.pack("<q", p.label)) for p in pictures]
+    write_litdata(folder, ("jpeg", "int"), tree(["image", "label"]), values, level="chunk")
+    (folder / "chunk-0-1.bin").write_bytes(table(rows(pictures)))
+    more = {"chunk_bytes": 1, "chunk_size": 12, "filename": "chunk-0-1.bin"}
+    edit_index(folder, lambda i: i["chunks"].append(more))
+    report = pack(folder, tmp_path / "a.lmdb")
+    assert (report.num_samples, report.num_rejected) == (24, 0)
+    edit_index(folder, lambda i: i["chunks"].pop(0))  # none is compressed, whatever the index says
+    assert find_source(folder).indexed().num_samples == 12
+
+
 def test_without_pyarrow_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(f"no {name}")
