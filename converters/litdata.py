@@ -2,7 +2,8 @@
 
 A folder has ``index.json``, which says how samples are made of columns and how these are
 serialised, and chunks (``reading/packed.py`` has their layout).  Zstandard is around whole
-chunks, around each sample, or around frames of samples (``reading/frames.py``).
+chunks, around each sample, or around frames of samples (``reading/frames.py``).  Samples of
+plain values alone are rows of a table (``reading/row_table.py``), which says their columns itself.
 
 Sources: ``litdata/streaming/`` of ``Lightning-AI/litData``, 0.2.76: writer, item_loader,
 serializers, framed_zstd; ``utilities/_pytree.py`` for the tree of columns.
@@ -10,38 +11,36 @@ serializers, framed_zstd; ``utilities/_pytree.py`` for the tree of columns.
 
 from __future__ import annotations
 
+import functools
 import itertools
-import json
 import os
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, ImageField, ScalarField, StringField
+from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
-from .base import FieldSpec, Reject, Sample
+from .base import FieldSpec, Reject, Sample, reason_of
 from .reading.chunks.decompressing import check_codec
 from .reading.chunks.frames import inflate_frame, read_frame, read_frames_head
 from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
+from .reading.chunks.litdata_columns import NUMBERS, decode, names_of
 from .reading.chunks.packed import Plan
 from .reading.chunks.packed_source import PackedSource
-from .reading.chunks.pieces import array_of, raw_image
-from .reading.chunks.taking import guessed
-from .reading.locations import first_bytes
+from .reading.chunks.row_table import RowTable, has_table, table_columns
+from .reading.chunks.taking import Column, choose_columns, guessed
+from .reading.labels import named_classes
+from .reading.locations import first_bytes, printable
+from .reading.scanned import Place
+from .reading.tables import table_errors
+from .reading.tables.rows import RowPlan
 
 __all__ = ["LitDataSource"]
 
-_NUMBERS = {"int": "<i8", "float": "<f8", "bool": "?"}
-_NUMPY = ("i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
-_NUMPY_BOOL = 13
-# The same type stands under two names there, e.g. torch.float32 and torch.float.
-_TORCH = {0: "<f4", 1: "<f4", 2: "<f8", 3: "<f8", 8: "<f2", 9: "<f2", 11: "u1", 12: "i1"}
-_TORCH |= {13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8", 19: "?", 20: "<u2"}
-_TABLE = b"LDARW01\0"
+_KEPT_OPEN = 16
 
 
 class LitDataSource(PackedSource):
@@ -103,15 +102,22 @@ class LitDataSource(PackedSource):
             decode,
             inflate=codec is not None and level == "sample",
         )
-        names = _names_of(config.get("data_spec"), len(encodings), index)
-        self.settle(names, plan, columns, fields or {}, channels, classes)
+        names = names_of(config.get("data_spec"), len(encodings), index)
+        # Of the instance, so that no file stays open when it is gone.
+        self._open = functools.lru_cache(_KEPT_OPEN)(RowTable)
+        self._tables, self._others = [has_table(path) for path in self.paths], True
+        if any(self._tables):
+            self.plan, told = plan, config.get("types")
+            self._settle_rows(names, told, columns, fields or {}, channels, classes)
+        else:
+            self.settle(names, plan, columns, fields or {}, channels, classes)
 
     def column(self, encoding: str, values: Sequence[Any]) -> Field | str:
         kind = encoding.partition(":")[0]
         if kind in ("jpeg", "pil", "image", "tifffile", "tiff"):
             return ImageField(channels=self._channels)
-        if kind in _NUMBERS:
-            return ScalarField(np.dtype(_NUMBERS[kind]).name)
+        if kind in NUMBERS:
+            return ScalarField(np.dtype(NUMBERS[kind]).name)
         if kind in ("str", "text"):
             return StringField()
         if kind == "pickle":
@@ -123,16 +129,102 @@ class LitDataSource(PackedSource):
             raise LookupError(encoding)
         return guessed(values, self._channels)
 
+    # -- chunks that are tables of rows ------------------------------------------------------
+
+    def _settle_rows(
+        self,
+        names: Sequence[str],
+        told: Any,
+        columns: tuple[str, ...],
+        fields: FieldSpec,
+        channels: int,
+        classes: str | None,
+    ) -> None:
+        """Settle `schema` and plans from the first table that can be read."""
+        found = self._first_columns(channels)
+        settled, picked = choose_columns(found, columns, fields, channels, str(self.index))
+        self.schema = Schema(named_classes(settled, "label", classes))
+        chosen = tuple(found[number].name for number in picked)
+        self._rows = RowPlan(self.schema, chosen, str(self.root), {})
+        left = [column.name for number, column in enumerate(found) if number not in picked]
+        there = {column.name.partition(".")[0] for column in found}
+        left += [str(name) for name in told if name not in there] if isinstance(told, dict) else []
+        if left:
+            self.notes.append(f"columns left out: {', '.join(left)}")
+        # For chunks that are no tables, as a writer without pyarrow makes them.
+        self._others = set(chosen) <= set(names)
+        numbers = tuple(names.index(name) for name in chosen) if self._others else ()
+        self.plan = self.plan._replace(schema=self.schema, picked=numbers)
+
+    def _first_columns(self, channels: int) -> list[Column]:
+        failure = ""
+        for file in (file for file, table in enumerate(self._tables) if table):
+            try:
+                return table_columns(self._table(file), channels)
+            except table_errors() as error:
+                failure = failure or str(error)
+        raise SourceError(f"{self.index}: no sample can be read: {failure}")
+
+    def _table(self, file: int) -> RowTable:
+        table = self._open(str(self.paths[file]))
+        self._count(file, table.rows)
+        return table
+
+    def samples_of(self, file: int) -> Iterator[Sample | Reject]:
+        if not self._tables[file]:
+            yield from super().samples_of(file)
+            return
+        try:
+            table = self._table(file)
+        except (OSError, SourceError) as error:
+            yield Reject(printable(os.fspath(self.paths[file])), self._lost(file, error))
+            return
+        for first, end in table.batches():
+            try:
+                read = table.reader(first, self._rows)
+            except SourceError as error:
+                reason = str(error)
+                yield from (Reject(self.key(file, row), reason) for row in range(first, end))
+                continue
+            for row in range(first, end):
+                yield self._sample(file, row, functools.partial(read, row - first))
+
+    def _sample(self, file: int, row: int, read: Callable[[], tuple[Any, ...]]) -> Sample | Reject:
+        try:
+            return Sample(self.key(file, row), read())
+        except table_errors() as error:
+            return Reject(self.key(file, row), reason_of(error))
+
+    def _lost(self, file: int, error: Exception) -> str:
+        return f"{error}; its {self.counts[file]:,} samples are lost"
+
+    def compressed(self, file: int) -> bool:
+        return super().compressed(file) and not self._tables[file]
+
+    def scan(self, file: int) -> Iterator[Place | Reject]:
+        if not self._tables[file]:
+            yield from super().scan(file)
+            return
+        try:
+            rows = self._table(file).rows
+        except SourceError as error:
+            raise SourceError(self._lost(file, error)) from error
+        yield from (Place(file, row, 0) for row in range(rows))
+
+    def at(self, place: Place) -> Sample | Reject:
+        if not self._tables[place.file]:
+            return super().at(place)
+        row = place.offset
+        return self._sample(place.file, row, lambda: self._table(place.file).row(row, self._rows))
+
     def verify(self, file: int) -> None:
-        path = self.paths[file]
-        with open(path, "rb", buffering=0) as raw:
-            raw.seek(max(0, os.fstat(raw.fileno()).st_size - len(_TABLE)))
-            if raw.read(len(_TABLE)) == _TABLE:
-                raise SourceError(
-                    f"{path}: its samples are a table of Arrow, as LitData writes rows of plain "
-                    "values (text, numbers, bytes). That is not read: write them again with the "
-                    "image as a litdata Jpeg or a PIL image, or pack from what they were made of"
-                )
+        if not self._others:
+            raise SourceError(
+                f"{self.paths[file]}: is not a table of rows as other chunks are, and lacks some "
+                f"of the columns {', '.join(self._rows.columns)}"
+            )
+
+    # -- chunks that are not -----------------------------------------------------------------
 
     def stream(self, file: int) -> Iterator[Sample | Reject]:
         if not self._framed:
@@ -170,62 +262,6 @@ class LitDataSource(PackedSource):
             yield Reject(self.key(file, 0), reason)
 
 
-def decode(encoding: str, data: bytes) -> Any:
-    """Return the value that a column holds.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are none of that serialiser.
-    """
-    kind, _, about = encoding.partition(":")
-    if kind in _NUMBERS:
-        return array_of(data, _NUMBERS[kind], (1,))[0]
-    if kind == "pil":
-        return raw_image(data)
-    if kind in ("str", "text"):
-        return data.decode()
-    if kind == "numpy":
-        return _array(data, "<", _numpy_type)
-    if kind == "tensor":
-        # Big-endian; older versions wrote it like numpy's.
-        order = "<" if len(data) >= 8 and int.from_bytes(data[4:8], "big") > 64 else ">"
-        return _array(data, order, _torch_type)
-    if kind in ("no_header_numpy", "no_header_tensor"):
-        number = int(about) if about.isdecimal() else -1
-        dtype = (_numpy_type if kind == "no_header_numpy" else _torch_type)(number)
-        return array_of(data, dtype, (len(data) // np.dtype(dtype).itemsize,))
-    return data
-
-
-def _array(data: bytes, order: str, type_of: Any) -> np.ndarray[Any, Any]:
-    """Return an array before which its type, its dimensions and its shape stand."""
-    if len(data) < 8:
-        raise SourceError(f"an array of {len(data)} bytes has no head")
-    number, rank = struct.unpack_from(f"{order}2I", data)
-    if rank > 64 or len(data) < 8 + 4 * rank:
-        raise SourceError(f"an array of {len(data)} bytes claims {rank} dimensions")
-    shape = struct.unpack_from(f"{order}{rank}I", data, 8)
-    return array_of(data[8 + 4 * rank :], type_of(number), shape)
-
-
-def _numpy_type(number: int) -> str:
-    if number == _NUMPY_BOOL:
-        return "?"
-    if not 0 <= number < len(_NUMPY):
-        raise SourceError(f"an array of LitData's dtype number {number} cannot be read")
-    return _NUMPY[number]
-
-
-def _torch_type(number: int) -> str:
-    if number not in _TORCH:
-        raise SourceError(f"a tensor of LitData's dtype number {number} cannot be read")
-    return _TORCH[number]
-
-
-# -- the index -----------------------------------------------------------------------
-
-
 def _check_kind(config: dict[str, Any], index: Path) -> None:
     if config.get("encryption"):
         raise SourceError(f"{index}: the chunks are encrypted. Decrypt them with LitData first.")
@@ -234,28 +270,3 @@ def _check_kind(config: dict[str, Any], index: Path) -> None:
         raise SourceError(
             f"{index}: written for {loader}; chunks for PyTreeLoader, LitData's default, are read"
         )
-
-
-def _names_of(spec: Any, count: int, index: Path) -> list[str]:
-    """Return the names of columns from the tree that samples are."""
-    if spec is None:
-        return [""] * count
-    try:
-        found = list(_leaves(json.loads(spec)[1], ()))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise SourceError(f"{index}: data_spec cannot be read: {error!r}") from error
-    if len(found) != count:
-        raise SourceError(f"{index}: data_spec has {len(found)} columns and data_format {count}")
-    return found
-
-
-def _leaves(node: dict[str, Any], above: tuple[str, ...]) -> Iterator[str]:
-    children = node["children_spec"]
-    if node["type"] is None:
-        # Positions alone are no names: columns of a tuple are named by what they are.
-        yield ".".join(above) if any(not part.isdecimal() for part in above) else ""
-        return
-    named = json.loads(node["context"]) if "dict" in node["type"].lower() else None
-    keys = [str(key) for key in named] if isinstance(named, list) else map(str, range(10**6))
-    for key, child in zip(keys, children, strict=False):
-        yield from _leaves(child, (*above, key))

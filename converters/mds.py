@@ -26,7 +26,7 @@ from .reading.chunks.packed import Plan
 from .reading.chunks.packed_source import PackedSource
 from .reading.chunks.pieces import array_of, json_text, raw_image
 from .reading.chunks.taking import guessed
-from .reading.locations import first_bytes
+from .reading.locations import first_bytes, stat_of
 
 __all__ = ["MDSSource"]
 
@@ -81,6 +81,8 @@ class MDSSource(PackedSource):
         self._channels, self._check = channels, check
         self.paths, self.counts, self.codecs = [], [], []
         self._files: list[_File] = []
+        # Size and time of shards whose hashes are right: samples may be gone through twice.
+        self._verified: dict[int, tuple[int, int]] = {}
         content = read_index(index)
         if content.get("version") != 2:
             raise SourceError(f"{index}: version {content.get('version')!r} of MDS; 2 is known")
@@ -109,15 +111,19 @@ class MDSSource(PackedSource):
         self.counts.append(count_of(shard, "samples", self.index))
 
     def verify(self, file: int) -> None:
-        wanted = self._files[file].hashes if self._check else ()
-        for name, value in wanted:
-            found = _hash_file(self.paths[file], name)
-            if found != value:
+        path = self.paths[file]
+        wanted = dict(self._files[file].hashes) if self._check else {}
+        status = stat_of(path)
+        if not wanted or self._verified.get(file) == status:
+            return
+        for name, value in _hash_file(path, list(wanted)).items():
+            if value != wanted[name]:
                 raise SourceError(
-                    f"{self.paths[file]}: its {name} is {found}, not {value} as {self.index.name} "
+                    f"{path}: its {name} is {value}, not {wanted[name]} as {self.index.name} "
                     f"says: it is damaged; its {self.counts[file]:,} samples are left out "
                     "(--option check=false takes what can be read)"
                 )
+        self._verified[file] = status
 
     def column(self, encoding: str, values: Sequence[Any]) -> Field | str:
         kind, _, about = encoding.partition(":")
@@ -242,15 +248,19 @@ def _columns_of(
     return names, encodings, sizes
 
 
-def _hash_file(path: Path, name: str) -> str:
-    if name.startswith("xxh") and name in xxhash.algorithms_available:
-        hasher = getattr(xxhash, name)()
-    elif name in _HASHES:
-        hasher = hashlib.new(name, usedforsecurity=False)
-    else:
-        raise SourceError(f"{path}: the hash {name!r} is not known (--option check=false)")
+def _hash_file(path: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return several hashes of a file, which is read once."""
+    hashers = {name: _hasher(path, name) for name in names}
     with open(path, "rb", buffering=0) as file:
         while piece := file.read(_STEP):
-            hasher.update(piece)
-    found: str = hasher.hexdigest()
-    return found
+            for hasher in hashers.values():
+                hasher.update(piece)
+    return {name: hasher.hexdigest() for name, hasher in hashers.items()}
+
+
+def _hasher(path: Path, name: str) -> Any:
+    if name.startswith("xxh") and name in xxhash.algorithms_available:
+        return getattr(xxhash, name)()
+    if name in _HASHES:
+        return hashlib.new(name, usedforsecurity=False)
+    raise SourceError(f"{path}: the hash {name!r} is not known (--option check=false)")

@@ -347,7 +347,8 @@ def _write(path: Path, data: bytes) -> None:
 
 def _csv_line(*cells: object) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
+    # Python 3.10 cannot write NUL.
+    csv.writer(text, lineterminator="\n").writerow(str(c).replace("\0", "\\x00") for c in cells)
     return text.getvalue().encode("utf-8", "replace")
 
 

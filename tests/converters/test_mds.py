@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters import mds
+from fastdata.converters.base import Reject
 from fastdata.converters.finding import find_source
 from fastdata.converters.reading import extras
 from fastdata.errors import FastdataError, MissingExtraError, OptionError, SourceError
@@ -166,6 +168,30 @@ def test_a_wrong_hash_rejects_the_shard_alone(
     assert "4 samples are left out" in report.rejects[0].reason
     unchecked = pack(folder, tmp_path / "b.lmdb", source_options={"check": "false"})
     assert (unchecked.num_samples, unchecked.num_rejected) == (12, 0)
+
+
+def test_shards_are_hashed_once_until_they_change(
+    tmp_path: Path, pictures: list[Picture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[tuple[Path, list[str]]] = []
+    hash_file = mds._hash_file
+
+    def counted(path: Path, names: list[str]) -> dict[str, str]:
+        hashed.append((path, names))
+        return hash_file(path, names)
+
+    monkeypatch.setattr(mds, "_hash_file", counted)
+    columns = {"image": "jpeg", "label": "int"}
+    write_mds(tmp_path, columns, files(pictures), per_shard=4, hashes=["sha1", "md5"])
+    source = find_source(tmp_path)
+    assert source.count() == 12
+    assert source.indexed().num_samples == 12
+    paths = [tmp_path / f"shard.0000{number}.mds" for number in range(3)]
+    assert hashed == [(path, ["md5", "sha1"]) for path in paths]
+    data = paths[1].read_bytes()
+    paths[1].write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(paths[1], ns=(1, 1))
+    assert sum(isinstance(made, Reject) for made in source) == 1
 
 
 def test_a_hash_of_unknown_kind_is_said(tmp_path: Path, pictures: list[Picture]) -> None:

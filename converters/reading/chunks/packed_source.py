@@ -154,7 +154,7 @@ class PackedSource(ScannedSource):
             )
         return count
 
-    def at(self, place: Place) -> Sample:
+    def at(self, place: Place) -> Sample | Reject:
         path = str(self.paths[place.file])
         stored = Stored(path, place.offset, place.length, self.plan)
         return Sample(self.key(place.file, place.offset), stored)

@@ -1,0 +1,219 @@
+"""The table of rows at the end of a LitData chunk, an Arrow file with a length and a mark behind.
+
+Where rows are plain values alone, the table is all that a chunk has: its samples are empty.  The
+file holds batches of the same number of rows, the last maybe of fewer; older versions wrote a
+stream.  It is mapped into memory, so that of an image only the place is told.  Source:
+``append_arrow_row_footer`` in ``litdata/streaming/item_loader.py``, 0.2.76.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import SourceError
+from fastdata.schema import ImageField
+
+from ...base import reason_of
+from ..tables.columns import arrow, is_bytes, is_image_struct, kinds_of
+from ..tables.rows import Mapped, RowPlan, row_reader
+from ..tables.tables import table_errors
+from .taking import Column
+
+__all__ = ["RowTable", "has_table", "table_columns"]
+
+_TAIL = struct.Struct("<I8s")
+_MARK = b"LDARW01\0"
+_FILE = b"ARROW1"
+_BATCH = 256
+"""Rows of a batch in what LitData writes."""
+
+
+def has_table(path: Path) -> bool:
+    """Tell whether a chunk ends with a table; one that cannot be read does not."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(-len(_MARK), os.SEEK_END)
+            return file.read(len(_MARK)) == _MARK
+    except OSError:
+        return False
+
+
+class RowTable:
+    """The table of a chunk.
+
+    Attributes
+    ----------
+    rows : int
+        As the chunk says at its start.
+    schema : pyarrow.Schema
+
+    Raises
+    ------
+    SourceError
+        If there is no such table, or it has another number of rows.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            self._open(path)
+        except table_errors() as error:
+            raise SourceError(f"{path}: its table cannot be read: {reason_of(error)}") from error
+
+    def _open(self, path: str) -> None:
+        pa, ipc = arrow(), arrow(".ipc")
+        whole = pa.memory_map(path).read_buffer()
+        self._mapped = Mapped(path, whole.address, whole.size)
+        if whole.size < 4 + _TAIL.size:
+            raise SourceError(f"a chunk of {whole.size} bytes")
+        length, _ = _TAIL.unpack(whole[whole.size - _TAIL.size :])
+        start = whole.size - _TAIL.size - length
+        if start < 4:
+            raise SourceError(f"{length:,} bytes, in a chunk of {whole.size:,}")
+        self.rows = int.from_bytes(whole[:4], "little")
+        table = whole.slice(start, length)
+        self._file: Any = None
+        self._batches: list[Any] = []
+        if table[: len(_FILE)].to_pybytes() == _FILE:
+            self._file = ipc.open_file(table)
+            self.schema, count = self._file.schema, self._file.num_record_batches
+        else:
+            stream = ipc.open_stream(table)
+            self._batches = list(stream)
+            self.schema, count = stream.schema, len(self._batches)
+        self._count = count
+        self._step = self.rows if count == 1 else self._first_rows()
+        if count != -(-self.rows // max(1, self._step)):
+            raise SourceError(
+                f"{count:,} batches of {self._step:,} rows do not make the {self.rows:,} samples "
+                "that the chunk says it has"
+            )
+
+    def _first_rows(self) -> int:
+        """Return the rows of a batch, of the first but for the last that can be read."""
+        for number in range(self._count - 1):
+            with contextlib.suppress(*table_errors()):
+                return len(self._get(number))
+        return _BATCH
+
+    def _get(self, number: int) -> Any:
+        if number >= self._count:
+            raise SourceError(f"there is no batch {number}")
+        return self._batches[number] if self._file is None else self._file.get_batch(number)
+
+    def batches(self) -> Iterator[tuple[int, int]]:
+        """Yield where each batch begins and ends, in rows."""
+        for first in range(0, self.rows, max(1, self._step)):
+            yield first, min(self.rows, first + self._step)
+
+    def row(self, row: int, plan: RowPlan) -> tuple[Any, ...]:
+        """Return the values of one row.
+
+        Raises
+        ------
+        SourceError
+            If its batch is damaged.
+        ValueError
+            If the row does not fit.
+        """
+        first = row - row % self._step
+        return self._reader(first, plan, row - first)(0)
+
+    def reader(self, first: int, plan: RowPlan) -> Callable[[int], tuple[Any, ...]]:
+        """Return a function from a row's number in the batch that begins there to its values.
+
+        Raises
+        ------
+        SourceError
+            If the batch is damaged.
+        """
+        return self._reader(first, plan, None)
+
+    def _reader(
+        self, first: int, plan: RowPlan, only: int | None
+    ) -> Callable[[int], tuple[Any, ...]]:
+        number = first // self._step
+        try:
+            batch = self._get(number)
+            if len(batch) != min(self._step, self.rows - first):
+                raise SourceError(f"it has {len(batch):,} rows")
+            if only is not None:
+                batch = batch.slice(only, 1)
+            taken = _taken(batch, plan.columns)
+            _check_images(taken, plan)
+            return row_reader(taken, plan, 0, self._mapped)
+        except table_errors() as error:
+            raise SourceError(
+                f"{self._path}: batch {number} of its table is damaged: {reason_of(error)}"
+            ) from error
+
+    def starts(self, names: list[str]) -> dict[str, bytes]:
+        """Return the first value of each of some columns of bytes; none where all are null."""
+        found: dict[str, bytes] = {}
+        for first, _ in self.batches():
+            with contextlib.suppress(*table_errors()):  # the next may be whole
+                batch = _taken(self._get(first // self._step), names)
+                for name, column in zip(names, batch.columns, strict=True):
+                    there = column.drop_null()
+                    if name not in found and len(there):
+                        found[name] = there[0].as_py()
+            if len(found) == len(names):
+                break
+        return found
+
+
+def table_columns(table: RowTable, channels: int) -> list[Column]:
+    """Return what can be taken from a table; columns inside others are ``outer.inner``."""
+    leaves = _leaves(table.schema, "")
+    schema = arrow().schema(leaves)
+    names = [name for name, type_ in leaves if is_bytes(type_)]
+    kinds = kinds_of(schema, {}, table.starts(names), channels)
+    found = [Column(name, kind.field, f"is {kind.reason}") for name, kind in kinds.items()]
+    return [column if column.name else Column("", None, "has no name") for column in found]
+
+
+def _leaves(children: Any, above: str) -> list[tuple[str, Any]]:
+    found = []
+    for child in children:
+        inside = arrow(".types").is_struct(child.type) and not is_image_struct(child.type)
+        if inside:
+            found += _leaves(child.type, f"{above}{child.name}.")
+        else:
+            found.append((above + child.name, child.type))
+    return found
+
+
+def _check_images(batch: Any, plan: RowPlan) -> None:
+    """Raise SourceError where a column of images has something else in this table."""
+    for (name, field), column in zip(plan.schema.items(), batch.schema, strict=True):
+        type_ = column.type
+        there = is_bytes(type_) or is_image_struct(type_) or arrow(".types").is_null(type_)
+        if isinstance(field, ImageField) and not there:
+            raise SourceError(f"{name!r} is an image elsewhere, and {type_} here")
+
+
+def _taken(batch: Any, names: Any) -> Any:
+    """Return a batch of some leaves; one that a chunk lacks is null in it, as LitData has it."""
+    batch.validate(full=True)
+    leaves = _arrays(zip(batch.schema.names, batch.columns, strict=True), "")
+    null = arrow().nulls(len(batch))
+    arrays = [leaves.get(name, null) for name in names]
+    return arrow().RecordBatch.from_arrays(arrays, list(names))
+
+
+def _arrays(columns: Any, above: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, array in columns:
+        inside = arrow(".types").is_struct(array.type) and not is_image_struct(array.type)
+        if inside:
+            # flatten() rather than field(): a null struct makes its entries null.
+            names = [child.name for child in array.type]
+            found |= _arrays(zip(names, array.flatten(), strict=True), f"{above}{name}.")
+        else:
+            found[above + name] = array
+    return found
