@@ -35,8 +35,8 @@ from .reading.chunks.taking import Column, choose_columns, guessed
 from .reading.labels import named_classes
 from .reading.locations import first_bytes, printable
 from .reading.scanned import Place
-from .reading.tables import table_errors
 from .reading.tables.rows import RowPlan
+from .reading.tables.tables import table_errors
 
 __all__ = ["LitDataSource"]
 
