@@ -262,8 +262,8 @@ def test_memory_does_not_grow_with_the_source(
         assert _run_through(find_source(location, options=case.options)) == count
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    # The files have about 0.7 KB a picture; names and places may take some of that.
-    assert peaks[1] - peaks[0] < 150 * 1800
+    # The files have about 0.7 KB a picture; a listing of names, and places, may take half of that.
+    assert peaks[1] - peaks[0] < 350 * 1800
 
 
 def _run_through(source: Any) -> int:
