@@ -35,7 +35,7 @@ def verdict_of(
         The highest supply of all settings.
     batch_size : int
     more : str
-        What is to be said of more workers, where there is no step.
+        What is to be said of more workers.
     """
     if demand is None:
         return False, (f"{settings}: {_rate(supply.median, batch_size)}; more workers {more}")
@@ -46,7 +46,7 @@ def verdict_of(
                 f"{settings}: supply {_rate(supply.median, batch_size)} for a demand of "
                 f"{demand:.4g}; not tried with the step"
             )
-        return False, _cannot(demand, best, batch_size)
+        return False, _cannot(settings, "", demand, best, batch_size, more)
     share = trained.median / demand
     reached = f"{trained.median:.4g} of {demand:.4g} steps/s ({share:.1%} of the ceiling)"
     if share >= CEILING:
@@ -59,14 +59,22 @@ def verdict_of(
             f"{_rate(supply.median, batch_size)}: taking a batch costs the loop {lost:.2g} ms, or "
             "step and workers are in each other's way"
         )
-    return False, f"{_cannot(demand, best, batch_size)}; {settings}: {reached}"
+    return False, _cannot(settings, reached, demand, best, batch_size, more)
 
 
-def _cannot(demand: float, best: Rate, batch_size: int) -> str:
-    return (
-        f"cannot saturate: demand {_rate(demand, batch_size)}, best supply "
-        f"{_rate(best.median, batch_size)}"
-    )
+def _cannot(
+    settings: Settings, reached: str, demand: float, best: Rate, batch_size: int, more: str
+) -> str:
+    """Say that no supply is enough; or what else it is, where one is above the demand."""
+    wanted, most = _rate(demand, batch_size), _rate(best.median, batch_size)
+    if best.median < demand:
+        reached = f"; {settings}: {reached}" if reached else ""
+        return f"cannot saturate: demand {wanted}, best supply {most}{reached}"
+    why = f"no supply is surely {HEADROOM:g} times the demand, the best is {most}"
+    if not settings.num_workers:
+        why = f"they make batches between steps, and more {more}"
+    reached = f" with the step, {reached}" if reached else f" of a demand of {wanted}"
+    return f"{settings}: falls short{reached}: {why}"
 
 
 def _rate(batches: float, batch_size: int) -> str:
