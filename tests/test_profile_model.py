@@ -137,6 +137,25 @@ def test_workers_that_are_enough() -> None:
     assert model(READ, DECODE, cores=2).best_workers() == 3  # 40 ms by three: 13.3, under 15
 
 
+@pytest.mark.parametrize("seconds", [0.100, 0.160, 0.400])
+@pytest.mark.parametrize("workers", [1, 2, 12])
+def test_no_more_workers_are_wanted_than_were_seen_or_four_a_core(
+    workers: int, seconds: float
+) -> None:
+    # Others have the cores: 200 ms a batch by the clock, of which 80 on a core.
+    slow = Cost("decode", 0.200, True, 0.080)
+    made = model(slow, step=0.030, workers=workers, cores=2).fitted(seconds)
+    assert (made.workers_to_saturate() or made.best_workers()) <= max(workers, 8)
+    told = [fix.text for fix in fixes_for(made, Facts("stock"), (), {})]
+    assert not any("num_workers" in text for text in told) or workers < 8
+
+
+def test_of_more_workers_than_are_considered_nothing_is_promised() -> None:
+    slow = replace(READ, seconds=0.500)  # a disk, for which 50 might wait
+    told = [fix.text for fix in fixes_for(model(slow, cores=2), Facts("stock"), (), {})]
+    assert any(text.startswith("num_workers=8 (now 2): what more") for text in told)
+
+
 @pytest.mark.parametrize(
     ("made", "cores"),
     [
