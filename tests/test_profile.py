@@ -19,10 +19,12 @@ import torch
 from memory_data import MemoryData
 from PIL import Image, ImageFile
 from profile_helpers import (
+    SLOW,
     Photos,
     Samples,
     SlowDecoder,
     SlowDisk,
+    SlowSampler,
     Stream,
     slow_collate,
     wait,
@@ -90,6 +92,19 @@ def test_planted_bottleneck_of_a_torch_dataset_is_named(slow: str, workers: int)
     assert found[slow].where
     assert found[slow].speedup_if_free > 1.05
     assert found[slow].stall_seconds == max(stage.stall_seconds for stage in report.stages)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_slow_sampler_is_no_handing_over_and_no_stage_of_the_workers(workers: int) -> None:
+    loader = DataLoader(Samples(), 4, num_workers=workers, sampler=SlowSampler())
+    report = profiled(loader)
+    assert report.bottleneck == "load", report
+    found = {stage.name: stage for stage in report.stages}
+    assert found["load"].seconds > 4 * SLOW  # a batch of four
+    assert all(stage.seconds < 3 * SLOW for name, stage in found.items() if name != "load")
+    assert report.workers_to_saturate is None
+    assert [note for note in report.notes if "the sampler takes" in note]
+    assert not [note for note in report.notes if "explained by no stage" in note]
 
 
 def packed(slow: str, workers: int, method: Any) -> fastdata.Loader:
