@@ -167,6 +167,15 @@ def test_a_loader_that_keeps_up_is_no_bottleneck(name: str) -> None:
         loader.close()
 
 
+def test_passes_of_one_batch_are_not_called_fed() -> None:
+    loader = DataLoader(Samples("read", count=8), 8, num_workers=1, persistent_workers=True)
+    report = profiled(loader, SleepStep(0.02))  # each batch of 48 ms is begun when it is asked for
+    assert "each pass of 1 batch begins with" in report.verdict, report
+    assert "nothing to gain" not in report.verdict
+    in_turn = profiled(DataLoader(Samples("read", count=32), 4), SleepStep(0.02))
+    assert "each pass" not in in_turn.verdict, in_turn  # its first batch takes no longer
+
+
 def test_hidden_item_is_named() -> None:
     weight = torch.nn.Parameter(torch.zeros(3, 4, 4))
     steps = []

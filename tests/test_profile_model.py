@@ -17,6 +17,7 @@ from fastdata.profiling.verdict import (
     Measured,
     bottleneck_of,
     is_input_bound,
+    restarts_of,
     stages_of,
     verdict_of,
 )
@@ -268,6 +269,29 @@ def test_verdict(
     found = bottleneck_of(stages, stalls, input_bound=is_input_bound(measured))
     assert found == bottleneck
     assert verdict_of(made, measured, stages, found, stalls) == verdict
+
+
+@pytest.mark.parametrize(
+    ("seconds", "batches", "words"),
+    [
+        ([0.041, 0.040, 0.9], 1, "each pass of 1 batch begins with 0.04 s without one, 80% of"),
+        ([0.041, 0.041], 10, "each pass of 10 batches begins with 0.04 s without one, 29% of"),
+        ([0.041, 0.041], 1000, ""),
+        ([0.041], 1, ""),  # it may be an accident
+        ([0.001, 0.001], 1, ""),  # as any batch
+    ],
+)
+def test_beginnings_of_passes_that_take_much_are_in_the_verdict(
+    seconds: list[float], batches: int, words: str
+) -> None:
+    measured = Measured(0.010, 0.010, 0.010, 0.0)
+    said = restarts_of(seconds, batches, 0.001, measured)
+    assert said.startswith(words)
+    assert bool(said) == bool(words)
+    made = model(READ, DECODE, workers=8)
+    verdict = verdict_of(made, measured, stages_of(made, measured, {}), None, (), restarts=said)
+    expected = f"step-bound; but {said}" if said else "step-bound: nothing to gain from the data side"
+    assert verdict == expected
 
 
 def test_a_step_that_shares_its_cores_is_told_so_and_who_computes_beside_it() -> None:

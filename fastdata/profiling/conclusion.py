@@ -25,6 +25,7 @@ from fastdata.profiling.verdict import (
     Measured,
     bottleneck_of,
     is_input_bound,
+    restarts_of,
     shares_cores,
     stages_of,
     verdict_of,
@@ -91,7 +92,14 @@ def conclude(found: Findings, notes: Sequence[str] = ()) -> ProfileReport:
     p50, p99 = np.quantile(rates.intervals, [0.5, 0.99]).tolist()
     more_help = measured.has_step and any(cost.parallel for cost in model.costs)
     return ProfileReport(
-        verdict=verdict_of(model, measured, stages, bottleneck, found.stalls),
+        verdict=verdict_of(
+            model,
+            measured,
+            stages,
+            bottleneck,
+            found.stalls,
+            restarts=restarts_of(source.restarts, source.pass_length, wait, measured),
+        ),
         bottleneck=bottleneck,
         input_bound=input_bound,
         steps_per_second=_rate(measured.loader),

@@ -51,6 +51,10 @@ class Source:
         From the beginning of the first pass to its first batch.
     passes : int
         Begun so far.
+    restarts : list of float
+        Seconds to the first batch of each pass but the first, where nobody made it meanwhile.
+    pass_length : int
+        Batches of a pass: of the last one that ended, or as the loader says.
 
     Raises
     ------
@@ -68,9 +72,10 @@ class Source:
         self.paused_seconds = 0.0
         self.start_seconds = 0.0
         self.passes = 0
+        self.restarts: list[float] = []
+        self.pass_length = length_of(loader)
         self._iterator: Any = None
         self._taken = 0
-        self._pass_length = length_of(loader)
 
     def next(self) -> Any:
         """Return the next batch.
@@ -87,7 +92,7 @@ class Source:
         except StopIteration:
             if self._iterator is self.loader:
                 raise Ended from None
-            self._pass_length = self._taken  # of what has no length, too
+            self.pass_length = self._taken  # of what has no length, too
             return self._begin(asked)  # workers that end are no part of a step either
         self._taken += 1
         return batch
@@ -130,8 +135,9 @@ class Source:
         if first:
             self.start_seconds = time.perf_counter() - began
         elif not self.joins:
+            self.restarts.append(time.perf_counter() - began)
             # Half of a short pass has to do.
-            for _ in range(min(self.primed, (self._pass_length - 1) // 2)):
+            for _ in range(min(self.primed, (self.pass_length - 1) // 2)):
                 try:
                     batch = next(self._iterator)
                 except StopIteration:  # a pass that is shorter than the one before
