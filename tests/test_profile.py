@@ -167,6 +167,15 @@ def test_a_loader_that_keeps_up_is_no_bottleneck(name: str) -> None:
         loader.close()
 
 
+def test_windows_have_whole_waves_of_slow_batches() -> None:
+    # A window has time for one: of two the loop waits for the first, and the other is there.
+    loader = DataLoader(Samples("read", count=4000), 16, num_workers=2)
+    report = profiled(loader, seconds=SHORT)
+    assert report.input_bound, report
+    assert report.steps % 2 == 0
+    assert report.steps_per_second < 1.3 * 2 / (16 * SLOW)
+
+
 def test_passes_of_one_batch_are_not_called_fed() -> None:
     loader = DataLoader(Samples("read", count=8), 8, num_workers=1, persistent_workers=True)
     report = profiled(loader, SleepStep(0.02))  # each batch of 48 ms is begun when it is asked for

@@ -67,8 +67,9 @@ def measure_rates(
     """
     meter = Meter(device)
     rates = Rates(marks_seconds=marks_seconds(source, meter))
+    real = LoaderRun(source, step, meter, rates)
     runs: dict[str, Run] = {
-        "loader": LoaderRun(source, step, meter, rates),
+        "loader": real,
         "host": CachedRun(batches, step, meter, rates, device, on_host=True),
         "device": CachedRun(batches, step, meter, rates, device, on_host=False),
     }
@@ -76,6 +77,7 @@ def measure_rates(
     counts = _counts(runs, seconds / (3 * ROUNDS))
     if steps is not None:
         counts["loader"] = max(1, math.ceil(steps / ROUNDS))
+    counts["loader"] = real.whole(counts["loader"])
     order = random.Random(seed)
     settling = min(LONGEST_SETTLING_SECONDS, source.primed * runs["loader"].took)
     for number in range(ROUNDS):

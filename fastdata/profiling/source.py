@@ -43,6 +43,9 @@ class Source:
     primed : int
         Batches that may be made before they are asked for.
     workers : int
+    wave : int
+        Batches that come at once, where the loop waits for them: workers of a stock DataLoader
+        each make a whole one, side by side.
     makes_ahead : bool
         Whether some are, in workers or in a prefetcher's thread.
     paused_seconds : float
@@ -67,6 +70,7 @@ class Source:
         inner = inner_loader(loader)
         self.workers, ahead = _workers_of(inner)
         self.primed = ahead + (2 if inner is not loader else 1)
+        self.wave = max(self.workers, 1) if isinstance(inner, DataLoader) else 1
         self.makes_ahead = bool(self.workers) or inner is not loader
         self.joins = isinstance(loader, Loader) and loader.backend.persistent
         self.paused_seconds = 0.0
