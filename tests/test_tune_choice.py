@@ -730,6 +730,9 @@ def test_advice_is_given_only_where_it_applies() -> None:
     assert "DALI" not in warm
     assert "cache=" not in warm
     assert "more cores: 2" in warm
+    waiting = " ".join(advice_for(packed, cache_state="warm", workers=4, **known))
+    assert "more workers: 4 on 2 cores" in waiting
+    assert "more cores" not in waiting
     raw = replace(FACTS, codecs=("raw",), image_sides=(224, 224))
     assert advice_for(raw, cache_state="warm", **{**known, "grew": False}) == ()
     stock = replace(FACTS, base=Settings(1, "process", backend="torch"))

@@ -71,6 +71,7 @@ def result_of(
             available_bytes=available_bytes(),
             factor=demand / top[1].median,
             grew=_grew(rates, top[0]),
+            workers=top[0].num_workers,
         )
     return TuningResult(
         settings,
