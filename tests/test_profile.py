@@ -167,6 +167,27 @@ def test_a_loader_that_keeps_up_is_no_bottleneck(name: str) -> None:
         loader.close()
 
 
+def test_a_step_too_slow_for_the_time_is_said_and_is_run_no_more_than_it_must(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    count = []
+
+    def step(batch: torch.Tensor) -> None:
+        count.append(batch)
+        SleepStep(0.3)(batch)
+
+    with caplog.at_level("WARNING", "fastdata"):
+        report = profiled([torch.zeros(4, 3)] * 50, step, seconds=SHORT)
+    assert report.verdict.startswith("step-bound")
+    # Looks of 2 each, three rounds of three windows, and one under torch's modes.
+    assert len(count) <= 16
+    assert not caplog.records  # which takes 5 s: nobody wants to be told
+    with caplog.at_level("WARNING", "fastdata"):
+        profiled([torch.zeros(4, 3)] * 50, SleepStep(0.7), seconds=SHORT)
+    (said,) = (record.message for record in caplog.records)
+    assert "a step with its batch takes 0.7" in said
+
+
 def test_windows_have_whole_waves_of_slow_batches() -> None:
     # A window has time for one: of two the loop waits for the first, and the other is there.
     loader = DataLoader(Samples("read", count=4000), 16, num_workers=2)
