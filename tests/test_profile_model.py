@@ -290,8 +290,8 @@ def test_beginnings_of_passes_that_take_much_are_in_the_verdict(
     assert bool(said) == bool(words)
     made = model(READ, DECODE, workers=8)
     verdict = verdict_of(made, measured, stages_of(made, measured, {}), None, (), restarts=said)
-    expected = f"step-bound; but {said}" if said else "step-bound: nothing to gain from the data side"
-    assert verdict == expected
+    fed = "step-bound: nothing to gain from the data side"
+    assert verdict == (f"step-bound; but {said}" if said else fed)
 
 
 def test_a_step_that_shares_its_cores_is_told_so_and_who_computes_beside_it() -> None:

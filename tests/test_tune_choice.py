@@ -717,6 +717,26 @@ def test_a_demand_below_the_supply_is_not_called_unreachable(
     assert "cannot saturate" not in text
 
 
+@pytest.mark.parametrize(
+    ("workers", "epoch", "words"),
+    [
+        (2, 4, "an epoch has 4 batches, and while it lasts nobody makes the first one"),
+        (2, 1, "an epoch has 1 batch, and"),
+        (2, 1000, "taking a batch costs the loop 25 ms"),
+        (2, None, "taking a batch costs the loop 25 ms"),
+    ],
+)
+def test_short_epochs_are_named_as_what_is_lost(
+    workers: int, epoch: int | None, words: str
+) -> None:
+    # 100 ms of a worker for the first batch, of an epoch of four: 25 ms a batch.
+    found, text = verdict_of(
+        T[workers], rate(20), demand=10, trained=rate(8), best=rate(20), batch_size=4, epoch=epoch
+    )
+    assert not found
+    assert words in text
+
+
 def test_advice_is_given_only_where_it_applies() -> None:
     packed = replace(
         FACTS, codecs=("jpeg",), image_sides=(512, 224), decoded_bytes=10**9, cuda=True,

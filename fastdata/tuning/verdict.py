@@ -18,6 +18,7 @@ def verdict_of(
     best: Rate,
     batch_size: int,
     more: str = "bring no more",
+    epoch: int | None = None,
 ) -> tuple[bool, str]:
     """Return whether the step is kept busy, and say it.
 
@@ -36,6 +37,8 @@ def verdict_of(
     batch_size : int
     more : str
         What is to be said of more workers.
+    epoch : int, optional
+        Batches of an epoch, where no worker makes those of the next one before it is begun.
     """
     if demand is None:
         return False, (f"{settings}: {_rate(supply.median, batch_size)}; more workers {more}")
@@ -53,11 +56,20 @@ def verdict_of(
         thin = "" if enough else f", though supply is less than {HEADROOM:g} times the demand"
         return True, f"{settings}: keeps the step busy{thin}: {reached}"
     if enough:
-        lost = 1e3 * (1 / trained.median - 1 / demand)
+        lost = 1 / trained.median - 1 / demand
+        why = (
+            f"taking a batch costs the loop {1e3 * lost:.2g} ms, or step and workers are in each "
+            "other's way"
+        )
+        # A worker's first batch of an epoch is waited for as a whole.
+        if epoch and settings.num_workers / supply.median / epoch > lost / 2:
+            why = (
+                f"an epoch has {epoch:,} batch{'es' * (epoch != 1)}, and while it lasts nobody "
+                "makes the first one of the next"
+            )
         return False, (
             f"{settings}: falls short with the step, {reached}, though supply alone is "
-            f"{_rate(supply.median, batch_size)}: taking a batch costs the loop {lost:.2g} ms, or "
-            "step and workers are in each other's way"
+            f"{_rate(supply.median, batch_size)}: {why}"
         )
     return False, _cannot(settings, reached, demand, best, batch_size, more)
 
