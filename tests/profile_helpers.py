@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from memory_data import MemoryData, MemoryImages
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
 SLOW = 0.006
 """Seconds a sample: batches of four, beside a step of 4 ms."""
@@ -54,6 +54,16 @@ class Samples(Dataset[torch.Tensor]):
 
 def read_from_disk() -> None:
     wait()  # line of the slow disk
+
+
+class SlowSampler(Sampler[int]):
+    """In order, with a wait in the loop's process for each sample."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __iter__(self) -> Iterator[int]:
+        return (wait(index) for index in range(400))
 
 
 class Stream(IterableDataset[torch.Tensor]):

@@ -19,10 +19,12 @@ import torch
 from memory_data import MemoryData
 from PIL import Image, ImageFile
 from profile_helpers import (
+    SLOW,
     Photos,
     Samples,
     SlowDecoder,
     SlowDisk,
+    SlowSampler,
     Stream,
     slow_collate,
     wait,
@@ -92,6 +94,19 @@ def test_planted_bottleneck_of_a_torch_dataset_is_named(slow: str, workers: int)
     assert found[slow].stall_seconds == max(stage.stall_seconds for stage in report.stages)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_slow_sampler_is_no_handing_over_and_no_stage_of_the_workers(workers: int) -> None:
+    loader = DataLoader(Samples(), 4, num_workers=workers, sampler=SlowSampler())
+    report = profiled(loader)
+    assert report.bottleneck == "load", report
+    found = {stage.name: stage for stage in report.stages}
+    assert found["load"].seconds > 4 * SLOW  # a batch of four
+    assert all(stage.seconds < 3 * SLOW for name, stage in found.items() if name != "load")
+    assert report.workers_to_saturate is None
+    assert [note for note in report.notes if "the sampler takes" in note]
+    assert not [note for note in report.notes if "explained by no stage" in note]
+
+
 def packed(slow: str, workers: int, method: Any) -> fastdata.Loader:
     kind = {"read": SlowDisk, "decode": SlowDecoder}.get(slow, MemoryData)
     loader = fastdata.loader(
@@ -150,6 +165,45 @@ def test_a_loader_that_keeps_up_is_no_bottleneck(name: str) -> None:
     assert report.waiting < 0.3
     if isinstance(loader, fastdata.Loader):
         loader.close()
+
+
+def test_a_step_too_slow_for_the_time_is_said_and_is_run_no_more_than_it_must(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    count = []
+
+    def step(batch: torch.Tensor) -> None:
+        count.append(batch)
+        SleepStep(0.3)(batch)
+
+    with caplog.at_level("WARNING", "fastdata"):
+        report = profiled([torch.zeros(4, 3)] * 50, step, seconds=SHORT)
+    assert report.verdict.startswith("step-bound")
+    # Looks of 2 each, three rounds of three windows, and one under torch's modes.
+    assert len(count) <= 16
+    assert not caplog.records  # which takes 5 s: nobody wants to be told
+    with caplog.at_level("WARNING", "fastdata"):
+        profiled([torch.zeros(4, 3)] * 50, SleepStep(0.7), seconds=SHORT)
+    (said,) = (record.message for record in caplog.records)
+    assert "a step with its batch takes 0.7" in said
+
+
+def test_windows_have_whole_waves_of_slow_batches() -> None:
+    # A window has time for one: of two the loop waits for the first, and the other is there.
+    loader = DataLoader(Samples("read", count=4000), 16, num_workers=2)
+    report = profiled(loader, seconds=SHORT)
+    assert report.input_bound, report
+    assert report.steps % 2 == 0
+    assert report.steps_per_second < 1.3 * 2 / (16 * SLOW)
+
+
+def test_passes_of_one_batch_are_not_called_fed() -> None:
+    loader = DataLoader(Samples("read", count=8), 8, num_workers=1, persistent_workers=True)
+    report = profiled(loader, SleepStep(0.02))  # each batch of 48 ms is begun when it is asked for
+    assert "each pass of 1 batch begins with" in report.verdict, report
+    assert "nothing to gain" not in report.verdict
+    in_turn = profiled(DataLoader(Samples("read", count=32), 4), SleepStep(0.02))
+    assert "each pass" not in in_turn.verdict, in_turn  # its first batch takes no longer
 
 
 def test_hidden_item_is_named() -> None:

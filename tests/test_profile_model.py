@@ -17,6 +17,7 @@ from fastdata.profiling.verdict import (
     Measured,
     bottleneck_of,
     is_input_bound,
+    restarts_of,
     stages_of,
     verdict_of,
 )
@@ -137,6 +138,25 @@ def test_workers_that_are_enough() -> None:
     assert model(READ, DECODE, cores=2).best_workers() == 3  # 40 ms by three: 13.3, under 15
 
 
+@pytest.mark.parametrize("seconds", [0.100, 0.160, 0.400])
+@pytest.mark.parametrize("workers", [1, 2, 12])
+def test_no_more_workers_are_wanted_than_were_seen_or_four_a_core(
+    workers: int, seconds: float
+) -> None:
+    # Others have the cores: 200 ms a batch by the clock, of which 80 on a core.
+    slow = Cost("decode", 0.200, True, 0.080)
+    made = model(slow, step=0.030, workers=workers, cores=2).fitted(seconds)
+    assert (made.workers_to_saturate() or made.best_workers()) <= max(workers, 8)
+    told = [fix.text for fix in fixes_for(made, Facts("stock"), (), {})]
+    assert not any("num_workers" in text for text in told) or workers < 8
+
+
+def test_of_more_workers_than_are_considered_nothing_is_promised() -> None:
+    slow = replace(READ, seconds=0.500)  # a disk, for which 50 might wait
+    told = [fix.text for fix in fixes_for(model(slow, cores=2), Facts("stock"), (), {})]
+    assert any(text.startswith("num_workers=8 (now 2): what more") for text in told)
+
+
 @pytest.mark.parametrize(
     ("made", "cores"),
     [
@@ -249,6 +269,29 @@ def test_verdict(
     found = bottleneck_of(stages, stalls, input_bound=is_input_bound(measured))
     assert found == bottleneck
     assert verdict_of(made, measured, stages, found, stalls) == verdict
+
+
+@pytest.mark.parametrize(
+    ("seconds", "batches", "words"),
+    [
+        ([0.041, 0.040, 0.9], 1, "each pass of 1 batch begins with 0.04 s without one, 80% of"),
+        ([0.041, 0.041], 10, "each pass of 10 batches begins with 0.04 s without one, 29% of"),
+        ([0.041, 0.041], 1000, ""),
+        ([0.041], 1, ""),  # it may be an accident
+        ([0.001, 0.001], 1, ""),  # as any batch
+    ],
+)
+def test_beginnings_of_passes_that_take_much_are_in_the_verdict(
+    seconds: list[float], batches: int, words: str
+) -> None:
+    measured = Measured(0.010, 0.010, 0.010, 0.0)
+    said = restarts_of(seconds, batches, 0.001, measured)
+    assert said.startswith(words)
+    assert bool(said) == bool(words)
+    made = model(READ, DECODE, workers=8)
+    verdict = verdict_of(made, measured, stages_of(made, measured, {}), None, (), restarts=said)
+    fed = "step-bound: nothing to gain from the data side"
+    assert verdict == (f"step-bound; but {said}" if said else fed)
 
 
 def test_a_step_that_shares_its_cores_is_told_so_and_who_computes_beside_it() -> None:

@@ -454,6 +454,14 @@ def test_batches_ahead_that_bring_nothing_are_saved(
     assert bool(session._enough()) == sufficient
 
 
+def test_without_workers_nothing_is_ahead_that_could_be_saved() -> None:
+    machine = Machine(lambda s: 0.0 if s.num_workers else 20.0)
+    session = session_of(machine, 15.0)
+    session.sweep(2, 2, ["thread"])
+    assert session.settle() == Settings(0)
+    assert {one for one in machine.asked if not one.num_workers} == {Settings(0)}
+
+
 def test_a_failure_is_a_row_and_others_go_on() -> None:
     machine = Machine(lambda s: 0.0 if s.num_workers == 2 else 100.0 * max(s.num_workers, 1))
     session = session_of(machine, 180.0)
@@ -687,6 +695,48 @@ def test_verdicts(
     assert re.search(words, text)
 
 
+@pytest.mark.parametrize(
+    ("settings", "supply", "best", "trained", "words"),
+    [
+        (T[0], rate(60), rate(60), rate(8.5), "no workers: falls short with the step, 8.5 of 10 "
+         r"steps/s .*: they make batches between steps, and more were not tried"),
+        (T[0], rate(60), rate(60), None, r"no workers: falls short of a demand of 10 batches/s .*"),
+        (T[2], rate(12, 0.5), rate(13, 0.5), rate(9), "2 threads, prefetch 2: falls short with the "
+         r"step, 9 of 10 .*: no supply is surely 1.1 times the demand, the best is 13 batches/s"),
+    ],
+)  # fmt: skip
+def test_a_demand_below_the_supply_is_not_called_unreachable(
+    settings: Settings, supply: Rate, best: Rate, trained: Rate | None, words: str
+) -> None:
+    found, text = verdict_of(
+        settings, supply, demand=10, trained=trained, best=best, batch_size=4,
+        more="were not tried",
+    )  # fmt: skip
+    assert not found
+    assert re.match(words, text)
+    assert "cannot saturate" not in text
+
+
+@pytest.mark.parametrize(
+    ("workers", "epoch", "words"),
+    [
+        (2, 4, "an epoch has 4 batches, and while it lasts nobody makes the first one"),
+        (2, 1, "an epoch has 1 batch, and"),
+        (2, 1000, "taking a batch costs the loop 25 ms"),
+        (2, None, "taking a batch costs the loop 25 ms"),
+    ],
+)
+def test_short_epochs_are_named_as_what_is_lost(
+    workers: int, epoch: int | None, words: str
+) -> None:
+    # 100 ms of a worker for the first batch, of an epoch of four: 25 ms a batch.
+    found, text = verdict_of(
+        T[workers], rate(20), demand=10, trained=rate(8), best=rate(20), batch_size=4, epoch=epoch
+    )
+    assert not found
+    assert words in text
+
+
 def test_advice_is_given_only_where_it_applies() -> None:
     packed = replace(
         FACTS, codecs=("jpeg",), image_sides=(512, 224), decoded_bytes=10**9, cuda=True,
@@ -700,6 +750,9 @@ def test_advice_is_given_only_where_it_applies() -> None:
     assert "DALI" not in warm
     assert "cache=" not in warm
     assert "more cores: 2" in warm
+    waiting = " ".join(advice_for(packed, cache_state="warm", workers=4, **known))
+    assert "more workers: 4 on 2 cores" in waiting
+    assert "more cores" not in waiting
     raw = replace(FACTS, codecs=("raw",), image_sides=(224, 224))
     assert advice_for(raw, cache_state="warm", **{**known, "grew": False}) == ()
     stock = replace(FACTS, base=Settings(1, "process", backend="torch"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from fastdata.profiling.verdict import (
     Measured,
     bottleneck_of,
     is_input_bound,
+    restarts_of,
     shares_cores,
     stages_of,
     verdict_of,
@@ -91,7 +92,14 @@ def conclude(found: Findings, notes: Sequence[str] = ()) -> ProfileReport:
     p50, p99 = np.quantile(rates.intervals, [0.5, 0.99]).tolist()
     more_help = measured.has_step and any(cost.parallel for cost in model.costs)
     return ProfileReport(
-        verdict=verdict_of(model, measured, stages, bottleneck, found.stalls),
+        verdict=verdict_of(
+            model,
+            measured,
+            stages,
+            bottleneck,
+            found.stalls,
+            restarts=restarts_of(source.restarts, source.pass_length, wait, measured),
+        ),
         bottleneck=bottleneck,
         input_bound=input_bound,
         steps_per_second=_rate(measured.loader),
@@ -158,8 +166,8 @@ def _remarks(found: Findings, model: Model, measured: Measured, input_bound: boo
             f"taking times made {parts.overhead:.0%} of what the stages seemed to take; it is "
             "taken off"
         )
-    rest = sum(cost.seconds for cost in model.costs if cost.name == "load")
-    if parts.costs and rest:
+    rest = _load(model.costs) - _load(parts.costs)
+    if parts.costs and rest > 0:
         yield (
             f"{rest * 1e3:.3g} ms a batch are explained by no stage that could be measured by "
             'itself (a sampler, say, or a lock that others hold): they are called "load"'
@@ -189,6 +197,11 @@ def _remarks(found: Findings, model: Model, measured: Measured, input_bound: boo
             "the step was measured on the CPU, where nothing waits for a value: the places "
             "listed would make a GPU wait"
         )
+
+
+def _load(costs: Iterable[Cost]) -> float:
+    """Return what is known of loading as a whole only."""
+    return sum(cost.seconds for cost in costs if cost.name == "load")
 
 
 def _rate(seconds: float) -> float:

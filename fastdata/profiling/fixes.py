@@ -97,7 +97,12 @@ def _more_workers(model: Model, facts: Facts, offer: _Offer) -> None:
     if wanted <= model.workers:
         return
     text = f"num_workers={wanted} (now {model.workers})"
-    text += ": the step would hardly wait" if enough else ": more than that would not help"
+    if enough:
+        text += ": the step would hardly wait"
+    elif wanted < model.most_workers:
+        text += ": more than that would not help"
+    else:
+        text += ": what more of them than four a core bring, fastdata tune-workers can measure"
     if not model.workers:
         text += "; batches are then made beside the step, not between"
     if model.period() / model.period(wanted) >= LEAST_GAIN_OF_WORKERS:

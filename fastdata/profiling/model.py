@@ -31,8 +31,9 @@ from fastdata.profiling.costs import (
 
 __all__ = ["MAX_WORKERS", "Model"]
 
-MAX_WORKERS = 64
-"""More are not considered."""
+MAX_WORKERS, MAX_WORKERS_A_CORE = 64, 4
+"""More are not considered: what they wait for beside each other (a disk, cores that others use)
+was measured of far fewer.  Four a core is what ``tune-workers`` tries, too."""
 
 ENOUGH = 0.03
 """Share of its time that a step may wait and still count as fed."""
@@ -181,17 +182,23 @@ class Model:
         period = self.period(workers)
         return max(0.0, 1 - self.step / period) if period else 0.0
 
+    @property
+    def most_workers(self) -> int:
+        """The most that anything is said of: four a core, or as many as there are."""
+        return max(self.workers, min(MAX_WORKERS, MAX_WORKERS_A_CORE * max(self.cores, 1)))
+
     def workers_to_saturate(self) -> int | None:
-        """Return how many workers feed the step; None where no number does."""
-        for workers in range(1, MAX_WORKERS + 1):
+        """Return how many workers feed the step; None where no number does, up to the most."""
+        for workers in range(1, self.most_workers + 1):
             if self.waiting(workers) <= ENOUGH:
                 return workers
         return None
 
     def best_workers(self) -> int:
         """Return the smallest number of workers that is within 1% of the best."""
-        best = self.period(MAX_WORKERS)
-        return next(n for n in range(1, MAX_WORKERS + 1) if self.period(n) <= 1.01 * best)
+        most = self.most_workers
+        best = self.period(most)
+        return next(n for n in range(1, most + 1) if self.period(n) <= 1.01 * best)
 
     def cores_to_saturate(self) -> float | None:
         """Return how many cores loading needs at the step's own rate.

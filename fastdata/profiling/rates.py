@@ -10,6 +10,7 @@ or faster does so for all; each is reported by its median.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import time
@@ -31,6 +32,11 @@ LONGEST_FACTOR = 2
 """No round is begun after so many times the seconds that were asked for."""
 
 LONGEST_SETTLING_SECONDS = 1.0
+
+NEGLIGIBLE_SECONDS = 5.0
+"""Nobody wants to be told that it will take so long."""
+
+log = logging.getLogger("fastdata")
 
 
 def measure_rates(
@@ -67,8 +73,9 @@ def measure_rates(
     """
     meter = Meter(device)
     rates = Rates(marks_seconds=marks_seconds(source, meter))
+    real = LoaderRun(source, step, meter, rates)
     runs: dict[str, Run] = {
-        "loader": LoaderRun(source, step, meter, rates),
+        "loader": real,
         "host": CachedRun(batches, step, meter, rates, device, on_host=True),
         "device": CachedRun(batches, step, meter, rates, device, on_host=False),
     }
@@ -76,6 +83,9 @@ def measure_rates(
     counts = _counts(runs, seconds / (3 * ROUNDS))
     if steps is not None:
         counts["loader"] = max(1, math.ceil(steps / ROUNDS))
+    counts["loader"] = real.whole(counts["loader"])
+    lead = source.primed if source.makes_ahead else 0
+    _warn_of_slow_steps(runs, {**counts, "loader": counts["loader"] + lead}, seconds, source.primed)
     order = random.Random(seed)
     settling = min(LONGEST_SETTLING_SECONDS, source.primed * runs["loader"].took)
     for number in range(ROUNDS):
@@ -97,6 +107,22 @@ def measure_rates(
     return rates
 
 
+def _warn_of_slow_steps(
+    runs: Mapping[str, Run], counts: Mapping[str, int], seconds: float, primed: int
+) -> None:
+    """Say that it all will take much longer than the time that was given, where it will."""
+    rounds = LEAST_ROUNDS * sum(counts[name] * run.took for name, run in runs.items())
+    if rounds <= max(LONGEST_FACTOR * seconds, NEGLIGIBLE_SECONDS):
+        return
+    slow = runs["loader"].took
+    log.warning(
+        "profiling takes %.0f s or more from now on, and not the time that was given: a step with "
+        "its batch takes %.2g s, and some have to be run",
+        rounds + (primed + LEAST_STEPS) * slow,  # those of the timeline
+        slow,
+    )
+
+
 def _counts(runs: Mapping[str, Run], window: float) -> dict[str, int]:
     """Return how many steps fill a window of each kind.
 
@@ -104,7 +130,7 @@ def _counts(runs: Mapping[str, Run], window: float) -> dict[str, int]:
     """
     counts = {}
     for name, run in runs.items():
-        took = run.look()
+        took = run.look(window)
         least = LEAST_STEPS if took < window else 1
         counts[name] = int(max(least, min(window / max(took, 1e-9), 100_000)))
     return counts

@@ -6,7 +6,8 @@ one, functions of libraries and transforms of the dataset are recorded (`fastdat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -39,9 +40,15 @@ class Remade:
     loader : DataLoader
     sample : bool
         Whether to look for the lines that take the time as well, which takes some.
+
+    Attributes
+    ----------
+    sampled_seconds : float
+        That the sampler has taken so far: in the loop, whoever makes the batches.
     """
 
     def __init__(self, loader: DataLoader[Any], *, sample: bool) -> None:
+        self.sampled_seconds = 0.0
         self._loader = loader
         self._clock = _Clock(sample=sample)
 
@@ -57,11 +64,11 @@ class Remade:
         dataset: Dataset[Any] = wrapper(loader.dataset, clock)
         arguments: dict[str, Any] = {}
         if loader.batch_sampler is not None and not iterable:
-            arguments["batch_sampler"] = loader.batch_sampler
+            arguments["batch_sampler"] = _TimedSampler(loader.batch_sampler, self)
         else:
             arguments["batch_size"] = loader.batch_size
             if not iterable:
-                arguments["sampler"] = loader.sampler
+                arguments["sampler"] = _TimedSampler(loader.sampler, self)
             elif loader.batch_size is not None:
                 arguments["drop_last"] = loader.drop_last
         if loader.num_workers:
@@ -78,6 +85,25 @@ class Remade:
             generator=loader.generator,
             **arguments,
         )
+
+
+class _TimedSampler:
+    """A sampler whose time is added up; it stays in the loop's process."""
+
+    def __init__(self, sampler: Iterable[Any], remade: Remade) -> None:
+        self._sampler = sampler
+        self._remade = remade
+
+    def __iter__(self) -> Iterator[Any]:
+        over, iterator = object(), None
+        while True:
+            began = time.perf_counter()
+            iterator = iter(self._sampler) if iterator is None else iterator
+            drawn = next(iterator, over)
+            self._remade.sampled_seconds += time.perf_counter() - began
+            if drawn is over:
+                return
+            yield drawn
 
 
 class _Clock:

@@ -43,6 +43,9 @@ class Source:
     primed : int
         Batches that may be made before they are asked for.
     workers : int
+    wave : int
+        Batches that come at once, where the loop waits for them: workers of a stock DataLoader
+        each make a whole one, side by side.
     makes_ahead : bool
         Whether some are, in workers or in a prefetcher's thread.
     paused_seconds : float
@@ -51,6 +54,10 @@ class Source:
         From the beginning of the first pass to its first batch.
     passes : int
         Begun so far.
+    restarts : list of float
+        Seconds to the first batch of each pass but the first, where nobody made it meanwhile.
+    pass_length : int
+        Batches of a pass: of the last one that ended, or as the loader says.
 
     Raises
     ------
@@ -63,14 +70,16 @@ class Source:
         inner = inner_loader(loader)
         self.workers, ahead = _workers_of(inner)
         self.primed = ahead + (2 if inner is not loader else 1)
+        self.wave = max(self.workers, 1) if isinstance(inner, DataLoader) else 1
         self.makes_ahead = bool(self.workers) or inner is not loader
         self.joins = isinstance(loader, Loader) and loader.backend.persistent
         self.paused_seconds = 0.0
         self.start_seconds = 0.0
         self.passes = 0
+        self.restarts: list[float] = []
+        self.pass_length = length_of(loader)
         self._iterator: Any = None
         self._taken = 0
-        self._pass_length = length_of(loader)
 
     def next(self) -> Any:
         """Return the next batch.
@@ -87,7 +96,7 @@ class Source:
         except StopIteration:
             if self._iterator is self.loader:
                 raise Ended from None
-            self._pass_length = self._taken  # of what has no length, too
+            self.pass_length = self._taken  # of what has no length, too
             return self._begin(asked)  # workers that end are no part of a step either
         self._taken += 1
         return batch
@@ -130,8 +139,9 @@ class Source:
         if first:
             self.start_seconds = time.perf_counter() - began
         elif not self.joins:
+            self.restarts.append(time.perf_counter() - began)
             # Half of a short pass has to do.
-            for _ in range(min(self.primed, (self._pass_length - 1) // 2)):
+            for _ in range(min(self.primed, (self.pass_length - 1) // 2)):
                 try:
                     batch = next(self._iterator)
                 except StopIteration:  # a pass that is shorter than the one before

@@ -5,6 +5,7 @@ next batch when the one before has arrived: so nothing waits for anything but it
 
     period of a batch in the loop
     - what the worker took, by its own clock     read, decode, augment, collate
+    - the sampler, where that is most of it      load: in the loop, whoever makes batches
     = hand over                                  of which the loop itself is busy with a part
 
 Each batch brings its times along.  A second, unmeasured pass looks for the lines.
@@ -30,6 +31,12 @@ __all__ = ["measure_stock"]
 
 LEAST_BATCHES = 3
 MOST_BATCHES = 200
+SAMPLER_SHARE = 0.5
+"""Of a batch's time that is no worker's: a sampler which takes more is a stage."""
+
+SLOW_SAMPLER_SECONDS = 0.001
+"""A batch: what is quicker is not worth a stage."""
+
 LINES_SHARE = 0.3
 """Of the time, for the pass that looks for lines."""
 
@@ -54,23 +61,30 @@ def measure_stock(loader: DataLoader[Any], seconds: float) -> Parts:
     With worker processes everything is patched in theirs alone; without, in this one, and put
     back.
     """
-    found, periods, loop = _run(loader, seconds * (1 - LINES_SHARE), sample=False)
+    found, periods, loop, sampled = _run(loader, seconds * (1 - LINES_SHARE), sample=False)
     if not found:
         note = "the loader gives no batches when it is made anew: its stages are not known"
         return Parts(notes=(note,))
     times = [timed.times for timed in found]
     costs, overhead = _costs(times)
+    notes = []
+    gaps = [
+        max(period - (one.ended - one.begun), 0.0)
+        for period, one in zip(periods, times, strict=True)
+    ]
+    gap, busy, drawing = map(statistics.median, (gaps, loop, sampled))
+    if drawing > max(SAMPLER_SHARE * gap, SLOW_SAMPLER_SECONDS):
+        costs.append(Cost("load", drawing, False))
+        notes.append(
+            f'the sampler takes {drawing * 1e3:.3g} ms a batch, in the loop: this is called "load"'
+        )
+        gap, busy = max(gap - drawing, 0.0), max(busy - drawing, 0.0)
     if loader.num_workers:
-        gaps = [
-            max(period - (one.ended - one.begun), 0.0)
-            for period, one in zip(periods, times, strict=True)
-        ]
-        costs += handing_over(statistics.median(gaps), statistics.median(loop))
+        costs += handing_over(gap, busy)
     lines, *_ = _run(loader, seconds * LINES_SHARE, sample=True)
     # Those that a worker saw until then: where passes are short, of the one that lived longest.
     seen = max((one.lines for one in lines), key=lambda some: sum(some.values()), default={})
     where = heaviest(seen)
-    notes = []
     if not any(one.wall["load"] or one.wall["decode"] for one in times):
         notes.append(
             "nothing that decodes images was recognised in __getitem__: what it computes "
@@ -104,12 +118,15 @@ def _costs(times: list[Times]) -> tuple[list[Cost], float]:
 
 def _run(
     loader: DataLoader[Any], seconds: float, *, sample: bool
-) -> tuple[list[Timed], list[float], list[float]]:
-    """Return what came with some batches, the time from one to the next, the loop's own of it."""
+) -> tuple[list[Timed], list[float], list[float], list[float]]:
+    """Return what came with some batches, the time from one to the next, the loop's own of it,
+    and the sampler's.
+    """
     make = Remade(loader, sample=sample)
     found: list[Timed] = []
     periods: list[float] = []
     loop: list[float] = []
+    sampled: list[float] = []
     held: list[Any] = [None]
     deadline = time.perf_counter() + seconds
     with ExitStack() as stack:
@@ -122,6 +139,7 @@ def _run(
             first = True
             while len(found) < MOST_BATCHES:
                 began, busy = time.perf_counter(), time.thread_time()
+                drawn = make.sampled_seconds
                 timed = next(iterator, None)
                 if timed is None:
                     break
@@ -133,6 +151,7 @@ def _run(
                     found.append(timed)
                     periods.append(now - began)
                     loop.append(core)
+                    sampled.append(make.sampled_seconds - drawn)
                 first = False
                 if now > deadline and len(found) >= LEAST_BATCHES:
                     break
@@ -142,4 +161,4 @@ def _run(
             ended = len(found) >= MOST_BATCHES or time.perf_counter() > deadline
             if len(found) == before or (enough and ended):
                 break
-    return found, periods, loop
+    return found, periods, loop, sampled

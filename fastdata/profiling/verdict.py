@@ -5,6 +5,7 @@ All of it is arithmetic on a fitted `Model` and the times that it was fitted to.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -18,6 +19,7 @@ __all__ = [
     "Measured",
     "bottleneck_of",
     "is_input_bound",
+    "restarts_of",
     "shares_cores",
     "stages_of",
     "verdict_of",
@@ -25,6 +27,11 @@ __all__ = [
 
 WAITS = 0.05
 """A step that waits a smaller share of its time is fed."""
+
+LEAST_RESTARTS = 2
+"""Of fewer nothing is said: one may be an accident."""
+
+NOTHING = "nothing to gain from the data side"
 
 DOING: dict[str, str] = {
     "read": "reading",
@@ -138,14 +145,59 @@ def bottleneck_of(
     return max(loading, key=lambda stage: (stage.stall_seconds, stage.seconds)).name
 
 
+def restarts_of(seconds: Sequence[float], batches: int, wait: float, measured: Measured) -> str:
+    """Return what the beginnings of passes cost, which are in no rate; "" where that is little.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        To the first batch of some passes.
+    batches : int
+        Of a pass.
+    wait : float
+        Seconds for any other batch.
+    measured : Measured
+    """
+    if len(seconds) < LEAST_RESTARTS or not measured.has_step:
+        return ""
+    lost = max(statistics.median(seconds) - wait, 0.0)
+    share = lost / (lost + batches * measured.loader) if lost else 0.0
+    if share <= WAITS:
+        return ""
+    noun = "batch" if batches == 1 else "batches"
+    return (
+        f"each pass of {batches:,} {noun} begins with {lost:.2g} s without one, {share:.0%} of "
+        "the time"
+    )
+
+
 def verdict_of(
     model: Model,
     measured: Measured,
     stages: Sequence[Stage],
     bottleneck: StageName | None,
     stalls: Sequence[Stall],
+    *,
+    restarts: str = "",
 ) -> str:
-    """Return one line: what limits, by how much, and what would change it."""
+    """Return one line: what limits, by how much, and what would change it.
+
+    `restarts` is what is to be said of the beginnings of passes, as of `restarts_of`.
+    """
+    said = _limit(model, measured, stages, bottleneck, stalls)
+    if not restarts:
+        return said
+    return f"{said.removesuffix(': ' + NOTHING)}; but {restarts}"
+
+
+def _limit(
+    model: Model,
+    measured: Measured,
+    stages: Sequence[Stage],
+    bottleneck: StageName | None,
+    stalls: Sequence[Stall],
+) -> str:
+    """Return what limits within a pass."""
     who = "the GPU" if measured.on_gpu else "the step"
     if bottleneck in (None, "step"):
         bound = "GPU-bound" if measured.on_gpu else "step-bound"
@@ -156,7 +208,7 @@ def verdict_of(
                     f"{bound}: the step waits for no batch, but shares its cores with the "
                     f"workers, and takes {longer:.2g} times as long beside them"
                 )
-            return f"{bound}: nothing to gain from the data side"
+            return f"{bound}: {NOTHING}"
         first = stalls[0]
         what = f"{first.operation} at {first.where.partition(' ')[0]}"
         if first.kind == "host tensor":

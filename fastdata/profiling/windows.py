@@ -29,6 +29,10 @@ __all__ = [
 LEAST_STEPS = 3
 """A window has so many at least; one where that alone takes longer than a window."""
 
+WAITED = 0.03
+"""Share of the first look in which the loop waited, from which on it matters whether a window
+has whole waves of batches."""
+
 TIMELINE_STEPS = 24
 
 
@@ -83,8 +87,8 @@ class Run(Protocol):
     def took(self) -> float:
         """Seconds a step, in the first look."""
 
-    def look(self) -> float:
-        """Do some steps unmeasured, and return seconds a step."""
+    def look(self, window: float) -> float:
+        """Do some steps unmeasured, one where it fills a window, and return seconds a step."""
 
     def window(self, count: int) -> None:
         """Measure so many steps, in one go."""
@@ -100,21 +104,43 @@ class LoaderRun:
     meter : Meter
     rates : Rates
         What is found is added to it.
+
+    Attributes
+    ----------
+    took : float
+        Seconds a step, in the first look.
+    wave : int
+        Windows are whole multiples of so many steps: where a loop waits for batches that come
+        in waves, it waits for the first of a wave alone, and others are there already.
     """
 
     def __init__(self, source: Source, step: Step, meter: Meter, rates: Rates) -> None:
         self._source, self._step, self._meter, self._rates = source, step, meter, rates
         self._marks: list[tuple[Any, float]] = []
+        self._waited = 0.0
         self.took = 0.0
+        self.wave = 1
 
-    def look(self) -> float:
-        self._steps(self._source.primed)
-        began, paused = time.perf_counter(), self._source.paused_seconds
-        done = self._steps(LEAST_STEPS)
-        self._meter.synchronize()
-        took = time.perf_counter() - began - (self._source.paused_seconds - paused)
-        self.took = took / max(done, 1)
+    def look(self, window: float) -> float:
+        source, clock = self._source, time.perf_counter
+        first, paused = clock(), source.paused_seconds
+        self._steps(source.primed)
+        waited = self._waited - (source.paused_seconds - paused)
+        if waited > WAITED * (clock() - first):
+            self.wave = source.wave
+        for least in (1, LEAST_STEPS):
+            began, paused = clock(), source.paused_seconds
+            done = self._steps(self.whole(least))
+            self._meter.synchronize()
+            took = clock() - began - (source.paused_seconds - paused)
+            self.took = took / max(done, 1)
+            if self.took >= window:
+                break
         return self.took
+
+    def whole(self, count: int) -> int:
+        """Return so many steps, or as many more as make whole waves."""
+        return -(-count // self.wave) * self.wave
 
     def window(self, count: int) -> None:
         source, rates = self._source, self._rates
@@ -146,11 +172,13 @@ class LoaderRun:
 
     def _steps(self, count: int) -> int:
         for number in range(count):
+            asked = time.perf_counter()
             try:
                 batch = self._source.next()
             except Ended:
                 self._rates.ended = True
                 return number
+            self._waited += time.perf_counter() - asked
             self._step(batch)
         return count
 
@@ -217,9 +245,11 @@ class CachedRun:
         self._found = rates.host if on_host else rates.device
         self._cpu = [] if on_host else rates.device_cpu
 
-    def look(self) -> float:
+    def look(self, window: float) -> float:
         self._steps(1)
-        self.took = self._meter.seconds(lambda: self._steps(LEAST_STEPS)) / LEAST_STEPS
+        self.took = self._meter.seconds(lambda: self._steps(1))
+        if self.took < window:
+            self.took = self._meter.seconds(lambda: self._steps(LEAST_STEPS)) / LEAST_STEPS
         return self.took
 
     def window(self, count: int) -> None:

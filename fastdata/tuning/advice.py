@@ -19,6 +19,7 @@ def advice_for(
     available_bytes: int,
     factor: float,
     grew: bool,
+    workers: int = 1,
 ) -> tuple[str, ...]:
     """Return what would help, the most promising first.
 
@@ -34,6 +35,8 @@ def advice_for(
         Demand over supply.
     grew : bool
         Whether the rate still grew with the last workers that were added.
+    workers : int
+        Of the settings with the highest rate.
     """
     found = []
     packed = facts.base.backend != "torch"
@@ -66,6 +69,12 @@ def advice_for(
         found.append("a faster disk, or data that fits into memory: it was read from disk")
     if packed and facts.cuda and not facts.dali and facts.base.backend == "cpu":
         found.append('NVIDIA DALI (pip install "fastdata[dali]"), which decodes on the GPU')
-    if grew and cache_state == "warm":
+    if grew and workers > cores:  # who computes finds no core beyond these
+        found.append(
+            f"more workers: {workers} on {cores} {'core' if cores == 1 else 'cores'} still gave "
+            "more than fewer did, so they wait for something else; --max-workers (max_workers) "
+            "and more seconds give more of them a turn"
+        )
+    elif grew and cache_state == "warm":
         found.append(f"more cores: {cores} are to be used, about {factor:.1f} times as many needed")
     return tuple(found)

@@ -60,6 +60,7 @@ def result_of(
         best=best(session.rates)[1],
         batch_size=facts.batch_size,
         more=_more(session.turns.trials(), settings),
+        epoch=facts.batches if facts.base.backend == "torch" else None,
     )
     advice: tuple[str, ...] = ()
     if demand is not None and not saturates:
@@ -71,6 +72,7 @@ def result_of(
             available_bytes=available_bytes(),
             factor=demand / top[1].median,
             grew=_grew(rates, top[0]),
+            workers=top[0].num_workers,
         )
     return TuningResult(
         settings,

@@ -162,7 +162,8 @@ class Session:
             dali=facts.dali,
             persistent=saving and base.backend == "torch" and facts.batches is not None,
         )
-        if not saving and found.prefetch_factor > 1:  # the same for less memory
+        # The same for less memory; without workers nothing is ahead.
+        if not saving and found.num_workers and found.prefetch_factor > 1:
             others.append(replace(found, prefetch_factor=found.prefetch_factor // 2))
         new = [one for one in dict.fromkeys(others) if not self.turns.known(one)]
         # With the ones they are compared to, which time may have changed.
