@@ -336,3 +336,20 @@ def test_what_was_not_swept_whole_is_not_kept() -> None:
     )
     assert any("the time was up" in note for note in result.notes)
     assert store.is_empty()
+
+
+def test_what_only_failed_with_workers_is_not_kept() -> None:
+    from fastdata.tuning.outcome import _only_failed_with_workers
+    from fastdata.tuning.results import Rate, Trial
+    from fastdata.tuning.settings import Settings
+
+    class Result:
+        trials = (
+            Trial(Settings(0), Rate(9.0, 8.0, 10.0, 5)),
+            Trial(Settings(1), None, "killed"),
+            Trial(Settings(2), None, "killed"),
+        )
+
+    assert _only_failed_with_workers(Result())  # type: ignore[arg-type]
+    Result.trials = (*Result.trials, Trial(Settings(4), Rate(9.0, 8.0, 10.0, 5)))
+    assert not _only_failed_with_workers(Result())  # type: ignore[arg-type]

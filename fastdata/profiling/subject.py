@@ -157,7 +157,9 @@ def described(loader: Any) -> str:
     """Return what a loader is, in one line, for people."""
     if isinstance(loader, DataLoader):
         dataset = type(loader.dataset).__name__
-        return f"{type(loader).__name__} of {dataset}, {loader.num_workers} worker processes"
+        workers = loader.num_workers
+        plural = "es" * (workers != 1)
+        return f"{type(loader).__name__} of {dataset}, {workers} worker process{plural}"
     return told(loader).partition("\n")[0][:200]
 
 

@@ -114,6 +114,11 @@ def kept(result: TuningResult, key: Key | None, whole: bool) -> TuningResult:
     result = replace(result, machine=key.machine)
     if not result.complete:
         note = "not kept: it was stopped before its end"
+    elif _only_failed_with_workers(result):
+        note = (
+            "not kept: every setting with workers failed (the reasons are above), which may be "
+            "different another time"
+        )
     elif not whole:
         note = "not kept: the time was up before all numbers of workers had a turn: more seconds"
     elif (path := store.save(key, result)) is None:
@@ -122,3 +127,9 @@ def kept(result: TuningResult, key: Key | None, whole: bool) -> TuningResult:
         log.info("kept as %s", path)
         return result
     return replace(result, notes=(*result.notes, note))
+
+
+def _only_failed_with_workers(result: TuningResult) -> bool:
+    """Return whether all that is known of workers is that they failed."""
+    tried = [trial for trial in result.trials if trial.settings.num_workers]
+    return bool(tried) and all(trial.supply is None for trial in tried)

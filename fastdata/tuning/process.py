@@ -25,7 +25,7 @@ from fastdata.engine.sharing import PickledFile
 from fastdata.errors import FastdataError, WorkerError
 from fastdata.tuning.fitting import RESERVE_BYTES
 from fastdata.tuning.life import Life
-from fastdata.tuning.runner import TrialFailedError, UnsentError
+from fastdata.tuning.runner import TrialFailedError, TrialTimeoutError, UnsentError
 from fastdata.tuning.serving import Answer, run
 from fastdata.tuning.subject import Recipe
 
@@ -134,7 +134,7 @@ class ProcessRunner:
             if ready or not life.process.is_alive():
                 raise _died(life)
             if time.monotonic() > deadline:
-                raise TrialFailedError(
+                raise TrialTimeoutError(
                     f"gave no answer within {seconds:.0f} s, and was ended: it hangs, or is that "
                     "slow (trial_seconds is the limit)"
                 )

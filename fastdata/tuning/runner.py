@@ -12,7 +12,7 @@ from fastdata.errors import FastdataError
 from fastdata.tuning.serving import in_a_line
 from fastdata.tuning.subject import Recipe, Subject
 
-__all__ = ["LocalRunner", "Runner", "TrialFailedError", "UnsentError"]
+__all__ = ["LocalRunner", "Runner", "TrialFailedError", "TrialTimeoutError", "UnsentError"]
 
 
 class TrialFailedError(FastdataError, RuntimeError):
@@ -27,6 +27,10 @@ class TrialFailedError(FastdataError, RuntimeError):
     def __init__(self, message: str, refused: FastdataError | None = None) -> None:
         super().__init__(message)
         self.refused = refused
+
+
+class TrialTimeoutError(TrialFailedError):
+    """A trial was ended because it took too long."""
 
 
 class UnsentError(TrialFailedError):

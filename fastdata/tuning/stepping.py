@@ -11,7 +11,7 @@ from fastdata.tuning.choice import fed
 from fastdata.tuning.measuring import Windows
 from fastdata.tuning.plan import likely_workers, plan_of, run_seconds
 from fastdata.tuning.results import Demand, Rate
-from fastdata.tuning.runner import Runner
+from fastdata.tuning.runner import Runner, TrialTimeoutError
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.statistics import rate_of
 from fastdata.tuning.subject import Facts
@@ -93,11 +93,17 @@ class StepRuns:
         windows = Windows(STEP_WINDOWS, 2 * budget.window_seconds, DEMAND_SHARE * budget.seconds)
         # A step may be slow; one window there always is.
         limit = max(self._trial_seconds, budget.seconds)
-        rates = self._runner.call("demand", windows, seconds=limit)
+        try:
+            rates = self._runner.call("demand", windows, seconds=limit)
+        except TrialTimeoutError as error:
+            raise TrialTimeoutError(
+                f"the step {error}. For a slow one give more seconds or a smaller batch, or say "
+                "how long it takes: step_ms=, --step-ms"
+            ) from error
         if len(rates) < 3:
+            often = "once" if len(rates) == 1 else f"{len(rates)} times"
             self.notes.append(
-                f"the step was measured {len(rates)} times only, as it is so slow: give it more "
-                "seconds"
+                f"the step was measured {often} only, as it is so slow: give it more seconds"
             )
         self.demand = Demand(rate_of(rates), what)
         self._plan(self.demand.rate.median, most)
