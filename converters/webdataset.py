@@ -10,6 +10,7 @@ No member is ever unpacked: workers read the images as pieces of the tar file.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,12 @@ from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample
+from .reading.exported import read_exported
 from .reading.inflating import compression_of, inflated_start
 from .reading.labels import named_classes
 from .reading.locations import files_at, first_bytes, printable
 from .reading.member_values import settle, value_of
-from .reading.members import Chosen, choose
+from .reading.members import Chosen, choose, exported_members, main_suffixes
 from .reading.scanned import Place, ScannedSource
 from .reading.seen import SeenKeys
 from .reading.spans import MAX_RECORD, FileSpan, read_at
@@ -86,12 +88,21 @@ class WebDatasetSource(ScannedSource):
             raise SourceError(f"{location}: no tar files there")
         self._compressed = [_is_compressed(path) for path in self.paths]
         self._wanted: frozenset[str] | None = None
-        first = self._first_samples()
-        chosen = choose(members, first, self.notes, str(self.paths[0]))
-        settled = settle(chosen, first, fields or {}, channels)
-        self.schema = Schema(named_classes(settled, "label", classes))
-        self._plan = Plan(self.schema, tuple(chosen.values()))
-        self._wanted = frozenset(suffix for entry in chosen.values() for suffix in entry.suffixes)
+        exported = None if members else read_exported(self.paths, self.name)
+        if exported is not None:
+            chosen = exported_members(exported)
+            settled = exported.settled(fields, channels)
+            self.packed_with = exported.packed_with
+        else:
+            first = self._first_samples()
+            chosen = choose(members, first, self.notes, str(self.paths[0]))
+            settled = settle(chosen, first, fields or {}, channels)
+        stored = exported is not None
+        self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
+        self._plan = Plan(self.schema, tuple(chosen.values()), stored)
+        self._main = main_suffixes(chosen)
+        wanted = {suffix for entry in chosen.values() for suffix in entry.suffixes}
+        self._wanted = frozenset(wanted | {"json"} if stored else wanted)
 
     def _first_samples(self) -> list[dict[str, bytes]]:
         """Return the members of the first samples."""
@@ -143,7 +154,8 @@ class WebDatasetSource(ScannedSource):
         shard = printable(self.paths[file].name)
         if isinstance(group, Reject):
             return Reject(f"{shard}/{group.key}" if group.key else shard, group.reason)
-        key = f"{shard}/{group.key.decode('utf-8', 'replace')}"
+        name = group.key.decode("utf-8", "replace")
+        key = f"{shard}/{name}"
         places: list[FileSpan | bytes] = []
         reason = group.problem
         for entry in self._plan.chosen:
@@ -154,7 +166,11 @@ class WebDatasetSource(ScannedSource):
                 reason = f"there is no member {' or '.join(entry.suffixes)}"
         if reason:
             return Reject(key, f"{reason} (the sample is at byte {group.start:,})")
-        return Sample(key, Members(tuple(places), self._plan))
+        if not self._plan.exported:
+            return Sample(key, Members(tuple(places), self._plan))
+        main = next((s for s in self._main if s in group.members), "")
+        told = Told(f"{name}.{main}", group.members.get("json"))
+        return Sample(key, Members(tuple(places), self._plan, told))
 
     def _groups(
         self,
@@ -229,16 +245,46 @@ class Plan(NamedTuple):
 
     schema: Schema
     chosen: tuple[Chosen, ...]
+    exported: bool
+
+
+class Told(NamedTuple):
+    """How an exported sample is called: by its members' name, unless JSON says otherwise."""
+
+    name: str
+    json: FileSpan | bytes | None
+
+    @property
+    def key(self) -> str:
+        """The key.
+
+        Raises
+        ------
+        ValueError
+            If what is in the JSON is no text.
+        """
+        if self.json is None:
+            return self.name
+        data = self.json if isinstance(self.json, bytes) else self.json.read()
+        document = json.loads(data)
+        key = document.get("key", self.name) if isinstance(document, dict) else None
+        if not isinstance(key, str):
+            raise ValueError("the key in the JSON member is no text")
+        return key
 
 
 class Members(Deferred):
     """The members of a sample, in the schema's order: places, or what was inflated."""
 
-    def __init__(self, places: tuple[FileSpan | bytes, ...], plan: Plan) -> None:
-        self.places, self.plan = places, plan
+    def __init__(
+        self, places: tuple[FileSpan | bytes, ...], plan: Plan, told: Told | None = None
+    ) -> None:
+        self.places, self.plan, self.told = places, plan, told
 
     def load(self) -> tuple[Any, ...]:
         """Return values; images are left as they are."""
+        if self.told is not None:
+            self.stored_key = self.told.key
         columns = zip(self.plan.schema.items(), self.plan.chosen, self.places, strict=True)
         return tuple(value_of(at, field, entry, name) for (name, field), entry, at in columns)
 

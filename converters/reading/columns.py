@@ -32,6 +32,7 @@ __all__ = [
     "arrow",
     "choose_columns",
     "features_of",
+    "holds",
     "is_bytes",
     "is_list",
     "is_text",
@@ -250,6 +251,22 @@ def is_list(type_: Any) -> bool:
     return bool(
         types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
     )
+
+
+def holds(type_: Any, field: Field) -> bool:
+    """Tell whether a column is of a type that values of a field are kept in."""
+    type_ = storage(type_)
+    if isinstance(field, ImageField):
+        return is_image_struct(type_) or is_bytes(type_)
+    if isinstance(field, StringField):
+        return is_text(type_)
+    if isinstance(field, BytesField):
+        return is_bytes(type_)
+    for _ in field.shape if isinstance(field, ArrayField) else ():
+        if not is_list(type_):
+            return False
+        type_ = storage(type_.value_type)
+    return bool(_dtype(type_))
 
 
 def is_image_struct(type_: Any) -> bool:

@@ -26,15 +26,17 @@ from .columns import (
     arrow,
     choose_columns,
     features_of,
+    holds,
     is_bytes,
     is_text,
     kinds_of,
     settle_columns,
     type_of,
 )
+from .exported import Exported, read_exported
 from .labels import named_classes
 from .locations import hash_files, printable
-from .rows import Mapped, RowPlan, row_reader
+from .rows import Mapped, RowPlan, key_reader, row_reader
 from .splits import choose_split, split_of
 
 __all__ = ["TableSource", "table_errors"]
@@ -103,6 +105,10 @@ class TableSource(IndexedSource):
         self._split_numbers = [0] * len(taken)
 
         first, schema = self._first_schema()
+        exported = None if columns else read_exported(self.paths, self.name)
+        if exported is not None:
+            self._settle_exported(exported, schema, first, fields, channels, classes)
+            return
         features = {**self.told(), **features_of(schema.metadata)}
         try:
             kinds = kinds_of(schema, features, self._starts(schema), channels)
@@ -126,6 +132,35 @@ class TableSource(IndexedSource):
         }
         self.schema = Schema(named_classes(settled, "label", classes))
         self.plan = RowPlan(self.schema, tuple(chosen.values()), str(self.root), numbers)
+
+    def _settle_exported(
+        self,
+        exported: Exported,
+        schema: Any,
+        first: int,
+        fields: FieldSpec | None,
+        channels: int,
+        classes: str | None,
+    ) -> None:
+        """Settle schema and blocks by what an export says of its tables."""
+        self.packed_with = exported.packed_with
+        settled = named_classes(exported.settled(fields, channels), "label", classes)
+        self.schema = Schema(settled, stored=True)
+        columns = tuple(exported.stored_as.values())
+        self.plan = RowPlan(self.schema, columns, str(self.root), {}, True)
+        self._columns = self.plan.needed
+        for column in self._columns:
+            if schema.names.count(column) != 1:
+                raise exported.misfit(
+                    f"{self.paths[first]} has not one column {column!r}, as it should"
+                )
+        for (name, field), column in zip(self.schema.items(), columns, strict=True):
+            if not holds(type_of(schema, column), field):
+                raise exported.misfit(
+                    f"the column {column!r} of {self.paths[first]} is "
+                    f"{type_of(schema, column)}, not what the field {name!r} is made of"
+                )
+        self._find_blocks(schema)
 
     def _first_schema(self) -> tuple[int, Any]:
         """Return the first file that can be read, and its schema."""
@@ -246,8 +281,9 @@ class TableSource(IndexedSource):
                 until = min(row + batch.num_rows, block.rows)
                 if until > skip:
                     read = row_reader(batch, self.plan, split, mapped)
+                    key = key_reader(batch, self.plan)
                     for at in range(max(row, skip), until):
-                        yield self.sample(block.start + at, read, at - row)
+                        yield self.sample(block.start + at, read, at - row, key)
                 row = until
         except table_errors() as error:
             reason = reason_of(error)
@@ -258,11 +294,16 @@ class TableSource(IndexedSource):
             )
 
     def sample(
-        self, index: int, read: Callable[[int], tuple[Any, ...]], row: int
+        self,
+        index: int,
+        read: Callable[[int], tuple[Any, ...]],
+        row: int,
+        key: Callable[[int], str | None] = lambda row: None,
     ) -> Sample | Reject:
         """Return a sample, or why its row does not fit."""
         try:
-            return Sample(self.key_at(index), read(row))
+            stored = key(row)
+            return Sample(self.key_at(index) if stored is None else stored, read(row))
         except (ValueError, TypeError, arrow().ArrowException) as error:
             return Reject(self.key_at(index), reason_of(error))
 
