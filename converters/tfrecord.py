@@ -95,6 +95,9 @@ class TFRecordSource(ScannedSource):
         if exported is not None:
             settled, chosen = exported.settled(fields, channels), dict(exported.stored_as)
             self.packed_with = exported.packed_with
+            known = {name for example in self._first_examples() for name in example}
+            for feature in chosen.values():
+                exported.check_place(feature, [feature], known, self.paths[0])
         else:
             settled, chosen = self._settle(features, fields or {}, channels)
         if label_offset:

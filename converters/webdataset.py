@@ -89,12 +89,15 @@ class WebDatasetSource(ScannedSource):
         self._compressed = [_is_compressed(path) for path in self.paths]
         self._wanted: frozenset[str] | None = None
         exported = None if members else read_exported(self.paths, self.name)
+        first = self._first_samples()
         if exported is not None:
             chosen = exported_members(exported)
             settled = exported.settled(fields, channels)
             self.packed_with = exported.packed_with
+            known = {suffix for sample in first for suffix in sample}
+            for entry in chosen.values():
+                exported.check_place(";".join(entry.suffixes), entry.suffixes, known, self.paths[0])
         else:
-            first = self._first_samples()
             chosen = choose(members, first, self.notes, str(self.paths[0]))
             settled = settle(chosen, first, fields or {}, channels)
         stored = exported is not None

@@ -156,7 +156,7 @@ def export(
     started = time.monotonic()
     kind = _exporter(format)
     limit = parse_shard_size(shard_size)
-    if not all(limit.values()):
+    if min(limit.values(), default=1) < 1:
         raise OptionError(f"shard_size={shard_size!r} is nothing: 1 or more")
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     path = Path(os.path.abspath(destination))

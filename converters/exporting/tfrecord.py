@@ -79,8 +79,9 @@ class TFRecordExporter(Exporter):
 def _numbers(values: np.ndarray[Any, Any]) -> tuple[str, Sequence[Any]]:
     if values.dtype == np.float64:
         return "bytes_list", [values.astype("<f8").tobytes()]
-    kind = "float_list" if values.dtype.kind == "f" else "int64_list"
-    return kind, values.reshape(-1).tolist()
+    if values.dtype.kind == "f":
+        return "float_list", values.reshape(-1).tolist()
+    return "int64_list", values.reshape(-1).astype(np.int64).tolist()
 
 
 def feature_names(schema: Schema) -> dict[str, str]:

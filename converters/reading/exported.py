@@ -16,7 +16,7 @@ not fit is an error that names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +72,13 @@ class Exported(NamedTuple):
             else:
                 settled[name] = field
         return settled
+
+    def check_place(
+        self, place: str, alternatives: Iterable[str], known: Container[str], file: Path
+    ) -> None:
+        """Refuse the name of what the first samples of a file do not have."""
+        if not any(name in known for name in alternatives):
+            raise self.misfit(f"it names {place!r}, which the first samples of {file} have not")
 
     def misfit(self, what: str) -> SourceError:
         """Return the error for files that are not what this says."""
