@@ -72,6 +72,7 @@ class CaffeSource(LmdbSource):
         if exported is not None:
             settled = exported.settled(fields, channels)
             self.packed_with = exported.packed_with
+            self.paths.append(exported.path)
             parts = tuple(exported.stored_as.values())
             if set(parts) - {"data", "label"}:
                 raise exported.misfit(f"a Datum has data and label, and it names {parts}")

@@ -94,7 +94,7 @@ class TFRecordSource(ScannedSource):
         exported = None if features else read_exported(self.paths, self.name)
         if exported is not None:
             settled, chosen = exported.settled(fields, channels), dict(exported.stored_as)
-            self.packed_with = exported.packed_with
+            self.packed_with, self.beside = exported.packed_with, [exported.path]
             known = {name for example in self._first_examples() for name in example}
             for feature in chosen.values():
                 exported.check_place(feature, [feature], known, self.paths[0])

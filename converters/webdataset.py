@@ -10,27 +10,27 @@ No member is ever unpacked: workers read the images as pieces of the tar file.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
-from .base import Deferred, FieldSpec, Reject, Sample
+from .base import FieldSpec, Reject, Sample
 from .reading.exported import read_exported
 from .reading.inflating import compression_of, inflated_start
 from .reading.labels import named_classes
 from .reading.locations import files_at, first_bytes, printable
-from .reading.member_values import settle, value_of
-from .reading.members import Chosen, choose, exported_members, main_suffixes
+from .reading.member_values import settle
+from .reading.members import choose, exported_members, main_suffixes
 from .reading.scanned import Place, ScannedSource
 from .reading.seen import SeenKeys
 from .reading.spans import MAX_RECORD, FileSpan, read_at
 from .reading.splits import has_images
 from .reading.tar import BLOCK, Front, is_header, members, open_front
+from .reading.tar_sample import Group, Members, Plan, Told
 
 __all__ = ["WebDatasetSource"]
 
@@ -93,7 +93,7 @@ class WebDatasetSource(ScannedSource):
         if exported is not None:
             chosen = exported_members(exported)
             settled = exported.settled(fields, channels)
-            self.packed_with = exported.packed_with
+            self.packed_with, self.beside = exported.packed_with, [exported.path]
             known = {suffix for sample in first for suffix in sample}
             for entry in chosen.values():
                 exported.check_place(";".join(entry.suffixes), entry.suffixes, known, self.paths[0])
@@ -223,73 +223,6 @@ class WebDatasetSource(ScannedSource):
             return
         if group is not None:
             yield group
-
-
-class Group:
-    """Members with one key, one behind the other."""
-
-    __slots__ = ("end", "held", "key", "members", "problem", "start")
-
-    def __init__(
-        self,
-        key: bytes,
-        start: int,
-        end: int,
-        members: dict[str, FileSpan | bytes],
-        problem: str,
-        held: int,
-    ) -> None:
-        self.key, self.start, self.end = key, start, end
-        self.members, self.problem, self.held = members, problem, held
-
-
-class Plan(NamedTuple):
-    """Which member of a sample each field is read from."""
-
-    schema: Schema
-    chosen: tuple[Chosen, ...]
-    exported: bool
-
-
-class Told(NamedTuple):
-    """How an exported sample is called: by its members' name, unless JSON says otherwise."""
-
-    name: str
-    json: FileSpan | bytes | None
-
-    @property
-    def key(self) -> str:
-        """The key.
-
-        Raises
-        ------
-        ValueError
-            If what is in the JSON is no text.
-        """
-        if self.json is None:
-            return self.name
-        data = self.json if isinstance(self.json, bytes) else self.json.read()
-        document = json.loads(data)
-        key = document.get("key", self.name) if isinstance(document, dict) else None
-        if not isinstance(key, str):
-            raise ValueError("the key in the JSON member is no text")
-        return key
-
-
-class Members(Deferred):
-    """The members of a sample, in the schema's order: places, or what was inflated."""
-
-    def __init__(
-        self, places: tuple[FileSpan | bytes, ...], plan: Plan, told: Told | None = None
-    ) -> None:
-        self.places, self.plan, self.told = places, plan, told
-
-    def load(self) -> tuple[Any, ...]:
-        """Return values; images are left as they are."""
-        if self.told is not None:
-            self.stored_key = self.told.key
-        columns = zip(self.plan.schema.items(), self.plan.chosen, self.places, strict=True)
-        return tuple(value_of(at, field, entry, name) for (name, field), entry, at in columns)
 
 
 def _content(path: Path, at: FileSpan | bytes) -> bytes:

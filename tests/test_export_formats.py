@@ -43,12 +43,6 @@ every_format = pytest.mark.parametrize("format", READ_AS)
 whole_formats = pytest.mark.parametrize("format", WHOLE)
 
 
-@pytest.fixture(autouse=True)
-def _extras() -> None:
-    """All that the formats need is in the extra ``formats``, which tests have."""
-    pytest.importorskip("pyarrow")
-
-
 def pack(source: Any, destination: Path, **options: Any) -> fastdata.Dataset:
     report = fastdata.pack(source, destination, num_workers=0, progress=False, **options)
     assert report.rejects == []

@@ -26,7 +26,6 @@ from .columns import (
     arrow,
     choose_columns,
     features_of,
-    holds,
     is_bytes,
     is_text,
     kinds_of,
@@ -34,6 +33,7 @@ from .columns import (
     type_of,
 )
 from .exported import Exported, read_exported
+from .exported_table import check_columns
 from .labels import named_classes
 from .locations import hash_files, printable
 from .rows import Mapped, RowPlan, key_reader, row_reader
@@ -54,6 +54,8 @@ class TableSource(IndexedSource):
     """Rows of tables; a subclass says what blocks a file has, and reads them."""
 
     paths: list[Path]
+    beside: Sequence[Path] = ()
+    """Further files that samples depend on."""
 
     @abc.abstractmethod
     def table_schema(self, file: int) -> Any:
@@ -143,23 +145,13 @@ class TableSource(IndexedSource):
         classes: str | None,
     ) -> None:
         """Settle schema and blocks by what an export says of its tables."""
-        self.packed_with = exported.packed_with
+        self.packed_with, self.beside = exported.packed_with, [exported.path]
         settled = named_classes(exported.settled(fields, channels), "label", classes)
         self.schema = Schema(settled, stored=True)
         columns = tuple(exported.stored_as.values())
         self.plan = RowPlan(self.schema, columns, str(self.root), {}, True)
         self._columns = self.plan.needed
-        for column in self._columns:
-            if schema.names.count(column) != 1:
-                raise exported.misfit(
-                    f"{self.paths[first]} has not one column {column!r}, as it should"
-                )
-        for (name, field), column in zip(self.schema.items(), columns, strict=True):
-            if not holds(type_of(schema, column), field):
-                raise exported.misfit(
-                    f"the column {column!r} of {self.paths[first]} is "
-                    f"{type_of(schema, column)}, not what the field {name!r} is made of"
-                )
+        check_columns(exported, self.schema, self.plan.needed, schema, self.paths[first])
         self._find_blocks(schema)
 
     def _first_schema(self) -> tuple[int, Any]:
@@ -318,10 +310,10 @@ class TableSource(IndexedSource):
         return f"{self._names[file]}@{row}"
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files(self.paths)
+        return hash_files([*self.paths, *self.beside])
 
     def fingerprint_key(self, index: int) -> str:
-        return self._names[index]
+        return [*self._names, *(printable(path.name) for path in self.beside)][index]
 
 
 def _plain(type_: Any) -> Any:
