@@ -684,6 +684,17 @@ def test_the_users_word_counts_more(tmp_path: Path, format: str) -> None:
         find_source(tmp_path / "out", fields={"nothing": "int"})
 
 
+@every_format
+def test_resuming_would_notice_another_side_file(tmp_path: Path, format: str) -> None:
+    made(tmp_path / "p.lmdb", count=2)
+    export(tmp_path / "p.lmdb", tmp_path / "out", format=format, progress=False)
+    before = find_source(tmp_path / "out").fingerprints()
+    change(tmp_path / "out", packed_with={"codec": "another"})
+    source = find_source(tmp_path / "out")
+    (changed,) = np.flatnonzero(before != source.fingerprints())
+    assert "fastdata.json" in source.fingerprint_key(int(changed))
+
+
 # -- the destination --------------------------------------------------------------------
 
 
