@@ -34,7 +34,16 @@ FieldSpec: TypeAlias = Mapping[str, Field | str]
 
 
 class Deferred(abc.ABC):
-    """The values of a sample, to be read by the worker; small, and picklable."""
+    """The values of a sample, to be read by the worker; small, and picklable.
+
+    Attributes
+    ----------
+    stored_key : str or None
+        What the sample is called, where `load` has read that too; it then takes the place
+        of `Sample.key`, which says where the sample is.
+    """
+
+    stored_key: str | None = None
 
     @abc.abstractmethod
     def load(self) -> tuple[Any, ...]:

@@ -7,8 +7,7 @@ and ``tools/convert_imageset.cpp`` of Caffe.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -16,26 +15,16 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample, reason_of
+from .reading.exported import read_exported
 from .reading.fields import check_names, is_image_bytes, named_field
 from .reading.labels import named_classes
+from .reading.lmdb.datum import datum_class, parse_datum
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, first_values, is_ours
-from .reading.messages import message_class
 from .reading.spans import FileSpan
 
 __all__ = ["CaffeSource"]
 
-_DATUM = {
-    "Datum": [
-        ("channels", 1, "int32"),
-        ("height", 2, "int32"),
-        ("width", 3, "int32"),
-        ("data", 4, "bytes"),
-        ("label", 5, "int32"),
-        ("float_data", 6, "float*"),
-        ("encoded", 7, "bool"),
-    ]
-}
 _STARTS = (0x08, 0x22)
 """First bytes of a Datum: of its field channels, or data."""
 
@@ -76,8 +65,24 @@ class CaffeSource(LmdbSource):
     ) -> None:
         if order not in get_args(Order):
             raise OptionError(f"order={order!r} is neither bgr nor rgb")
-        _datum()
+        datum_class()
         self._open(location, None)
+        exported = read_exported([self.index.path], self.name)
+        self.num_samples = len(self.index)
+        if exported is not None:
+            settled = exported.settled(fields, channels)
+            self.packed_with = exported.packed_with
+            self.paths.append(exported.path)
+            parts = tuple(exported.stored_as.values())
+            if set(parts) - {"data", "label"}:
+                raise exported.misfit(f"a Datum has data and label, and it names {parts}")
+        else:
+            settled, parts = self._settle(fields or {}, channels)
+        self.schema = Schema(named_classes(settled, "label", classes), stored=exported is not None)
+        self._plan = Plan(order == "bgr", parts, exported is not None)
+
+    def _settle(self, fields: FieldSpec, channels: int) -> tuple[dict[str, Field], tuple[str, ...]]:
+        """Return the fields that the first values suggest, and where they are."""
         labelled, failure = 0, "the database is empty"
         for value in first_values(self.index.path):
             try:
@@ -90,24 +95,40 @@ class CaffeSource(LmdbSource):
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
         if labelled:
             settled["label"] = ScalarField("int64")
-        check_names(fields or {}, list(settled))
-        for name, kind in (fields or {}).items():
+        check_names(fields, list(settled))
+        for name, kind in fields.items():
             settled[name] = named_field(kind, channels)
-        self.num_samples = len(self.index)
-        self.schema = Schema(named_classes(settled, "label", classes))
-        self._plan = (order == "bgr", bool(labelled))
+        return settled, ("data", "label") if labelled else ("data",)
 
     def __getitem__(self, index: int) -> Sample | Reject:
         if index in self.index.rejects:
             return self.index.rejects[index]
-        return Sample(self.key_at(index), Datum(self.index.span(index), *self._plan))
+        return Sample(self.key_at(index), Datum(self.index.span(index), self._plan))
+
+
+class Plan(NamedTuple):
+    """How a Datum becomes a sample.
+
+    Attributes
+    ----------
+    reverse : bool
+        Whether pixels have blue first.
+    parts : tuple of str
+        Of each field: "data" or "label".
+    exported : bool
+        Whether fastdata wrote it, with a key.
+    """
+
+    reverse: bool
+    parts: tuple[str, ...]
+    exported: bool
 
 
 class Datum(Deferred):
     """A Datum that the worker reads."""
 
-    def __init__(self, span: FileSpan, reverse: bool, labelled: bool) -> None:
-        self.span, self.reverse, self.labelled = span, reverse, labelled
+    def __init__(self, span: FileSpan, plan: Plan) -> None:
+        self.span, self.plan = span, plan
 
     def load(self) -> tuple[Any, ...]:
         """Read the message and take its values.
@@ -118,37 +139,18 @@ class Datum(Deferred):
             If it is damaged, or has no label where others have.
         """
         datum = parse_datum(self.span.read())
-        image = datum.data if datum.encoded else _pixels(datum, self.reverse)
-        if not self.labelled:
-            return (image,)
-        if not datum.HasField("label"):
+        if self.plan.exported and datum.HasField("key"):
+            self.stored_key = datum.key.decode()
+        if "label" in self.plan.parts and not datum.HasField("label"):
             raise ValueError("the Datum has no label")
-        return image, datum.label
-
-
-@functools.cache
-def _datum() -> Any:
-    return message_class("fastdata_caffe", _DATUM, "Datum", "caffe")
-
-
-def parse_datum(data: bytes) -> Any:
-    """Return the Datum that some bytes are.
-
-    Raises
-    ------
-    ValueError
-        If they are none.
-    """
-    from google.protobuf.message import DecodeError
-
-    datum = _datum()()
-    try:
-        datum.ParseFromString(data)
-    except DecodeError as error:
-        raise ValueError(f"no Datum of Caffe's: {error}") from error
-    if not datum.HasField("data") and not datum.float_data:
-        raise ValueError("no Datum of Caffe's: neither data nor float_data")
-    return datum
+        return tuple(
+            datum.label
+            if part == "label"
+            else datum.data
+            if datum.encoded
+            else _pixels(datum, self.plan.reverse)
+            for part in self.plan.parts
+        )
 
 
 def _may_be_datum(value: bytes) -> bool:

@@ -21,7 +21,7 @@ from .reading.locations import first_bytes, stat_of
 from .reading.splits import has_images, table_files
 from .reading.tables.blocks import Block
 from .reading.tables.columns import arrow
-from .reading.tables.rows import RowPlan, row_reader
+from .reading.tables.rows import RowPlan, key_reader, row_reader
 from .reading.tables.tables import TableSource, table_errors
 
 __all__ = ["ParquetSource", "row_counts"]
@@ -129,10 +129,10 @@ class Row(Deferred):
         """Read batches up to the one with the row."""
         before = 0
         try:
-            columns = list(dict.fromkeys(filter(None, self.plan.columns)))
-            for batch in _batches(Path(self.path), self.group, columns):
+            for batch in _batches(Path(self.path), self.group, self.plan.needed):
                 if self.row < before + batch.num_rows:
                     part = batch.slice(self.row - before, 1)
+                    self.stored_key = key_reader(part, self.plan)(0)
                     return row_reader(part, self.plan, self.split)(0)
                 before += batch.num_rows
         except table_errors() as error:

@@ -10,15 +10,21 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
-from fastdata.schema import Field, ScalarField, Schema
+from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from .base import Deferred, FieldSpec, Reject, Sample
+from .reading.exported import read_exported
 from .reading.extras import require
 from .reading.fields import check_names, convert, named_field
 from .reading.labels import named_classes
 from .reading.locations import files_at
 from .reading.records.example import parse_example
-from .reading.records.features import field_of_feature, usual_features, value_of_feature
+from .reading.records.features import (
+    exported_value,
+    field_of_feature,
+    usual_features,
+    value_of_feature,
+)
 from .reading.records.framing import (
     BadFrameError,
     crc32c,
@@ -85,14 +91,23 @@ class TFRecordSource(ScannedSource):
             raise SourceError(f"{location}: no TFRecord files there")
         self._check = check
         self._compressed = [is_compressed(path) for path in self.paths]
-        settled, chosen = self._settle(features, fields or {}, channels)
+        exported = None if features else read_exported(self.paths, self.name)
+        if exported is not None:
+            settled, chosen = exported.settled(fields, channels), dict(exported.stored_as)
+            self.packed_with, self.beside = exported.packed_with, [exported.path]
+            known = {name for example in self._first_examples() for name in example}
+            for feature in chosen.values():
+                exported.check_place(feature, [feature], known, self.paths[0])
+        else:
+            settled, chosen = self._settle(features, fields or {}, channels)
         if label_offset:
             label = settled.get("label")
             if not isinstance(label, ScalarField) or "int" not in label.dtype:
                 raise OptionError("label_offset: there is no field 'label' of class numbers")
             self.notes.append(f"labels are those of the files {label_offset:+d}")
-        self.schema = Schema(named_classes(settled, "label", classes))
-        self._plan = Plan(self.schema, tuple(chosen.values()), label_offset, check)
+        stored = exported is not None
+        self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
+        self._plan = Plan(self.schema, tuple(chosen.values()), label_offset, check, stored)
 
     def _settle(
         self, features: tuple[str, ...], fields: FieldSpec, channels: int
@@ -197,15 +212,18 @@ class Plan(NamedTuple):
         Of each field.
     label_offset : int
     check : bool
+    exported : bool
+        Whether fastdata wrote it, with a key and with shapes of arrays.
     """
 
     schema: Schema
     features: tuple[str, ...]
     label_offset: int
     check: bool
+    exported: bool
 
-    def values(self, data: bytes) -> tuple[Any, ...]:
-        """Return the values of a sample.
+    def values(self, data: bytes) -> tuple[tuple[Any, ...], str | None]:
+        """Return the values of a sample, and its key where that is among them.
 
         Raises
         ------
@@ -217,11 +235,17 @@ class Plan(NamedTuple):
         for (name, field), feature in zip(self.schema.items(), self.features, strict=True):
             if feature not in example:
                 raise ValueError(f"the feature {feature!r} is missing")
-            value = value_of_feature(example[feature], field, feature)
+            if self.exported:
+                value = exported_value(example, feature, field)
+            else:
+                value = value_of_feature(example[feature], field, feature)
             if name == "label" and self.label_offset:
                 value += self.label_offset
             values.append(convert(value, field, name))
-        return tuple(values)
+        key = None
+        if self.exported and "key" in example:
+            key = value_of_feature(example["key"], StringField(), "key")
+        return tuple(values), key
 
 
 class Record(Deferred):
@@ -233,7 +257,9 @@ class Record(Deferred):
     def load(self) -> tuple[Any, ...]:
         """Read the record, compare its checksum and take its values."""
         place = self.place
-        return self.plan.values(read_frame(self.path, place.offset, place.length, self.plan.check))
+        data = read_frame(self.path, place.offset, place.length, self.plan.check)
+        values, self.stored_key = self.plan.values(data)
+        return values
 
 
 class Inflated(Deferred):
@@ -244,4 +270,5 @@ class Inflated(Deferred):
 
     def load(self) -> tuple[Any, ...]:
         """Take the values."""
-        return self.plan.values(self.data)
+        values, self.stored_key = self.plan.values(self.data)
+        return values

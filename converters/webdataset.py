@@ -13,12 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
-from .base import Deferred, FieldSpec, Reject, Sample
+from .base import FieldSpec, Reject, Sample
+from .reading.exported import read_exported
 from .reading.inflating import compression_of, inflated_start
 from .reading.labels import named_classes
 from .reading.locations import files_at, first_bytes, printable
@@ -26,9 +27,10 @@ from .reading.scanned import Place, ScannedSource
 from .reading.seen import SeenKeys
 from .reading.spans import MAX_RECORD, FileSpan, read_at
 from .reading.splits import has_images
-from .reading.tar.member_values import settle, value_of
-from .reading.tar.members import Chosen, choose
 from .reading.tar.tar import BLOCK, Front, is_header, members, open_front
+from .reading.tar.member_values import settle
+from .reading.tar.members import choose, exported_members, main_suffixes
+from .reading.tar.tar_sample import Group, Members, Plan, Told
 
 __all__ = ["WebDatasetSource"]
 
@@ -86,12 +88,24 @@ class WebDatasetSource(ScannedSource):
             raise SourceError(f"{location}: no tar files there")
         self._compressed = [_is_compressed(path) for path in self.paths]
         self._wanted: frozenset[str] | None = None
+        exported = None if members else read_exported(self.paths, self.name)
         first = self._first_samples()
-        chosen = choose(members, first, self.notes, str(self.paths[0]))
-        settled = settle(chosen, first, fields or {}, channels)
-        self.schema = Schema(named_classes(settled, "label", classes))
-        self._plan = Plan(self.schema, tuple(chosen.values()))
-        self._wanted = frozenset(suffix for entry in chosen.values() for suffix in entry.suffixes)
+        if exported is not None:
+            chosen = exported_members(exported)
+            settled = exported.settled(fields, channels)
+            self.packed_with, self.beside = exported.packed_with, [exported.path]
+            known = {suffix for sample in first for suffix in sample}
+            for entry in chosen.values():
+                exported.check_place(";".join(entry.suffixes), entry.suffixes, known, self.paths[0])
+        else:
+            chosen = choose(members, first, self.notes, str(self.paths[0]))
+            settled = settle(chosen, first, fields or {}, channels)
+        stored = exported is not None
+        self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
+        self._plan = Plan(self.schema, tuple(chosen.values()), stored)
+        self._main = main_suffixes(chosen)
+        wanted = {suffix for entry in chosen.values() for suffix in entry.suffixes}
+        self._wanted = frozenset(wanted | {"json"} if stored else wanted)
 
     def _first_samples(self) -> list[dict[str, bytes]]:
         """Return the members of the first samples."""
@@ -143,7 +157,8 @@ class WebDatasetSource(ScannedSource):
         shard = printable(self.paths[file].name)
         if isinstance(group, Reject):
             return Reject(f"{shard}/{group.key}" if group.key else shard, group.reason)
-        key = f"{shard}/{group.key.decode('utf-8', 'replace')}"
+        name = group.key.decode("utf-8", "replace")
+        key = f"{shard}/{name}"
         places: list[FileSpan | bytes] = []
         reason = group.problem
         for entry in self._plan.chosen:
@@ -154,7 +169,11 @@ class WebDatasetSource(ScannedSource):
                 reason = f"there is no member {' or '.join(entry.suffixes)}"
         if reason:
             return Reject(key, f"{reason} (the sample is at byte {group.start:,})")
-        return Sample(key, Members(tuple(places), self._plan))
+        if not self._plan.exported:
+            return Sample(key, Members(tuple(places), self._plan))
+        main = next((s for s in self._main if s in group.members), "")
+        told = Told(f"{name}.{main}", group.members.get("json"))
+        return Sample(key, Members(tuple(places), self._plan, told))
 
     def _groups(
         self,
@@ -204,43 +223,6 @@ class WebDatasetSource(ScannedSource):
             return
         if group is not None:
             yield group
-
-
-class Group:
-    """Members with one key, one behind the other."""
-
-    __slots__ = ("end", "held", "key", "members", "problem", "start")
-
-    def __init__(
-        self,
-        key: bytes,
-        start: int,
-        end: int,
-        members: dict[str, FileSpan | bytes],
-        problem: str,
-        held: int,
-    ) -> None:
-        self.key, self.start, self.end = key, start, end
-        self.members, self.problem, self.held = members, problem, held
-
-
-class Plan(NamedTuple):
-    """Which member of a sample each field is read from."""
-
-    schema: Schema
-    chosen: tuple[Chosen, ...]
-
-
-class Members(Deferred):
-    """The members of a sample, in the schema's order: places, or what was inflated."""
-
-    def __init__(self, places: tuple[FileSpan | bytes, ...], plan: Plan) -> None:
-        self.places, self.plan = places, plan
-
-    def load(self) -> tuple[Any, ...]:
-        """Return values; images are left as they are."""
-        columns = zip(self.plan.schema.items(), self.plan.chosen, self.places, strict=True)
-        return tuple(value_of(at, field, entry, name) for (name, field), entry, at in columns)
 
 
 def _content(path: Path, at: FileSpan | bytes) -> bytes:

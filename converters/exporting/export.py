@@ -18,7 +18,10 @@ from tqdm import tqdm
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
+from fastdata.schema import Schema
 
+from ..packing.options import parse_shard_size
+from ..reading.exported import SIDE_FILE, write_exported
 from .base import Exporter
 from .workplace import own_workplace, publish
 
@@ -26,10 +29,14 @@ __all__ = ["FORMATS", "ExportReport", "export"]
 
 FORMATS = {
     "folder": ("folder", "FolderExporter"),
+    "webdataset": ("webdataset", "WebDatasetExporter"),
+    "tfrecord": ("tfrecord", "TFRecordExporter"),
+    "parquet": ("parquet", "ParquetExporter"),
+    "dali": ("datums", "DatumExporter"),
 }
 """Module and class of each format; imported when it is asked for."""
 
-_SIGNS = ("manifest.schema.json", "fastdata.json")
+_SIGNS = ("manifest.schema.json", SIDE_FILE)
 """Files by which an export is known: only such a folder is replaced."""
 
 _MAKE_ROOM = "Make room and run the same command again."
@@ -47,10 +54,12 @@ class ExportReport:
     entry : Path
         What `fastdata.pack` takes: a file in the folder, or the folder itself.
     num_samples, num_files : int
-        Samples written, and files with images.
+        Samples written, and files with images: image files, or shards.
     file_bytes : int
         Of these files.
     seconds : float
+    notes : tuple of str
+        What the user should know, e.g. fields that the format does not hold.
     """
 
     path: Path
@@ -60,6 +69,7 @@ class ExportReport:
     num_files: int
     file_bytes: int
     seconds: float
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
@@ -71,14 +81,18 @@ class ExportReport:
             "num_files": self.num_files,
             "file_bytes": self.file_bytes,
             "seconds": round(self.seconds, 3),
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
-        return (
-            f"{self.path}: {self.num_samples:,} samples, {self.num_files:,} "
-            f"{'image files' if self.format == 'folder' else 'files'}, "
-            f"{self.file_bytes / 1e6:,.1f} MB\n"
-            f"pack it again: fastdata pack {self.entry} NEW.lmdb"
+        files = "image file" if self.format == "folder" else "file"
+        return "\n".join(
+            [
+                f"{self.path}: {self.num_samples:,} samples, {self.num_files:,} "
+                f"{files}{'s' * (self.num_files != 1)}, {self.file_bytes / 1e6:,.1f} MB",
+                *(f"note: {note}" for note in self.notes),
+                f"pack it again: fastdata pack {self.entry} NEW.lmdb",
+            ]
         )
 
 
@@ -87,6 +101,7 @@ def export(
     destination: str | os.PathLike[str],
     *,
     format: str = "folder",
+    shard_size: int | str | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> ExportReport:
@@ -98,8 +113,14 @@ def export(
         E.g. ``fastdata.open("train.lmdb")[:100]``.
     destination : path-like
         A folder, made here.
-    format : {"folder"}
+    format : {"folder", "webdataset", "tfrecord", "parquet", "dali"}
         ``folder``: image files in class folders, and a CSV that lists them.
+        ``webdataset``: tar files.  ``tfrecord``: files of ``tf.train.Example``.
+        ``parquet``: tables as Hugging Face's ``datasets`` reads them.  ``dali``: an LMDB of
+        Caffe's Datum messages, for DALI's ``readers.caffe``.
+    shard_size : int or str, optional
+        Samples a file, or about so many bytes (``"2GB"``), where the format has several
+        files: by default 1 GB, 500 MB of ``parquet``.
     overwrite : bool
         Replace an earlier export.  Any other folder is left alone.
     progress : bool, optional
@@ -117,12 +138,16 @@ def export(
         If a stored image does not match its checksum; nothing is left behind.
     DiskFullError
         If there is no room; nothing is left behind.
+    OptionError
+        If the format cannot hold the dataset, or one of its values; the message names it.
+    MissingExtraError
+        If the format needs a package that is not installed.
 
     Notes
     -----
-    File names come from keys; what is unsafe in a file name becomes ``_``,
-    and a name that is taken gets a number.  ``fastdata.pack`` of the manifest
-    gives the same samples in the same order.
+    ``docs/converters/exporting.md`` says what each format holds.  File names come from keys;
+    what is unsafe in a file name becomes ``_``, and a name that is taken gets a number.
+    ``fastdata.pack`` of what was written gives the same samples in the same order.
 
     Examples
     --------
@@ -130,6 +155,9 @@ def export(
     """
     started = time.monotonic()
     kind = _exporter(format)
+    limit = parse_shard_size(shard_size)
+    if min(limit.values(), default=1) < 1:
+        raise OptionError(f"shard_size={shard_size!r} is nothing: 1 or more")
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     path = Path(os.path.abspath(destination))
     _check_destination(path, chosen, overwrite)
@@ -143,8 +171,10 @@ def export(
             disable=None if progress is None else not progress,
             dynamic_ncols=True,
         ) as bar:
-            writer = kind(files, chosen.schema)
+            writer = kind(files, chosen.schema, limit)
             writer.write(chosen, bar)
+            if writer.stored_as:
+                _describe(files, chosen, writer)
         publish(files, path, workplace / "replaced", overwrite)
     return ExportReport(
         Path(destination),
@@ -154,7 +184,16 @@ def export(
         writer.num_files,
         writer.file_bytes,
         time.monotonic() - started,
+        tuple(writer.notes),
     )
+
+
+def _describe(files: Path, dataset: Dataset, writer: Exporter) -> None:
+    """Write ``fastdata.json``, of the fields that were written."""
+    schema = Schema({k: v for k, v in dataset.schema.items() if k in writer.stored_as}, stored=True)
+    first = next(iter(dataset.shards), None)
+    packed_with = None if first is None else first.header.options
+    write_exported(files, writer.reads_as, schema, writer.stored_as, packed_with)
 
 
 def _exporter(name: str) -> type[Exporter]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,13 @@ from fastdata.errors import OptionError
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
-from ..packing.boxes import picture_of
 from ..reading.cells import cell_of, write_schema
-from .base import Exporter, boxes_of_file, file_of, located
+from .base import Exporter, file_of, label_field, located
 from .names import FileNames, folder_names, image_suffix, split_key
 
 __all__ = ["MANIFEST", "FolderExporter"]
 
 MANIFEST = "manifest.csv"
-_LABELS = ("label", "class", "target")
 
 
 class FolderExporter(Exporter):
@@ -41,12 +40,11 @@ class FolderExporter(Exporter):
     name = "folder"
     entry = MANIFEST
 
-    def __init__(self, root: Path, schema: Schema) -> None:
-        super().__init__(root, schema)
-        self._picture = picture_of(schema) if schema.boxes else ""
+    def __init__(self, root: Path, schema: Schema, shard_size: Mapping[str, int]) -> None:
+        super().__init__(root, schema, shard_size)
         self._names = FileNames()
         self._made: set[str] = set()
-        self._label = _label_field(schema)
+        self._label = label_field(schema)
         label = schema[self._label] if self._label else None
         self._classes = label.classes if isinstance(label, ScalarField) else None
         self._folders = folder_names(self._classes or ())
@@ -80,10 +78,7 @@ class FolderExporter(Exporter):
         row: list[str | int | float | bool] = []
         for name, field in self.schema.items():
             if not isinstance(field, ImageField):
-                value = shard.value(name, index)
-                if name in self.schema.boxes:
-                    value = boxes_of_file(shard, index, value, self._picture)
-                row.append(cell_of(value, field))
+                row.append(cell_of(self.value(shard, index, name), field))
                 continue
             data = file_of(shard, index, name, field)
             folders, stem = split_key(key, class_name)
@@ -113,11 +108,3 @@ class FolderExporter(Exporter):
             file.write(data)
         self.num_files += 1
         self.file_bytes += len(data)
-
-
-def _label_field(schema: Schema) -> str | None:
-    """Return the field whose values name the folders: of class names, else of class numbers."""
-    scalars = {name: field for name, field in schema.items() if isinstance(field, ScalarField)}
-    named = [name for name, field in scalars.items() if field.classes is not None]
-    numbered = [name for name in _LABELS if name in scalars and "int" in scalars[name].dtype]
-    return next(iter(named + numbered), None)

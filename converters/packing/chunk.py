@@ -80,7 +80,11 @@ def encode_chunk(
 
 
 def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tuple[Record, int]:
-    given = sample.values.load() if isinstance(sample.values, Deferred) else sample.values
+    key, given = sample
+    if isinstance(given, Deferred):
+        loaded = given.load()
+        key = key if given.stored_key is None else given.stored_key
+        given = loaded
     total = 0
     values: list[Any] = []
     placements: dict[str, Placement] = {}
@@ -101,8 +105,8 @@ def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tu
         for at, name in enumerate(schema):
             if name in schema.boxes:
                 values[at] = place_boxes(values[at], placement)
-    sample.key.encode()  # UnicodeEncodeError, a ValueError, where it is no text
-    return Record(sample.key, tuple(values)), total
+    key.encode()  # UnicodeEncodeError, a ValueError, where it is no text
+    return Record(key, tuple(values)), total
 
 
 def _stored_bytes(value: Any) -> int:

@@ -22,7 +22,8 @@ def message_class(
     package : str
         Keeps messages of one name apart.
     messages : dict
-        Of each message the fields: name, number, and type, with ``*`` where it is repeated and
+        Of each message the fields: name, number, and type, with ``*`` where it is repeated,
+        ``**`` where its numbers are then written as one piece (packed; read is either), and
         ``|NAME`` where it belongs to a oneof.
     name : str
         Of the message that is wanted.
@@ -40,13 +41,15 @@ def message_class(
         described = file.message_type.add(name=message)
         for field, number, spelled in fields:
             kind, _, oneof = spelled.partition("|")
-            repeated = kind.endswith("*")
+            repeated, packed = kind.endswith("*"), kind.endswith("**")
             kind = kind.rstrip("*")
             added = described.field.add(name=field, number=number, label=3 if repeated else 1)
             if kind in messages:
                 added.type, added.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
             else:
                 added.type = getattr(kinds, f"TYPE_{kind.upper()}")
+            if packed:
+                added.options.packed = True
             if oneof:
                 if not described.oneof_decl:
                     described.oneof_decl.add(name=oneof)

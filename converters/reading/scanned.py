@@ -49,6 +49,8 @@ class ScannedSource(Source):
     """
 
     paths: Sequence[Path]
+    beside: Sequence[Path] = ()
+    """Further files that samples depend on."""
 
     @abc.abstractmethod
     def scan(self, file: int) -> Iterator[Place | Reject]:
@@ -96,10 +98,10 @@ class ScannedSource(Source):
         return _Index(self)
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files(self.paths)
+        return hash_files([*self.paths, *self.beside])
 
     def fingerprint_key(self, index: int) -> str:
-        return printable(os.fspath(self.paths[index]))
+        return printable(os.fspath([*self.paths, *self.beside][index]))
 
 
 class _Index(IndexedSource):

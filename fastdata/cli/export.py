@@ -15,11 +15,20 @@ Examples:
   fastdata export train.lmdb ./images
   fastdata export train.lmdb ./sample --select 0:100
   fastdata pack ./images/manifest.csv again.lmdb
+  fastdata export train.lmdb ./tars --format webdataset --shard-size 500MB
+  fastdata pack ./tars again.lmdb
 
 \b
-OUT gets one folder a class and manifest.csv, with a row a sample and a column a
-field; beside it manifest.schema.json tells `fastdata pack` what the columns are.
-Encoded images are written byte for byte; raw ones as PNG.
+Formats:
+  folder      image files, one folder a class, and manifest.csv that lists them
+  webdataset  tar files                          (all kinds of fields)
+  tfrecord    files of tf.train.Example          (all kinds of fields)
+  parquet     tables, as Hugging Face has them   (all kinds of fields)
+  dali        an LMDB of Caffe's Datum messages  (one image and a label)
+
+\b
+Encoded images are written byte for byte; raw ones as PNG.  What OUT holds beside
+(manifest.schema.json, fastdata.json) tells `fastdata pack` what the fields are.
 
 \b
 Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk full."""
@@ -41,6 +50,12 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk f
     show_default=True,
     help="What OUT is to hold.",
 )
+@click.option(
+    "--shard-size",
+    metavar="N|SIZE",
+    help="Of webdataset, tfrecord and parquet: so many samples a file (5000), or about so many "
+    "bytes (2GB).  By default 1GB, of parquet 500MB.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export at OUT.")
 @quiet_option
 @json_option
@@ -50,6 +65,7 @@ def export_command(
     out: str,
     select: slice | None,
     format: str,
+    shard_size: str | None,
     overwrite: bool,
     quiet: bool,
     as_json: bool,
@@ -62,6 +78,7 @@ def export_command(
         chosen if select is None else chosen[select],
         out,
         format=format,
+        shard_size=shard_size,
         overwrite=overwrite,
         progress=False if quiet else None,
     )

@@ -25,7 +25,7 @@ from fastdata.formats.lmdb_pages import data_end, walk
 from fastdata.formats.writer import Array, EncodedImage, Layout, Record, ShardWriter
 from fastdata.schema import Schema
 
-__all__ = ["LmdbShardWriter"]
+__all__ = ["LmdbShardWriter", "disk_errors"]
 
 _RAW = CODECS.index("raw")
 _GROUP_BYTES = 1 << 20
@@ -55,7 +55,7 @@ class LmdbShardWriter(ShardWriter):
         self._pending_bytes = 0
         self._groups: dict[str, tuple[int, list[bytes]]] = {}
         size = self.path.stat().st_size if self.path.exists() else 0
-        with self._disk_errors():
+        with disk_errors(self.path.parent):
             self._environment = lmdb.open(
                 str(self.path),
                 map_size=max(_FIRST_MAP_BYTES, 2 * size),
@@ -85,23 +85,14 @@ class LmdbShardWriter(ShardWriter):
         """Run `action` in a transaction, again in a larger map where it is full."""
         while True:
             try:
-                with self._disk_errors(), self._environment.begin(write=True) as transaction:
+                with (
+                    disk_errors(self.path.parent),
+                    self._environment.begin(write=True) as transaction,
+                ):
                     action(transaction)
                 return
             except lmdb.MapFullError:
                 self._environment.set_mapsize(2 * self._environment.info()["map_size"])
-
-    @contextlib.contextmanager
-    def _disk_errors(self) -> Iterator[None]:
-        """Turn LMDB's errors that mean a full disk into the system's."""
-        try:
-            yield
-        except lmdb.MapFullError:
-            raise
-        except lmdb.Error as error:
-            if _is_full(error, self.path.parent):
-                raise OSError(errno.ENOSPC, "No space left on device", str(self.path)) from error
-            raise
 
     def _put(self, key: str, value: Any) -> None:
         self._pending.append((key.encode(), value))
@@ -147,7 +138,7 @@ class LmdbShardWriter(ShardWriter):
         for field in list(self._groups):
             self._close_group(field)
         self._flush()
-        with self._disk_errors():
+        with disk_errors(self.path.parent):
             self._environment.sync(True)
 
     def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
@@ -191,6 +182,19 @@ class LmdbShardWriter(ShardWriter):
     def close(self) -> None:
         self._environment.close()
         super().close()
+
+
+@contextlib.contextmanager
+def disk_errors(directory: Path) -> Iterator[None]:
+    """Turn LMDB's errors that mean a full disk, that of a directory, into the system's."""
+    try:
+        yield
+    except lmdb.MapFullError:
+        raise
+    except lmdb.Error as error:
+        if _is_full(error, directory):
+            raise OSError(errno.ENOSPC, "No space left on device", str(directory)) from error
+        raise
 
 
 def _is_full(error: lmdb.Error, directory: Path) -> bool:

@@ -14,8 +14,8 @@ from case_tfrecord import message
 from cases import Picture, make_pictures
 
 import fastdata
-from fastdata.converters.caffe import _datum
 from fastdata.converters.finding import find_source
+from fastdata.converters.reading.lmdb.datum import datum_class
 from fastdata.errors import MissingExtraError, OptionError, SourceError
 
 COUNT = 6
@@ -131,7 +131,7 @@ def test_without_protobuf_it_says_what_to_install(
     pictures: list[Picture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = database(tmp_path / "a", [datum(p, encoded=False) for p in pictures])
-    _datum.cache_clear()
+    datum_class.cache_clear()
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[caffe\]'"):
         find_source(path)

@@ -7,17 +7,17 @@ Source: ``tensorflow/core/example/example.proto`` and ``feature.proto``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..messages import message_class
 
-__all__ = ["parse_example", "values_of"]
+__all__ = ["example_of", "parse_example", "values_of"]
 
 _EXAMPLE = {
     "BytesList": [("value", 1, "bytes*")],
-    "FloatList": [("value", 1, "float*")],
-    "Int64List": [("value", 1, "int64*")],
+    "FloatList": [("value", 1, "float**")],
+    "Int64List": [("value", 1, "int64**")],
     "Feature": [
         ("bytes_list", 1, "BytesList|kind"),
         ("float_list", 2, "FloatList|kind"),
@@ -51,6 +51,24 @@ def parse_example(data: bytes) -> dict[str, Any]:
     except DecodeError as error:
         raise ValueError(f"no tf.train.Example: {error}") from error
     return {entry.key: entry.value for entry in message.features.feature}
+
+
+def example_of(features: Iterable[tuple[str, str, Sequence[Any]]]) -> bytes:
+    """Return an Example.
+
+    Parameters
+    ----------
+    features : iterable of (str, str, sequence)
+        Name, kind (``bytes_list``, ``float_list`` or ``int64_list``) and values of each.
+    """
+    message = _example()()
+    add = message.features.feature.add
+    for name, kind, values in features:
+        held = getattr(add(key=name).value, kind)
+        held.SetInParent()  # of an empty list the kind is told too
+        held.value.extend(values)
+    data: bytes = message.SerializeToString()
+    return data
 
 
 def values_of(feature: Any) -> Sequence[Any]:

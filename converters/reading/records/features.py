@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, StringField
 
+from ..exported import array_of, needs_shape
 from ..fields import is_image_bytes
 from .example import values_of
 
-__all__ = ["field_of_feature", "usual_features", "value_of_feature"]
+__all__ = ["exported_value", "field_of_feature", "usual_features", "value_of_feature"]
 
 _IMAGES = ("image/encoded", "image", "image_raw", "image/raw", "jpeg", "img", "encoded")
 _LABELS = ("image/class/label", "label", "class", "target", "labels")
@@ -92,3 +95,33 @@ def value_of_feature(feature: Any, field: Field, name: str) -> Any:
     if isinstance(field, StringField) and isinstance(value, bytes):
         return value.decode()
     return value
+
+
+def exported_value(example: Mapping[str, Any], feature: str, field: Field) -> Any:
+    """Return a value that ``fastdata export`` wrote, for `convert`.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit its field.
+    """
+    if not isinstance(field, (ScalarField, ArrayField)):
+        return value_of_feature(example[feature], field, feature)
+    held = example[feature]
+    kind, values = held.WhichOneof("kind"), values_of(held)
+    if kind == "bytes_list":
+        if field.dtype != "float64" or len(values) != 1 or len(values[0]) % 8:
+            raise ValueError(f"the feature {feature!r} has bytes, which are no {field.dtype}")
+        entries = np.frombuffer(values[0], "<f8")
+    else:
+        dtype = np.float32 if kind == "float_list" else np.int64
+        entries = np.fromiter(values, dtype, len(values))
+    if isinstance(field, ScalarField):
+        return entries
+    shape = None
+    if needs_shape(field):
+        told = f"{feature}/shape"
+        if told not in example:
+            raise ValueError(f"the feature {told!r} is missing")
+        shape = [int(length) for length in values_of(example[told])]
+    return array_of(entries, field, shape, feature)

@@ -32,6 +32,7 @@ from ..spans import MAX_RECORD, read_at, read_exactly
 __all__ = [
     "BadFrameError",
     "crc32c",
+    "frame_around",
     "has_frames",
     "is_compressed",
     "masked_crc",
@@ -58,6 +59,13 @@ def masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def frame_around(data: bytes) -> tuple[bytes, bytes]:
+    """Return what stands before and behind the data of a record."""
+    length = len(data).to_bytes(8, "little")
+    head = length + masked_crc(length).to_bytes(4, "little")
+    return head, masked_crc(data).to_bytes(_FOOT, "little")
+
+
 @functools.cache
 def crc32c() -> Any:
     """Import the library that computes checksums.
@@ -67,7 +75,7 @@ def crc32c() -> Any:
     MissingExtraError
         If it is not installed.
     """
-    return require("google_crc32c", "tfrecord", "reading TFRecord files")
+    return require("google_crc32c", "tfrecord", "TFRecord")
 
 
 def has_frames(path: Path) -> bool:

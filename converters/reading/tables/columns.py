@@ -31,8 +31,10 @@ from ..naming import safe_name
 __all__ = [
     "arrow",
     "choose_columns",
+    "dtype_of",
     "features_of",
     "is_bytes",
+    "is_image_struct",
     "is_list",
     "is_text",
     "kinds_of",
@@ -197,7 +199,7 @@ def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, chann
         return _kind(type_.value_type, name, feature, start, channels)
     if is_text(type_):
         return Kind(StringField())
-    if dtype := _dtype(type_):
+    if dtype := dtype_of(type_):
         names = feature.get("names") if says == "ClassLabel" else None
         if isinstance(names, list) and names and "int" in dtype:
             return Kind(ScalarField(dtype, classes=tuple(map(str, names))))
@@ -210,7 +212,7 @@ def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, chann
         return Kind(None, f"{type_}, which no field holds")
     if is_image_struct(type_) or is_bytes(type_):
         return Kind(None, "a list of images, which is not read")
-    if dtype := _dtype(type_):
+    if dtype := dtype_of(type_):
         told = feature.get("shape")
         if isinstance(told, list) and len(told) == len(shape):
             shape = [n if isinstance(n, int) and 0 <= n < 2**31 else None for n in told]
@@ -264,7 +266,8 @@ def is_image_struct(type_: Any) -> bool:
     )
 
 
-def _dtype(type_: Any) -> str:
+def dtype_of(type_: Any) -> str:
+    """Return the dtype of a column of numbers; empty for any other."""
     name = str(type_)
     name = _DTYPES.get(name, name)
     return name if name in SCALAR_DTYPES else ""

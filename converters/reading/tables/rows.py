@@ -11,10 +11,14 @@ import numpy as np
 
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
+from ..exported import array_of, needs_shape
 from ..spans import FileSpan
 from .columns import arrow, is_list, storage
 
-__all__ = ["Mapped", "RowPlan", "row_reader"]
+__all__ = ["KEY", "Mapped", "RowPlan", "key_reader", "row_reader"]
+
+KEY = "key"
+"""Column with the keys of what fastdata exported."""
 
 
 class RowPlan(NamedTuple):
@@ -29,12 +33,25 @@ class RowPlan(NamedTuple):
         The folder below which files may be read that rows name.
     numbers : mapping
         Of fields whose column has names of classes: their numbers.
+    exported : bool
+        Whether fastdata wrote the table, with keys and with shapes of arrays.
     """
 
     schema: Schema
     columns: tuple[str, ...]
     root: str
     numbers: Mapping[str, Mapping[str, int]]
+    exported: bool = False
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that are read."""
+        columns = [column for column in self.columns if column]
+        if self.exported:
+            fields = zip(self.schema.values(), self.columns, strict=True)
+            columns += [f"{column}.shape" for field, column in fields if needs_shape(field)]
+            columns.append(KEY)
+        return list(dict.fromkeys(columns))
 
 
 class Mapped(NamedTuple):
@@ -75,8 +92,20 @@ def row_reader(
         array = getattr(array, "storage", array)
         if hasattr(array, "dictionary_decode"):
             array = array.dictionary_decode()
-        columns.append(_column(array, column, field, plan, plan.numbers.get(name), mapped))
+        read = _column(array, column, field, plan, plan.numbers.get(name), mapped)
+        if plan.exported and needs_shape(field) and isinstance(field, ArrayField):
+            shapes = batch.column(batch.schema.names.index(f"{column}.shape"))
+            read = _shaped(array, shapes, column, field)
+        columns.append(read)
     return lambda row: tuple([read(row) for read in columns])
+
+
+def key_reader(batch: Any, plan: RowPlan) -> Callable[[int], str | None]:
+    """Return a function from a row's number in the batch to the key that it has, if any."""
+    if not plan.exported:
+        return lambda row: None
+    keys = batch.column(batch.schema.names.index(KEY))
+    return lambda row: str(_given(keys[row].as_py(), KEY))
 
 
 def _column(
@@ -116,6 +145,19 @@ def _nested(value: Any, field: ArrayField) -> np.ndarray[Any, Any]:
         missing = field.shape[values.ndim :]
         values = np.zeros((*values.shape, *(length or 0 for length in missing)), field.dtype)
     return values
+
+
+def _shaped(array: Any, shapes: Any, name: str, field: ArrayField) -> Callable[[int], Any]:
+    """Return a function to arrays whose lists do not tell their shape where they are empty."""
+
+    def read(row: int) -> Any:
+        values = np.asarray(_given(array[row].as_py(), name))
+        shape = _given(shapes[row].as_py(), f"{name}.shape")
+        if values.size and list(values.shape) != shape:
+            raise ValueError(f"{name!r} has the shape {list(values.shape)}, not {shape}")
+        return array_of(np.asarray(values.reshape(-1), field.dtype), field, shape, name)
+
+    return read
 
 
 def _number(value: Any, name: str, numbers: Mapping[str, int]) -> int:

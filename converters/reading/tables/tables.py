@@ -21,6 +21,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
+from ..exported import Exported, read_exported
 from ..labels import named_classes
 from ..locations import hash_files, printable
 from ..splits import choose_split, split_of
@@ -35,7 +36,8 @@ from .columns import (
     settle_columns,
     type_of,
 )
-from .rows import Mapped, RowPlan, row_reader
+from .exported_table import check_columns
+from .rows import Mapped, RowPlan, key_reader, row_reader
 
 __all__ = ["TableSource", "table_errors"]
 
@@ -52,6 +54,8 @@ class TableSource(IndexedSource):
     """Rows of tables; a subclass says what blocks a file has, and reads them."""
 
     paths: list[Path]
+    beside: Sequence[Path] = ()
+    """Further files that samples depend on."""
 
     @abc.abstractmethod
     def table_schema(self, file: int) -> Any:
@@ -103,6 +107,10 @@ class TableSource(IndexedSource):
         self._split_numbers = [0] * len(taken)
 
         first, schema = self._first_schema()
+        exported = None if columns else read_exported(self.paths, self.name)
+        if exported is not None:
+            self._settle_exported(exported, schema, first, fields, channels, classes)
+            return
         features = {**self.told(), **features_of(schema.metadata)}
         try:
             kinds = kinds_of(schema, features, self._starts(schema), channels)
@@ -126,6 +134,25 @@ class TableSource(IndexedSource):
         }
         self.schema = Schema(named_classes(settled, "label", classes))
         self.plan = RowPlan(self.schema, tuple(chosen.values()), str(self.root), numbers)
+
+    def _settle_exported(
+        self,
+        exported: Exported,
+        schema: Any,
+        first: int,
+        fields: FieldSpec | None,
+        channels: int,
+        classes: str | None,
+    ) -> None:
+        """Settle schema and blocks by what an export says of its tables."""
+        self.packed_with, self.beside = exported.packed_with, [exported.path]
+        settled = named_classes(exported.settled(fields, channels), "label", classes)
+        self.schema = Schema(settled, stored=True)
+        columns = tuple(exported.stored_as.values())
+        self.plan = RowPlan(self.schema, columns, str(self.root), {}, True)
+        self._columns = self.plan.needed
+        check_columns(exported, self.schema, self.plan.needed, schema, self.paths[first])
+        self._find_blocks(schema)
 
     def _first_schema(self) -> tuple[int, Any]:
         """Return the first file that can be read, and its schema."""
@@ -246,8 +273,9 @@ class TableSource(IndexedSource):
                 until = min(row + batch.num_rows, block.rows)
                 if until > skip:
                     read = row_reader(batch, self.plan, split, mapped)
+                    key = key_reader(batch, self.plan)
                     for at in range(max(row, skip), until):
-                        yield self.sample(block.start + at, read, at - row)
+                        yield self.sample(block.start + at, read, at - row, key)
                 row = until
         except table_errors() as error:
             reason = reason_of(error)
@@ -258,11 +286,16 @@ class TableSource(IndexedSource):
             )
 
     def sample(
-        self, index: int, read: Callable[[int], tuple[Any, ...]], row: int
+        self,
+        index: int,
+        read: Callable[[int], tuple[Any, ...]],
+        row: int,
+        key: Callable[[int], str | None] = lambda row: None,
     ) -> Sample | Reject:
         """Return a sample, or why its row does not fit."""
         try:
-            return Sample(self.key_at(index), read(row))
+            stored = key(row)
+            return Sample(self.key_at(index) if stored is None else stored, read(row))
         except (ValueError, TypeError, arrow().ArrowException) as error:
             return Reject(self.key_at(index), reason_of(error))
 
@@ -277,10 +310,10 @@ class TableSource(IndexedSource):
         return f"{self._names[file]}@{row}"
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files(self.paths)
+        return hash_files([*self.paths, *self.beside])
 
     def fingerprint_key(self, index: int) -> str:
-        return self._names[index]
+        return [*self._names, *(printable(path.name) for path in self.beside)][index]
 
 
 def _plain(type_: Any) -> Any:

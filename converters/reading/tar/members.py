@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 
+from ..exported import Exported
 from ..naming import safe_name
 
-__all__ = ["IMAGES", "NUMBERS", "Chosen", "choose", "is_mask"]
+__all__ = ["IMAGES", "NUMBERS", "Chosen", "choose", "exported_members", "is_mask", "main_suffixes"]
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
 _MASKS = ("mask", "seg", "segmentation", "masks")
@@ -23,6 +24,8 @@ _LABELS = ("cls", "class")
 NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript", "json", "jsn")
 _PICKLES = ("pyd", "pickle", "pkl", "pth", "pt", "joblib")
+
+_SUFFIX = re.compile(r"[^A-Z/;:]+")
 
 
 class Chosen(NamedTuple):
@@ -84,6 +87,30 @@ def choose(
             )
         chosen[field.strip()] = Chosen(alternatives, key.strip())
     return chosen
+
+
+def exported_members(exported: Exported) -> dict[str, Chosen]:
+    """Return what each field of an export is read from.
+
+    Raises
+    ------
+    SourceError
+        If it names what is no member.
+    """
+    chosen: dict[str, Chosen] = {}
+    for name, place in exported.stored_as.items():
+        suffixes, colon, key = place.partition(":")
+        alternatives = tuple(suffixes.split(";"))
+        if not all(map(_SUFFIX.fullmatch, alternatives)) or (colon and not key):
+            raise exported.misfit(f"{place[:60]!r}, of {name!r}, is no member of a sample")
+        chosen[name] = Chosen(alternatives, key)
+    return chosen
+
+
+def main_suffixes(chosen: Mapping[str, Chosen]) -> tuple[str, ...]:
+    """Return the suffixes of an export's main image; its file's name is a sample's key."""
+    plain = [e.suffixes for e in chosen.values() if not e.key and "." not in e.suffixes[0]]
+    return next((suffixes for suffixes in plain if suffixes[0] not in ("cls", "txt")), ())
 
 
 def _usual(

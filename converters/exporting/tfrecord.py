@@ -1,0 +1,99 @@
+"""TFRecord files of ``tf.train.Example``: what ``format="tfrecord"`` writes.
+
+::
+
+    OUT/shard-00000-of-00003.tfrecord ...
+    OUT/fastdata.json                       what the features are
+
+=====================  ==========================================================
+``image/encoded``      the image: ``image``, or the first that is no mask
+``NAME/encoded``       any other image
+``image/class/label``  the class number
+``NAME``               any other field: whole numbers and bool as ``int64_list``, float16
+                       and float32 as ``float_list``, text and bytes as ``bytes_list``.
+                       float64, which Examples do not have, as one bytes of little-endian
+                       numbers: ``tf.io.decode_raw(x, tf.float64)``
+``NAME/shape``         of an array, where its entries do not tell it
+``key``                what the source called the sample
+=====================  ==========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fastdata.dataset import Dataset
+from fastdata.formats.reader import ShardReader
+from fastdata.schema import BytesField, ImageField, ScalarField, Schema, StringField
+
+from ..reading.exported import needs_shape
+from ..reading.records.example import example_of
+from ..reading.records.framing import frame_around
+from .base import Exporter, file_of, label_field, located, main_image
+from .shards import ShardFiles, number_of_all
+
+__all__ = ["TFRecordExporter", "feature_names"]
+
+KEY = "key"
+
+
+class TFRecordExporter(Exporter):
+    """Shards of TFRecord; each sample is an Example."""
+
+    name = reads_as = "tfrecord"
+    shard_bytes = 10**9
+
+    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
+        self.stored_as = feature_names(self.schema)
+        with ShardFiles(self.root, "{:05}.part", self.cut) as files:
+            for index in range(len(dataset)):
+                shard, local = located(dataset, index)
+                data = example_of(self._features(shard, local))
+                head, foot = frame_around(data)
+                files.write([head, data, foot])
+                bar.update()
+        self.count(number_of_all(files.paths, "shard-{:05}-of-{:05}.tfrecord"))
+
+    def _features(self, shard: ShardReader, index: int) -> Iterator[tuple[str, str, Sequence[Any]]]:
+        for name, field in self.schema.items():
+            feature = self.stored_as[name]
+            if isinstance(field, ImageField):
+                yield feature, "bytes_list", [bytes(file_of(shard, index, name, field))]
+                continue
+            value = self.value(shard, index, name)
+            if isinstance(field, StringField):
+                yield feature, "bytes_list", [value.encode()]
+            elif isinstance(field, BytesField):
+                yield feature, "bytes_list", [value]
+            else:
+                yield (feature, *_numbers(np.asarray(value)))
+                if needs_shape(field):
+                    yield f"{feature}/shape", "int64_list", value.shape
+        yield KEY, "bytes_list", [shard.key(index).encode()]
+
+
+def _numbers(values: np.ndarray[Any, Any]) -> tuple[str, Sequence[Any]]:
+    if values.dtype == np.float64:
+        return "bytes_list", [values.astype("<f8").tobytes()]
+    if values.dtype.kind == "f":
+        return "float_list", values.reshape(-1).tolist()
+    return "int64_list", values.reshape(-1).astype(np.int64).tolist()
+
+
+def feature_names(schema: Schema) -> dict[str, str]:
+    """Return the feature of each field."""
+    image, label = main_image(schema), label_field(schema)
+    names: dict[str, str] = {}
+    for name, field in schema.items():
+        if isinstance(field, ImageField):
+            # Only one is called image/encoded: another named image would be the main one.
+            names[name] = "image/encoded" if name == image else f"{name}/encoded"
+        elif isinstance(field, ScalarField) and name == label:
+            names[name] = "image/class/label"
+        else:
+            names[name] = name
+    return names

@@ -1,0 +1,163 @@
+"""WebDataset tar files: what ``format="webdataset"`` writes.
+
+::
+
+    OUT/shard-000000.tar ...
+    OUT/fastdata.json           what the members are
+
+Of each sample there are, called by its key as far as a member can be called so,
+
+===============  ==============================================================
+``jpg``, ...     the image, with the suffix that its content asks for
+``NAME.png``     any other image
+``cls``          the class number
+``txt``          the first text; any other as ``NAME.txt``
+``NAME.npy``     an array
+``NAME.bin``     bytes
+``json``         all other numbers, by name, and ``key`` where the member's name does not tell
+                 the key of the sample; left out where there is neither
+===============  ==============================================================
+
+Nothing in a tar file depends on when and by whom it was written.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from fastdata.dataset import Dataset
+from fastdata.formats.reader import ShardReader
+from fastdata.schema import ArrayField, BytesField, ImageField, ScalarField, Schema, StringField
+
+from .base import Exporter, file_of, label_field, located, main_image
+from .names import FileNames, image_suffix, split_key
+from .shards import ShardFiles
+
+__all__ = ["WebDatasetExporter"]
+
+_BLOCK = 512
+
+
+class WebDatasetExporter(Exporter):
+    """Shards of WebDataset; a sample is the members with one key."""
+
+    name = reads_as = "webdataset"
+    shard_bytes = 10**9
+
+    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
+        stems = _stems(self.schema)
+        main = main_image(self.schema)
+        names = FileNames()
+        suffixes: dict[str, set[str]] = {name: set() for name in self.schema}
+        end = bytes(2 * _BLOCK)
+        with ShardFiles(self.root, "shard-{:06}.tar", self.cut, end) as files:
+            for index in range(len(dataset)):
+                shard, local = located(dataset, index)
+                key = shard.key(local)
+                called = _member_key(key, names)
+                told: dict[str, Any] = {}
+                pieces: list[bytes | memoryview] = []
+                implied = ""
+                for name, suffix, data in self._members(shard, local, stems, told):
+                    suffixes[name].add(suffix)
+                    if name == main:
+                        implied = f"{called}.{suffix}"
+                    pieces += _member(f"{called}.{suffix}", data)
+                if key != implied:
+                    told["key"] = key
+                if told:
+                    pieces += _member(f"{called}.json", json.dumps(told).encode())
+                files.write(pieces)
+                bar.update()
+        self.count(files.paths)
+        for name in self.schema.images:
+            suffixes[name] = suffixes[name] or {f"{stems[name]}jpg"}  # of no samples
+        self.stored_as = {
+            name: ";".join(sorted(suffixes[name])) or stems.get(name, f"json:{name}")
+            for name in self.schema
+        }
+
+    def _members(
+        self, shard: ShardReader, index: int, stems: dict[str, str], told: dict[str, Any]
+    ) -> Iterator[tuple[str, str, bytes | memoryview]]:
+        """Yield field, suffix and content of members; add to `told` what goes into JSON."""
+        for name, field in self.schema.items():
+            if isinstance(field, ImageField):
+                data = file_of(shard, index, name, field)
+                # As for a key without a suffix: all of one kind are called alike.
+                yield name, stems[name] + image_suffix(data, "")[1:], data
+                continue
+            value = self.value(shard, index, name)
+            if name not in stems:
+                told[name] = value.item()
+            elif isinstance(field, StringField):
+                yield name, stems[name], value.encode()
+            elif isinstance(field, BytesField):
+                yield name, stems[name], value
+            elif isinstance(field, ArrayField):
+                yield name, stems[name], _npy(value)
+            else:
+                yield name, stems[name], str(int(value)).encode()
+
+
+def _stems(schema: Schema) -> dict[str, str]:
+    """Return how the members of fields are called: suffixes, of images what is before them.
+
+    Fields that are not there are entries of the JSON member.  WebDataset's suffixes have no
+    capitals; where two names differ in these alone, the second gets a number.
+    """
+    image, label = main_image(schema), label_field(schema)
+    text = next((n for n, field in schema.items() if isinstance(field, StringField)), None)
+    stems: dict[str, str] = {}
+    taken: set[str] = set()
+    for name, field in schema.items():
+        called, number = name.lower(), 2
+        while called in taken:
+            called, number = f"{name.lower()}-{number}", number + 1
+        if name == image:
+            stems[name] = ""
+        elif name == label:
+            stems[name] = "cls"
+        elif name == text:
+            stems[name] = "txt"
+        elif not isinstance(field, ScalarField):
+            taken.add(called)
+            kind = {ImageField: "", StringField: "txt", BytesField: "bin", ArrayField: "npy"}
+            stems[name] = f"{called}.{kind[type(field)]}"
+    return stems
+
+
+def _member_key(key: str, names: FileNames) -> str:
+    """Return what the members of a sample are called before their suffix; no two alike.
+
+    The first dot of a file name ends that, and names like ``__x__`` are not read.
+    """
+    folders, stem = split_key(key)
+    *folders, stem = [*folders, stem.replace(".", "_")]
+    if (folders or [stem])[0].startswith("__"):
+        if folders:
+            folders[0] = "_" + folders[0].lstrip("_")
+        else:
+            stem = "_" + stem.lstrip("_")
+    return names.claim("/".join(folders), stem, "")
+
+
+def _member(name: str, data: bytes | memoryview) -> list[bytes | memoryview]:
+    """Return a member of a tar file: head, content, and zeros up to a whole block."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    head = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
+    return [head, data, bytes(-len(data) % _BLOCK)]
+
+
+def _npy(array: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+    return file.getvalue()

@@ -1,0 +1,213 @@
+"""``fastdata.json``: what lies beside the files of an export and says what they hold.
+
+::
+
+    {"fastdata": "export", "version": 1, "format": "tfrecord",
+     "fields": [...],                                   as `Schema.to_json` has them
+     "stored_as": {"image": "image/encoded", ...},      where each field is, as the format's
+                                                        own option names it
+     "packed_with": {...}}                              options of the pack, or null
+
+With it nothing is guessed, and samples have the keys that the export wrote among their
+values.  Without it the files are read like anybody's.  It is data like any other: what does
+not fit is an error that names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastdata.errors import FormatError, SourceError
+from fastdata.schema import ArrayField, Field, ImageField, Schema
+
+from ..base import FieldSpec
+from .fields import check_names, named_field
+
+__all__ = ["SIDE_FILE", "Exported", "array_of", "needs_shape", "read_exported", "write_exported"]
+
+SIDE_FILE = "fastdata.json"
+
+_LARGEST = 64 << 20
+"""Bytes: a million names of classes have 20 MB."""
+
+
+class Exported(NamedTuple):
+    """What an export says of itself.
+
+    Attributes
+    ----------
+    path : Path
+        Of the file that says it.
+    schema : Schema
+    stored_as : mapping
+        Where each field is, in the schema's order.
+    packed_with : mapping or None
+        The options that the dataset was packed with.
+    """
+
+    path: Path
+    schema: Schema
+    stored_as: Mapping[str, str]
+    packed_with: Mapping[str, Any] | None
+
+    def settled(self, fields: FieldSpec | None, channels: int) -> dict[str, Field]:
+        """Return the fields, but for what the user says of them.
+
+        Raises
+        ------
+        OptionError
+            If the user names a field that is not there.
+        """
+        given = fields or {}
+        check_names(given, list(self.schema))
+        settled: dict[str, Field] = {}
+        for name, field in self.schema.items():
+            if name in given:
+                settled[name] = named_field(given[name], channels)
+            elif channels == 1 and isinstance(field, ImageField):
+                settled[name] = ImageField(channels=1, mask=field.mask)
+            else:
+                settled[name] = field
+        return settled
+
+    def check_place(
+        self, place: str, alternatives: Iterable[str], known: Container[str], file: Path
+    ) -> None:
+        """Refuse the name of what the first samples of a file do not have."""
+        if not any(name in known for name in alternatives):
+            raise self.misfit(f"it names {place!r}, which the first samples of {file} have not")
+
+    def misfit(self, what: str) -> SourceError:
+        """Return the error for files that are not what this says."""
+        return _error(self.path, what)
+
+
+def write_exported(
+    root: Path,
+    format: str,
+    schema: Schema,
+    stored_as: Mapping[str, str],
+    packed_with: Mapping[str, Any] | None,
+) -> None:
+    """Write the file into a folder."""
+    document = {
+        "fastdata": "export",
+        "version": 1,
+        "format": format,
+        "fields": schema.to_json(),
+        "stored_as": dict(stored_as),
+        "packed_with": None if packed_with is None else dict(packed_with),
+    }
+    text = json.dumps(document, indent=1, ensure_ascii=False)
+    (root / SIDE_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def read_exported(paths: Sequence[Path], format: str) -> Exported | None:
+    """Return what lies beside some files, None where nothing does.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Where they are in several folders, all must be of exports that are alike.
+    format : str
+        That they are about to be read in.
+
+    Raises
+    ------
+    SourceError
+        If it is damaged, of another format or version, or the folders differ.
+    """
+    folders = list(dict.fromkeys(path.parent for path in paths))
+    found = [_read(folder / SIDE_FILE, format) for folder in folders]
+    for folder, other in zip(folders, found, strict=True):
+        if (other is None) != (found[0] is None) or (
+            other is not None and found[0] is not None and other[1:3] != found[0][1:3]
+        ):
+            raise SourceError(
+                f"{folder}: its {SIDE_FILE} and that of {folders[0]} differ, or one is missing: "
+                "these are not shards of one dataset. Pack them apart, then merge."
+            )
+    return found[0] if found else None
+
+
+def _read(path: Path, format: str) -> Exported | None:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"more than {_LARGEST:,} bytes")
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict) or document.get("fastdata") != "export":
+            raise ValueError('it has no "fastdata": "export"')
+        version = document.get("version")
+        if version != 1:
+            raise ValueError(f"its version is {str(version)[:20]!r}, and this fastdata reads 1")
+        if document.get("format") != format:
+            raise ValueError(
+                f"it is of the format {str(document.get('format'))[:40]!r}, not {format}"
+            )
+        schema = Schema.from_json(document.get("fields"))
+        return Exported(path, schema, _places(document, schema), _options(document))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, FormatError, RecursionError) as error:
+        raise _error(path, str(error)) from error
+
+
+def _places(document: Mapping[str, Any], schema: Schema) -> dict[str, str]:
+    places = document.get("stored_as")
+    if not isinstance(places, dict) or set(places) != set(schema):
+        raise ValueError(f'"stored_as" does not say where {", ".join(schema)} are, and only these')
+    for name, place in places.items():
+        if not isinstance(place, str) or not place:
+            raise ValueError(f'"stored_as" has {str(place)[:60]!r} for {name!r}, which is no name')
+    return {name: places[name] for name in schema}
+
+
+def _options(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    options = document.get("packed_with")
+    if options is not None and not isinstance(options, dict):
+        raise ValueError('"packed_with" is no object')
+    return options
+
+
+def _error(path: Path, what: str) -> SourceError:
+    return SourceError(
+        f"{path}: {what}. Export again, or remove it to have the fields guessed from the files."
+    )
+
+
+def needs_shape(field: Field) -> bool:
+    """Tell whether the shape of an array does not follow from its field and its entries."""
+    if not isinstance(field, ArrayField):
+        return False
+    return field.shape.count(None) > 1 or (None in field.shape and 0 in field.shape)
+
+
+def array_of(entries: Any, field: ArrayField, shape: Sequence[int] | None, name: str) -> Any:
+    """Return entries that lie one behind the other as an array.
+
+    Parameters
+    ----------
+    entries : numpy.ndarray
+        Of one dimension.
+    field : ArrayField
+    shape : sequence of int, optional
+        Where `needs_shape`.
+    name : str
+        For messages.
+
+    Raises
+    ------
+    ValueError
+        If that is not the shape of so many entries.
+    """
+    if shape is None:
+        shape = [-1 if length is None else length for length in field.shape]
+    elif len(shape) > 32 or any(length < 0 for length in shape):
+        raise ValueError(f"{name!r} has the shape {list(shape)[:8]}, which no array has")
+    try:
+        return entries.reshape(tuple(shape))
+    except ValueError as error:
+        raise ValueError(f"{name!r}: {error}") from error

@@ -1,0 +1,57 @@
+"""What fastdata itself has exported, with the file beside it that says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from cases import CLASSES, Case, Picture
+from samples import write_shard
+
+from fastdata.converters.exporting.export import export
+from fastdata.formats.layout import CODECS
+from fastdata.formats.writer import EncodedImage, Record
+from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
+
+__all__ = ["CASES"]
+
+SCHEMA = Schema(
+    {
+        "image": ImageField(),
+        "label": ScalarField("int16", classes=CLASSES),
+        "weight": ScalarField("float64"),
+        "corners": ArrayField("float32", (None, 2)),
+        "ragged": ArrayField("float64", (None, None)),
+        "caption": StringField(),
+    }
+)
+
+
+def exported(format: str, folder: Path, pictures: Sequence[Picture]) -> Path:
+    records = []
+    for n, p in enumerate(pictures):
+        hashed = xxhash.xxh3_64_intdigest(p.data)
+        image = EncodedImage(p.data, CODECS.index("jpeg"), *p.pixels.shape[:2], hashed)
+        corners = np.full((n % 3, 2), n, np.float32)
+        # Keys that a member's name in a tar file cannot be.
+        values = (image, p.label, n / 7, corners, np.full((n % 2, 3), n / 7), f"picture {n}")
+        records.append(Record(f"{p.name}.of.many", values))
+    shard = write_shard(folder.parent / f"{folder.name}.{format}.lmdb", records, SCHEMA)
+    cut = {} if format == "dali" else {"shard_size": len(pictures) // 2 + 1}
+    export(shard, folder / "out", format=format, overwrite=True, progress=False, **cut)
+    shard.unlink()
+    return folder / "out"
+
+
+CASES = [
+    Case(f"exported-{format}", reads_as, partial(exported, format))
+    for format, reads_as in {
+        "webdataset": "webdataset",
+        "tfrecord": "tfrecord",
+        "parquet": "parquet",
+        "dali": "caffe",
+    }.items()
+]
