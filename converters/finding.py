@@ -137,7 +137,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
     raise SourceError(
-        f"{location!r}: not recognised as any of the formats {', '.join(sorted(points))}. "
+        f"{repr(location) if path is None else os.fspath(path)}: not recognised as any of the "
+        f"formats {', '.join(sorted(points))}. "
         "Expected a folder of class folders with images, a .csv or .tsv with the columns "
         "path,label, another of these formats, or, from Python, an iterable or a torch Dataset; "
         "`fastdata formats` lists what each is."
