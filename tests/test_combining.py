@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from fastdata.converters.combining.subset import chosen_indices
 from fastdata.converters.packing import job, packer
 from fastdata.errors import (
     DestinationExistsError,
+    DiskFullError,
     FormatError,
     JobChangedError,
     OptionError,
@@ -405,6 +407,20 @@ def test_only_a_whole_dataset_is_appended_to(whole: Path, tmp_path: Path) -> Non
     with pytest.raises(OptionError, match=r"is a shard of the dataset .*Append to"):
         fastdata.append(shards / "shard-00000.lmdb", whole)
     assert len(fastdata.open(shards)) == 20
+
+
+def test_a_full_disk_is_explained_once(
+    whole: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack_part(images, tmp_path / "a.lmdb")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(packer.Packer, "run", full)
+    with pytest.raises(DiskFullError) as caught:
+        fastdata.append(path, whole)
+    assert str(caught.value).count("Make room") == 1
 
 
 def test_an_append_follows_a_link(whole: Path, images: Path, tmp_path: Path) -> None:
