@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
+from typing import Any
 
 from fastdata.errors import OptionError
 
@@ -78,7 +79,7 @@ def has_images(folder: Path) -> bool:
     return False
 
 
-def has_folders_of_images(location: object) -> bool:
+def has_folders_of_images(location: Any) -> bool:
     """Tell whether this is a folder with image files in folders of it.
 
     These are then the dataset, and not a file (weights, features, a backup) beside them.
