@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 from fastdata.errors import OptionError
 
@@ -79,15 +78,15 @@ def has_images(folder: Path) -> bool:
     return False
 
 
-def has_folders_of_images(location: Any) -> bool:
+def has_folders_of_images(location: object) -> bool:
     """Tell whether this is a folder with image files in folders of it.
 
     These are then the dataset, and not a file (weights, features, a backup) beside them.
     """
     if not isinstance(location, (str, os.PathLike)) or not os.path.isdir(location):
         return False
-    with os.scandir(location) as entries:
-        below = [Path(e.path) for e in entries if e.is_dir() and not e.name.startswith(".")]
+    entries = sorted(Path(location).iterdir())
+    below = [path for path in entries if path.is_dir() and not path.name.startswith(".")]
     return any(has_images(path) for path in below)
 
 
