@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec, Source
-from .reading.locations import is_pattern
+from .reading.locations import files_at, is_pattern
 from .reading.spans import close_files
 
 __all__ = ["FormatOption", "find_source", "format_class", "format_names", "options_of"]
@@ -125,6 +125,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
     path = location if isinstance(location, (str, os.PathLike)) else None
     if path is not None and not (os.path.exists(path) or is_pattern(path)):
         raise SourceError(f"{os.fspath(path)}: no such file or directory")
+    if path is not None and is_pattern(path) and not files_at(path):
+        raise SourceError(f"{os.fspath(path)}: no file is called so. Quote patterns in a shell.")
     known = {name: point.load() for name, point in points.items()}
     # Formats that other packages bring come first: ours take a good deal for theirs.
     order = sorted(known, key=lambda name: (_is_ours(points[name]), known[name].general, name))
@@ -137,7 +139,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
     raise SourceError(
-        f"{location!r}: not recognised as any of the formats {', '.join(sorted(points))}. "
+        f"{repr(location) if path is None else os.fspath(path)}: not recognised as any of the "
+        f"formats {', '.join(sorted(points))}. "
         "Expected a folder of class folders with images, a .csv or .tsv with the columns "
         "path,label, another of these formats, or, from Python, an iterable or a torch Dataset; "
         "`fastdata formats` lists what each is."

@@ -28,6 +28,7 @@ from .reading.arrays.hdf5_heap import HeapPlaces
 from .reading.arrays.hdf5_listing import arrays_in
 from .reading.labels import named_classes
 from .reading.locations import files_at, printable
+from .reading.splits import has_folders_of_images
 
 __all__ = ["Hdf5Source"]
 
@@ -62,7 +63,7 @@ class Hdf5Source(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        return bool(files) and _is_hdf5(files[0])
+        return bool(files) and _is_hdf5(files[0]) and not has_folders_of_images(location)
 
     def __init__(
         self,

@@ -89,6 +89,10 @@ class MvtecSource(IndexedSource):
             raise SourceError(f"{self.root}: no images in its {len(self._folders)} folders")
         if ignored:
             self.notes.append(f"{ignored} files without an image suffix left out")
+        if not category and (beside := _beside(self.root)):
+            self.notes.append(
+                f"folders without train/good, test and ground_truth left out: {beside}"
+            )
         self.num_samples = len(self._paths)
         names = {folder.defect for folder in self._folders} - {_GOOD}
         self._defects = (_GOOD, *sorted(names))
@@ -185,6 +189,16 @@ def _categories(root: Path) -> list[Path]:
     if _is_category(root):
         return [root]
     return [root / name for name in sorted(os.listdir(root)) if _is_category(root / name)]
+
+
+def _beside(root: Path) -> str:
+    """Return which folders beside categories are none."""
+    if _is_category(root):
+        return ""
+    taken = set(_categories(root))
+    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    left = [printable(name) for name in folders if taken and root / name not in taken]
+    return ", ".join(left[:12]) + " ..." * (len(left) > 12)
 
 
 def _chosen(root: Path, category: str | None) -> list[Path]:

@@ -25,6 +25,7 @@ from .reading.records.imagelist import ImageList, read_index
 from .reading.records.imagerecord import Plan, Record, unpack
 from .reading.records.recordio import Damage, has_records, read_record, scan_records
 from .reading.scanned import Place, ScannedSource
+from .reading.splits import has_folders_of_images
 
 __all__ = ["RecordIOSource"]
 
@@ -55,7 +56,7 @@ class RecordIOSource(ScannedSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        return bool(files) and has_records(files[0])
+        return bool(files) and has_records(files[0]) and not has_folders_of_images(location)
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ from .reading.records.framing import (
     stream_frames,
 )
 from .reading.scanned import Place, ScannedSource
+from .reading.splits import has_folders_of_images
 
 __all__ = ["TFRecordSource"]
 
@@ -65,7 +66,7 @@ class TFRecordSource(ScannedSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        if not files:
+        if not files or has_folders_of_images(location):
             return False
         try:
             return has_frames(files[0])

@@ -25,6 +25,7 @@ from .reading.arrays.array_source import ArraySource
 from .reading.arrays.torch_columns import by_place, columns_in, tensors_in
 from .reading.labels import named_classes
 from .reading.locations import files_at, first_bytes, printable
+from .reading.splits import has_folders_of_images
 
 __all__ = ["TorchSource"]
 
@@ -61,7 +62,7 @@ class TorchSource(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        return bool(files) and bool(_kind(files[0]))
+        return bool(files) and bool(_kind(files[0])) and not has_folders_of_images(location)
 
     def __init__(
         self,

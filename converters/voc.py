@@ -209,15 +209,17 @@ class VocSource(IndexedSource):
     def _annotation_of(self, name: str) -> str:
         return os.path.join(self._annotations, f"{os.path.splitext(name)[0]}.xml")
 
+    def _mask_of(self, name: str) -> str | None:
+        stem = os.path.splitext(name)[0]
+        return None if self._masks is None else os.path.join(self._masks, f"{stem}.png")
+
     # -- samples -------------------------------------------------------------------------
 
     def __getitem__(self, index: int) -> Sample | Reject:
         if index in self._rejects:
             return self._rejects[index]
         name = self._names[index]
-        mask = None
-        if self._masks is not None:
-            mask = os.path.join(self._masks, f"{os.path.splitext(name)[0]}.png")
+        mask = self._mask_of(name)
         image = AnnotatedImage(self._image_of(name), self._annotation_of(name), mask, self._plan)
         return Sample(printable(name), image)
 
@@ -230,7 +232,9 @@ class VocSource(IndexedSource):
         for index in range(count):
             name = self._names[index]
             parts: list[object] = [name]
+            mask = self._mask_of(name)
             if index not in self._rejects:
+                parts += stat_of(mask) if mask is not None else ()
                 parts += [*stat_of(self._image_of(name)), *stat_of(self._annotation_of(name))]
             result[index] = hash_fields(*parts)
         return result

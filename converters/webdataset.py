@@ -27,9 +27,9 @@ from .reading.scanned import Place, ScannedSource
 from .reading.seen import SeenKeys
 from .reading.spans import MAX_RECORD, FileSpan, read_at
 from .reading.splits import has_images
-from .reading.tar.tar import BLOCK, Front, is_header, members, open_front
 from .reading.tar.member_values import settle
 from .reading.tar.members import choose, exported_members, main_suffixes
+from .reading.tar.tar import BLOCK, Front, is_header, members, open_front
 from .reading.tar.tar_sample import Group, Members, Plan, Told
 
 __all__ = ["WebDatasetSource"]

@@ -101,6 +101,8 @@ def full_disk_explained(path: str | os.PathLike[str], remedy: str) -> Iterator[N
     """Turn what the system says of a full disk into a `DiskFullError` with a remedy."""
     try:
         yield
+    except DiskFullError:
+        raise  # explained already, by what this calls
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(error.errno, f"{path}: {error.strerror}. {remedy}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,9 +19,11 @@ from samples import EVERY_KIND, SUFFIXES, make_records, write_shard
 import fastdata
 from fastdata.cli import main
 from fastdata.converters.combining import append as append_module
+from fastdata.converters.combining.subset import chosen_indices
 from fastdata.converters.packing import job, packer
 from fastdata.errors import (
     DestinationExistsError,
+    DiskFullError,
     FormatError,
     JobChangedError,
     OptionError,
@@ -352,6 +355,96 @@ def test_an_append_to_what_has_changed_since_is_refused(
     with pytest.raises(JobChangedError, match="content has changed since"):
         fastdata.append(path, whole)
     assert fastdata.open(path).digest == fastdata.open(whole).digest
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("step", ["merge", "_add_shards", "_publish_rejects", "_clear"])
+def test_another_source_is_not_taken_for_the_one_that_was_interrupted(
+    step: str, shards: int, whole: Path, images: Path, tmp_path: Path
+) -> None:
+    path = pack_part(images, tmp_path / ("a" if shards > 1 else "a.lmdb"), shards=shards)
+    more = part(images, tmp_path / "more", lambda name: name >= "00018")
+    before = len(fastdata.open(path))
+
+    def die() -> None:
+        setattr(append_module, step, lambda *args, **kwargs: os._exit(9))
+        fastdata.append(path, whole)
+
+    if run_child(die) != 9:
+        return  # the other way of adding has another step
+    there = len(fastdata.open(path))
+    if there == before:
+        with pytest.raises(JobChangedError, match="unfinished append of another source"):
+            fastdata.append(path, more, num_workers=0)
+        fastdata.append(path, whole)
+        there = before + 20
+        assert len(fastdata.open(path)) == there
+    assert fastdata.append(path, more, num_workers=0).num_samples == 2
+    assert len(fastdata.open(path)) == there + 2
+    assert not path.with_name(path.name + ".append").exists()
+
+
+def test_a_dataset_appended_to_itself_is_added_once_whatever_kills_it(
+    images: Path, tmp_path: Path
+) -> None:
+    path = pack_part(images, tmp_path / "a.lmdb")
+    before = len(fastdata.open(path))
+
+    def die() -> None:
+        append_module._clear = lambda *args, **kwargs: os._exit(9)  # type: ignore[assignment]
+        fastdata.append(path, path)
+
+    assert run_child(die) == 9
+    fastdata.append(path, path)
+    assert len(fastdata.open(path)) == 2 * before
+
+
+def test_only_a_whole_dataset_is_appended_to(whole: Path, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    fastdata.merge([whole], shards, shards=2, container="lmdb", progress=False)
+    with pytest.raises(OptionError, match="is a pattern"):
+        fastdata.append(shards / "*.lmdb", whole)
+    with pytest.raises(OptionError, match=r"is a shard of the dataset .*Append to"):
+        fastdata.append(shards / "shard-00000.lmdb", whole)
+    assert len(fastdata.open(shards)) == 20
+
+
+def test_a_full_disk_is_explained_once(
+    whole: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack_part(images, tmp_path / "a.lmdb")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(packer.Packer, "run", full)
+    with pytest.raises(DiskFullError) as caught:
+        fastdata.append(path, whole)
+    assert str(caught.value).count("Make room") == 1
+
+
+def test_an_append_follows_a_link(whole: Path, images: Path, tmp_path: Path) -> None:
+    path = pack_part(images, tmp_path / "a.lmdb")
+    before = len(fastdata.open(path))
+    link = tmp_path / "link.lmdb"
+    link.symlink_to(path)
+    fastdata.append(link, whole)
+    assert link.is_symlink()
+    assert len(fastdata.open(path)) == before + 20
+
+
+def test_values_are_compared_in_the_type_of_their_field(tmp_path: Path) -> None:
+    image = np.zeros((4, 4, 3), np.uint8)
+    samples = [
+        {"image": image, "label": k % 3, "score": np.float32(k / 10), "flag": k % 2 == 0}
+        for k in range(10)
+    ]
+    fastdata.pack(samples, tmp_path / "a.lmdb", num_workers=0, progress=False)
+    dataset = fastdata.open(tmp_path / "a.lmdb")
+    assert list(chosen_indices(dataset, where={"score": ["0.3", 0.7]})) == [3, 7]
+    assert list(chosen_indices(dataset, where={"flag": "True"})) == [0, 2, 4, 6, 8]
+    with pytest.raises(OptionError, match=r"label=1\.7 is no value"):
+        chosen_indices(dataset, where={"label": 1.7})
 
 
 # -- the commands -----------------------------------------------------------------------

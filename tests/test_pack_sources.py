@@ -162,6 +162,9 @@ def test_a_source_is_chosen_by_name_or_refused(tmp_path: Path) -> None:
         find_source(folder, format="tar")
     with pytest.raises(SourceError, match="nowhere: no such file or directory"):
         find_source(tmp_path / "nowhere")
+    for pattern in ("nowhere-*.tar", "nowhere-{0..3}.tar"):
+        with pytest.raises(SourceError, match=r"nowhere-.*tar: no file is called so"):
+            find_source(tmp_path / pattern)
 
 
 @pytest.mark.parametrize(

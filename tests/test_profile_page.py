@@ -526,7 +526,7 @@ def test_colours_have_the_contrast_that_people_need() -> None:
 
 def test_a_page_is_written_whole_and_replaces_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "r.html"
-    path.write_text("earlier")
+    path.write_text("<!doctype html>earlier")
     write_page(INPUT_BOUND, path)
     assert path.read_text(encoding="utf-8") == render_page(INPUT_BOUND)
     assert os.listdir(tmp_path) == ["r.html"]
@@ -548,7 +548,7 @@ def test_a_page_that_cannot_be_written_leaves_the_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "r.html"
-    path.write_text("earlier")
+    path.write_text("<!doctype html>earlier")
 
     def full(old: object, new: object) -> None:
         raise OSError(28, "No space left on device")
@@ -556,7 +556,7 @@ def test_a_page_that_cannot_be_written_leaves_the_earlier_one(
     monkeypatch.setattr(page_module.os, "replace", full)
     with pytest.raises(DiskFullError, match=r"r\.html: No space left on device\. Make room"):
         write_page(INPUT_BOUND, path)
-    assert path.read_text() == "earlier"
+    assert path.read_text() == "<!doctype html>earlier"
     assert os.listdir(tmp_path) == ["r.html"]
 
 

@@ -232,6 +232,16 @@ def test_the_command_writes_the_page(labelled: Path, tmp_path: Path) -> None:
 # -- in a browser ---------------------------------------------------------------------
 
 
+def test_only_a_page_is_replaced(labelled: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    shutil.copy(labelled, path)
+    with pytest.raises(OptionError, match="no page that could be replaced"):
+        fastdata.view(path, path)
+    assert fastdata.open(path).digest == fastdata.open(labelled).digest
+    for _ in range(2):
+        fastdata.view(path, tmp_path / "a.html")
+
+
 @pytest.fixture
 def browser(tmp_path: Path) -> Browser:
     return browser_or_skip(tmp_path)

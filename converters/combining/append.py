@@ -7,8 +7,8 @@ it at once:
   is neither read nor copied;
 * a single file is written anew with both, and replaced.
 
-``append.json`` there says from which content to which other; so a run that was killed goes on
-where it was, and adds nothing twice.
+``append.json`` there says from which content to which other, and of what source; so a run that
+was killed goes on where it was, adds nothing twice, and takes no other source for that one.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from typing import Any, Literal
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
-from fastdata.errors import JobChangedError, full_disk_explained
+from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
 from fastdata.formats.digest import content_digest
 from fastdata.formats.manifest import Manifest
 from fastdata.formats.spool import sync_directory
 
-from ..base import FieldSpec
+from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
+from ..packed import PackedSource
 from ..packing.driver import pack
 from ..packing.job import rejects_path
 from ..packing.lock import DirectoryLock
 from ..packing.report import PackReport
+from ..reading.locations import is_pattern
 from .fitted import fitted
 from .merge import merge
 
@@ -67,7 +69,8 @@ def append(
     Parameters
     ----------
     dataset : path-like
-        A shard or a folder of shards.
+        A shard or a folder of shards; no pattern, and no shard of a folder that has a manifest.
+        A link is followed.
     source : path, pattern, iterable or torch Dataset
         Anything that `fastdata.pack` takes, of the same fields.  Classes are matched by
         their names: they may be fewer than the dataset's, or in another order, but none may
@@ -85,7 +88,7 @@ def append(
     SourceError
         If the source has other fields, or classes that the dataset has not.
     JobChangedError
-        If an unfinished append was of something else.
+        If an unfinished append was of something else.  Iterables cannot be told apart.
     OptionError, DestinationLockedError, RejectedError, DiskFullError, ...
         As in `fastdata.pack`.
 
@@ -99,7 +102,7 @@ def append(
     --------
     >>> fastdata.append("train.lmdb", "./more_images")        # doctest: +SKIP
     """
-    path = Path(os.path.abspath(dataset))
+    path = _one_dataset(dataset)
     workplace = path.with_name(path.name + ".append")
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         current = open_dataset(path)
@@ -111,15 +114,25 @@ def append(
                 f"{workplace} is an unfinished append to {path} as it was before: its content has "
                 "changed since. Remove that folder to give up what was to be added."
             )
+        how = _packed_with(current)
+        found = find_source(
+            source,
+            format=format,
+            channels=how.get("channels", 3),
+            fields=fields,
+            options=source_options,
+        )
+        asked = _identity(found, current, limit, max_pixels)
+        if state is not None and state.asked != asked:
+            if current.digest == state.before:
+                raise JobChangedError(
+                    f"{workplace} is an unfinished append of another source to {path}. Run that "
+                    "one as it was started to finish it, or remove that folder to give it up."
+                )
+            # It is in the dataset; only what it left behind is to be cleared away.
+            _clear(workplace)
+            state = None
         if state is None:
-            how = _packed_with(current)
-            found = find_source(
-                source,
-                format=format,
-                channels=how.get("channels", 3),
-                fields=fields,
-                options=source_options,
-            )
             report = pack(
                 fitted(found, current.schema),
                 workplace / f"new{path.suffix}",
@@ -135,7 +148,7 @@ def append(
                 progress=progress,
                 **({"codec": "keep"} if found.name == "fastdata" else how),
             )
-            state = _State.of(current, report)
+            state = _State.of(current, report, asked)
             state.write(workplace)
         if current.digest == state.before:
             if path.is_dir():
@@ -146,6 +159,35 @@ def append(
         rejects = _publish_rejects(workplace / f"new{path.suffix}", path)
         _clear(workplace)
     return PackReport(path=Path(dataset), digest=state.after, rejects_path=rejects, **state.report)
+
+
+def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
+    """Return the path of what is replaced or added to; refuse what only a part of it would be."""
+    if is_pattern(dataset):
+        raise OptionError(
+            f"{os.fspath(dataset)} is a pattern, and samples are added to one dataset: name a "
+            "shard, or a folder of shards"
+        )
+    path = Path(os.path.realpath(dataset))
+    listed: set[str] = set()
+    with contextlib.suppress(FastdataError, OSError):
+        listed = {entry.file for entry in Manifest.read(path.parent).shards}
+    if path.name in listed:
+        raise OptionError(
+            f"{path} is a shard of the dataset {path.parent}, whose manifest it would no "
+            f"longer fit. Append to {path.parent}."
+        )
+    return path
+
+
+def _identity(source: Source, current: Dataset, limit: int | None, max_pixels: int) -> str:
+    """Return what is the same for the same call, as far as the source can tell."""
+    made_of = source.fingerprints(limit).tobytes()
+    if isinstance(source, PackedSource) and source.dataset.paths[0] == current.paths[0]:
+        made_of = b""  # the dataset itself, which is another once it has been added
+    options = sorted((name, str(value)) for name, value in source.given.items())
+    identity = (source.name, options, source.schema.to_json(), limit, max_pixels, made_of)
+    return f"{hash_fields(*identity):016x}"
 
 
 def _packed_with(dataset: Dataset) -> dict[str, Any]:
@@ -162,14 +204,18 @@ def _packed_with(dataset: Dataset) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """From which content to which, and what was added; written once that is packed."""
+    """From which content to which, what was asked for, and what was added.
+
+    Written once that is packed.
+    """
 
     before: str
     after: str
+    asked: str
     report: dict[str, Any]
 
     @classmethod
-    def of(cls, current: Dataset, report: PackReport) -> _State:
+    def of(cls, current: Dataset, report: PackReport, asked: str) -> _State:
         added = open_dataset(report.path)
         readers = [*current.shards, *added.shards]
         after = content_digest(current.schema, [reader.column for reader in readers])
@@ -178,7 +224,7 @@ class _State:
             for field in dataclasses.fields(report)
             if field.name not in ("path", "digest", "rejects_path")
         }
-        return cls(current.digest, after, kept)
+        return cls(current.digest, after, asked, kept)
 
     @classmethod
     def read(cls, workplace: Path) -> _State | None:

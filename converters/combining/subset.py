@@ -191,14 +191,20 @@ def _wanted(dataset: Dataset, name: str, values: Values) -> np.ndarray[Any, Any]
     if isinstance(field, StringField):
         return np.array([str(value) for value in given])
     assert isinstance(field, ScalarField)
-    return np.array([_number(name, field, value) for value in given])
+    # In the column's type: 0.1 is not what a float32 of it is.
+    numbers = [_number(name, field, value) for value in given]
+    return np.array(numbers, field.dtype if "float" in field.dtype else None)
 
 
 def _number(name: str, field: ScalarField, value: Any) -> Any:
     if field.classes is not None and isinstance(value, str) and value in field.classes:
         return field.classes.index(value)
+    if field.dtype == "bool" and isinstance(value, str):
+        value = {"false": 0, "true": 1}.get(value.lower(), value)
     try:
         number = float(value) if "float" in field.dtype else int(value)
+        if isinstance(value, (float, np.floating)) and number != value:
+            raise ValueError(value)  # 1.7 is not class 1
     except (TypeError, ValueError) as error:
         known = f"; classes are {', '.join(field.classes[:20])}" if field.classes else ""
         raise OptionError(f"{name}={value!r} is no value of this field{known}") from error

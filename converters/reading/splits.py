@@ -16,7 +16,7 @@ from fastdata.errors import OptionError
 from ..folder import is_image_name
 from .locations import files_at
 
-__all__ = ["choose_split", "has_images", "split_of", "table_files"]
+__all__ = ["choose_split", "has_folders_of_images", "has_images", "split_of", "table_files"]
 
 _KEYWORDS = {
     "train": ("train", "training"),
@@ -76,6 +76,18 @@ def has_images(folder: Path) -> bool:
         if number == _LOOKED_AT:
             break
     return False
+
+
+def has_folders_of_images(location: object) -> bool:
+    """Tell whether this is a folder with image files in folders of it.
+
+    These are then the dataset, and not a file (weights, features, a backup) beside them.
+    """
+    if not isinstance(location, (str, os.PathLike)) or not os.path.isdir(location):
+        return False
+    entries = sorted(Path(location).iterdir())
+    below = [path for path in entries if path.is_dir() and not path.name.startswith(".")]
+    return any(has_images(path) for path in below)
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:

@@ -50,12 +50,13 @@ def write_page(page: str, path: str | os.PathLike[str]) -> None:
     ----------
     page : str
     path : path-like
-        An earlier file there is replaced.  Its folder has to exist.
+        An earlier page there is replaced, and nothing else.  Its folder has to exist.
 
     Raises
     ------
     OptionError
-        If `path` is a folder or another thing that is no file, or its folder does not exist.
+        If `path` is a folder, a file that is no page (e.g. the dataset) or another thing, or its
+        folder does not exist.
     DiskFullError
         If there is no room.
     """
@@ -86,7 +87,19 @@ def check_page_path(path: str | os.PathLike[str]) -> None:
         )
     if place.exists() and not place.is_file():
         raise OptionError(f"{place} is no ordinary file: name another for the page")
+    if place.exists() and not _is_page(place):
+        raise OptionError(
+            f"{place} is a file, and no page that could be replaced: name another for the page, "
+            "or remove it yourself"
+        )
     if not place.parent.is_dir():
         raise OptionError(
             f"{place.parent} is no folder: make it (mkdir -p), or write the page elsewhere"
         )
+
+
+def _is_page(place: Path) -> bool:
+    """Tell whether a file is HTML, or empty."""
+    with open(place, "rb") as file:
+        start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return start.startswith((b"<!doctype html", b"<html")) or place.stat().st_size == 0

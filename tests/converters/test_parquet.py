@@ -387,3 +387,11 @@ def test_without_pyarrow_the_message_has_the_install_line(
     location = FIXTURES / ("hub" if format == "parquet" else "disk")
     with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[parquet\]'"):
         find_source(location)
+
+
+def test_images_none_of_which_has_a_path_are_read(tmp_path: Path) -> None:
+    rows = [{"bytes": data, "path": None} for data in images(3).to_pylist()]
+    pq.write_table(pa.table({"image": rows, "label": [0, 1, 2]}), tmp_path / "a.parquet")
+    source = find_source(tmp_path / "a.parquet")
+    assert isinstance(source.schema["image"], ImageField)
+    assert pack(tmp_path / "a.parquet", tmp_path / "a.lmdb").num_samples == 3

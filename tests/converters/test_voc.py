@@ -292,3 +292,16 @@ def test_class_folders_are_not_taken_for_it(tmp_path: Path, pictures: list[Pictu
     (tmp_path / "JPEGImages/0.jpg").rename(tmp_path / "JPEGImages/0.txt")
     with pytest.raises(SourceError, match="no images in JPEGImages"):
         find_source(tmp_path)
+
+
+def test_a_mask_that_changed_is_noticed(tmp_path: Path) -> None:
+    for name in ("JPEGImages", "SegmentationClass"):
+        (tmp_path / name).mkdir()
+    for name in "ab":
+        Image.new("RGB", (8, 8)).save(tmp_path / "JPEGImages" / f"{name}.jpg")
+        Image.new("L", (8, 8)).save(tmp_path / "SegmentationClass" / f"{name}.png")
+    source = find_source(tmp_path, format="voc", options={"masks": "classes"})
+    before = source.fingerprints()
+    assert source.num_samples == 2
+    (tmp_path / "SegmentationClass" / "b.png").write_bytes(b"changed")
+    assert (source.fingerprints() != before).tolist() == [False, True]

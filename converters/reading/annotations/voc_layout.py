@@ -9,6 +9,8 @@ from pathlib import Path
 
 from fastdata.errors import OptionError, SourceError
 
+from ..splits import has_images
+
 __all__ = ["classes_of_lists", "listed", "splits_of", "voc_root", "voc_roots"]
 
 _FLAGGED = re.compile(r"(\S+)\s+(-1|0|1)")
@@ -25,8 +27,13 @@ def voc_roots(location: Path) -> list[Path]:
 
 
 def _is_root(path: Path) -> bool:
-    parts = ("Annotations", "SegmentationClass", "ImageSets")
-    return (path / "JPEGImages").is_dir() and any((path / part).is_dir() for part in parts)
+    if not (path / "JPEGImages").is_dir():
+        return False
+    # Where images are in these, they are class folders that happen to be called so.
+    others = [path / part for part in ("Annotations", "ImageSets")]
+    return (path / "SegmentationClass").is_dir() or any(
+        other.is_dir() and not has_images(other) for other in others
+    )
 
 
 def voc_root(location: Path) -> Path:

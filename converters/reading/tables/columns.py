@@ -259,10 +259,12 @@ def is_image_struct(type_: Any) -> bool:
     if not arrow(".types").is_struct(type_):
         return False
     children = {child.name: child.type for child in type_}
+    path = children.get("path")
     return (
         {"bytes"} <= set(children) <= {"bytes", "path"}
         and is_bytes(children["bytes"])
-        and ("path" not in children or is_text(children["path"]))
+        # Where no image has a path, and no schema was given, the column's type is null.
+        and (path is None or is_text(path) or arrow(".types").is_null(path))
     )
 
 

@@ -1,0 +1,95 @@
+"""Class folders are taken for class folders, whatever they are called and whatever lies beside."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fastdata.converters.finding import find_source
+
+tfrecord = pytest.importorskip("google_crc32c")
+
+
+def class_folders(root: Path, *names: str) -> Path:
+    for number, name in enumerate(names):
+        (root / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(root / name / "0.png")
+    return root
+
+
+def weights(path: Path) -> None:
+    torch.save({"weight": torch.zeros(3, 3), "bias": torch.zeros(3)}, path)
+
+
+def tensors(path: Path) -> None:
+    torch.save({"images": torch.zeros(4, 8, 8, 3, dtype=torch.uint8)}, path)
+
+
+def arrays(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["images"] = np.zeros((4, 8, 8, 3), np.uint8)
+
+
+def record(path: Path) -> None:
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(image, "PNG")
+    data = struct.pack("<IfQQ", 0, 0.0, 1, 0) + image.getvalue()
+    head = struct.pack("<II", 0xCED7230A, len(data))
+    path.write_bytes(head + data + bytes(-len(data) % 4))
+
+
+def frame(path: Path) -> None:
+    def masked(data: bytes) -> bytes:
+        value: int = tfrecord.value(data)
+        return struct.pack("<I", ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    length, data = struct.pack("<Q", 2), b"\n\0"
+    path.write_bytes(length + masked(length) + data + masked(data))
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("model.pth", weights),
+        ("data.pt", tensors),
+        ("features.h5", arrays),
+        ("train.rec", record),
+        ("train.tfrecord", frame),
+    ],
+)
+def test_a_file_beside_class_folders_is_not_taken_for_the_dataset(
+    name: str, write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    root = class_folders(tmp_path / "images", "cat", "dog")
+    write(root / name)
+    source = find_source(root)
+    assert (source.name, source.num_samples) == ("folder", 2)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    write(alone / name)
+    (alone / "logs").mkdir()
+    if write is not frame and write is not weights:  # these are none that can be opened
+        assert find_source(alone).name != "folder"
+
+
+@pytest.mark.parametrize("other", ["Annotations", "ImageSets"])
+def test_classes_may_be_called_like_folders_of_voc(other: str, tmp_path: Path) -> None:
+    source = find_source(class_folders(tmp_path, "JPEGImages", other))
+    assert (source.name, source.num_samples) == ("folder", 2)
+
+
+def test_folders_beside_mvtecs_categories_are_named(tmp_path: Path) -> None:
+    for name in ("bottle/train/good", "bottle/test/bad", "bottle/ground_truth/bad", "screw/train"):
+        (tmp_path / name).mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "bottle/train/good/0.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "screw/train/0.png")
+    notes = find_source(tmp_path).notes
+    assert any(note.endswith("left out: screw") for note in notes), notes
