@@ -19,10 +19,10 @@ from fastdata.errors import SourceError
 from .base import FieldSpec, Reject, Sample
 from .reading.locations import first_bytes
 from .reading.splits import has_images, table_files
+from .reading.tables.arrow_fields import arrow
 from .reading.tables.blocks import Block
-from .reading.tables.columns import arrow
 from .reading.tables.rows import Mapped, row_reader
-from .reading.tables.tables import TableSource, table_errors
+from .reading.tables.table_source import TableSource, table_errors
 
 __all__ = ["ArrowSource"]
 

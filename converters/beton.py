@@ -1,6 +1,6 @@
 """FFCV's ``.beton``, without FFCV.
 
-``reading/beton_file.py`` tells what is in the file.
+``reading/chunks/beton_file.py`` tells what is in the file.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .reading.chunks.beton_file import (
     read_layout,
     read_piece,
 )
-from .reading.chunks.pieces import Piece, Pieces
-from .reading.chunks.taking import Column, choose_columns, guessed
-from .reading.labels import named_classes
+from .reading.chunks.column_choice import Column, choose_columns, guessed
+from .reading.chunks.raw_values import Piece, Pieces
+from .reading.class_names import named_classes
 from .reading.locations import first_bytes, hash_files, printable
 from .reading.spans import FileSpan
 

@@ -16,11 +16,11 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample, reason_of
+from .reading.class_names import named_classes
 from .reading.fields import check_names, is_image_bytes, named_field
-from .reading.labels import named_classes
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, first_values, is_ours
-from .reading.messages import message_class
+from .reading.protobuf import message_class
 from .reading.spans import FileSpan
 
 __all__ = ["CaffeSource"]

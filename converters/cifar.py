@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100: Python's edition and the binary one, unpacked or as downloaded.
 
-What a batch is stands in ``reading/cifarbatch.py``, where they are in ``reading/cifarfiles.py``.
-Pickles are read by ``reading/pickled.py``, which executes nothing.
+What a batch is stands in ``reading/classic/cifarbatch.py``, where they are in ``reading/classic/cifarfiles.py``.
+Pickles are read by ``reading/classic/pickled.py``, which executes nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from .base import FieldSpec, IndexedSource, Reject, Sample
 from .reading.classic.cifarbatch import Batch, batch_name
 from .reading.classic.cifarfiles import cifar_folder, is_archive, is_batch, look_at
-from .reading.classic.forward import ForwardReader
 from .reading.fields import check_names, named_field
+from .reading.forward_reader import ForwardReader
 from .reading.locations import hash_files, printable
 
 __all__ = ["CifarSource"]

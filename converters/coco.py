@@ -4,7 +4,7 @@
 https://cocodataset.org/#format-data specifies it: boxes as left, top, width, height from the
 top left corner, in pixels; regions as polygons or run lengths; captions.
 
-The file is gone through once, entry by entry (``reading/json_members.py``).  Kept of it
+The file is gone through once, entry by entry (``reading/annotations/json_members.py``).  Kept of it
 are the images' names and numbers, and 57 bytes an annotation.  Captions and regions are read
 again by workers.
 """
@@ -24,8 +24,8 @@ from .base import FieldSpec, IndexedSource, Reject, Sample, hash_fields
 from .reading.annotations.coco_annotations import AnnotatedImage, Plan
 from .reading.annotations.coco_index import CocoIndex
 from .reading.annotations.coco_layout import annotation_file, image_folder, is_coco
-from .reading.inside import path_inside
 from .reading.locations import stat_of
+from .reading.safe_paths import path_inside
 
 __all__ = ["CocoSource"]
 

@@ -24,7 +24,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
 from .reading.locations import printable, stat_of
-from .reading.table import StringTable
+from .reading.string_table import StringTable
 
 __all__ = ["FolderSource", "is_image_name"]
 

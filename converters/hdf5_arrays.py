@@ -21,12 +21,12 @@ from fastdata.schema import Schema
 from .base import FieldSpec, reason_of
 from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
 from .reading.arrays.array_source import ArraySource
-from .reading.arrays.arrays import Column, RowSpan
-from .reading.arrays.choosing import Known
+from .reading.arrays.columns import Column, RowSpan
 from .reading.arrays.hdf5_blocks import BlockRow, filters_of
 from .reading.arrays.hdf5_heap import HeapPlaces
 from .reading.arrays.hdf5_listing import arrays_in
-from .reading.labels import named_classes
+from .reading.arrays.roles import Known
+from .reading.class_names import named_classes
 from .reading.locations import files_at, printable
 
 __all__ = ["Hdf5Source"]

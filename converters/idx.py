@@ -1,6 +1,6 @@
 """MNIST and the datasets in its format: Fashion-MNIST, EMNIST, QMNIST, K-MNIST.
 
-The files are in ``reading/idxfile.py``: arrays of pixels, and of labels beside them.  Images
+The files are in ``reading/classic/idxfile.py``: arrays of pixels, and of labels beside them.  Images
 are read in blocks.  EMNIST's are turned upright; they lie in its files with rows and columns
 exchanged ("EMNIST: an extension of MNIST to handwritten letters", section II).
 """
@@ -19,11 +19,11 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
+from .reading.class_names import named_classes
 from .reading.classic.idxfile import IdxPair, find_pairs, is_compressed, is_images, read_head
 from .reading.classic.idxpart import IdxPart
 from .reading.classic.mnistclasses import KNOWN_CLASSES, known_classes
 from .reading.fields import check_names, named_field
-from .reading.labels import named_classes
 from .reading.locations import hash_files, printable
 
 __all__ = ["IdxSource"]

@@ -24,14 +24,14 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec, Reject, Sample
-from .reading.chunks.decompressing import check_codec
+from .reading.chunks.chunk_source import PackedSource
+from .reading.chunks.column_choice import guessed
 from .reading.chunks.frames import inflate_frame, read_frame, read_frames_head
 from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
-from .reading.chunks.packed import Plan
-from .reading.chunks.packed_source import PackedSource
-from .reading.chunks.pieces import array_of, raw_image
-from .reading.chunks.taking import guessed
+from .reading.chunks.raw_values import array_of, raw_image
+from .reading.chunks.sample_layout import Plan
 from .reading.locations import first_bytes
+from .reading.zstandard_pieces import check_codec
 
 __all__ = ["LitDataSource"]
 

@@ -21,8 +21,8 @@ from fastdata.formats.manifest import MANIFEST
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import Deferred, FieldSpec, Reject, Sample
+from .reading.class_names import named_classes
 from .reading.fields import check_names, is_image_bytes, named_field
-from .reading.labels import named_classes
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, is_ours, missing_keys
 from .reading.spans import FileSpan, close_files

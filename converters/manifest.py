@@ -39,11 +39,11 @@ from fastdata.schema import (
 
 from .base import FieldSpec, IndexedSource, Sample, hash_fields
 from .folder import is_image_name
+from .reading.cell_types import ColumnGuess, identifiers
 from .reading.cells import parse_array, parse_bytes, read_schema, schema_path
 from .reading.fields import check_names, convert, named_field
-from .reading.guessing import ColumnGuess, identifiers
 from .reading.locations import stat_of
-from .reading.table import StringTable
+from .reading.string_table import StringTable
 
 __all__ = ["ManifestSource"]
 

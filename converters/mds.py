@@ -1,7 +1,7 @@
 """MDS: the shards of MosaicML Streaming, from its specification.
 
 A folder has ``index.json``, which lists shards with their columns and how these are encoded, and
-the shards (``reading/packed.py`` has their layout), plain or compressed as a whole.  Sources:
+the shards (``reading/chunks/sample_layout.py`` has their layout), plain or compressed as a whole.  Sources:
 ``docs/source/preparing_datasets/dataset_format.md`` and ``streaming/base/format/mds/`` (reader,
 writer, encodings) of ``mosaicml/streaming``, 0.13.
 """
@@ -20,13 +20,13 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
-from .reading.chunks.decompressing import check_codec
+from .reading.chunks.chunk_source import PackedSource
+from .reading.chunks.column_choice import guessed
 from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
-from .reading.chunks.packed import Plan
-from .reading.chunks.packed_source import PackedSource
-from .reading.chunks.pieces import array_of, json_text, raw_image
-from .reading.chunks.taking import guessed
+from .reading.chunks.raw_values import array_of, json_text, raw_image
+from .reading.chunks.sample_layout import Plan
 from .reading.locations import first_bytes
+from .reading.zstandard_pieces import check_codec
 
 __all__ = ["MDSSource"]
 

@@ -27,7 +27,7 @@ from .base import Deferred, FieldSpec, IndexedSource, Sample, hash_fields
 from .folder import is_image_name
 from .reading.annotations.annotated import frame_of
 from .reading.locations import printable, stat_of
-from .reading.table import StringTable
+from .reading.string_table import StringTable
 
 __all__ = ["MvtecSource"]
 

@@ -1,7 +1,7 @@
 """MXNet's RecordIO: ``.rec`` files of images with their labels, as ``im2rec`` writes them.
 
-How records stand in a file is in ``reading/recordio.py``, what is in one in
-``reading/imagerecord.py``, what lies beside the files in ``reading/imagelist.py``.
+How records stand in a file is in ``reading/records/recordio.py``, what is in one in
+``reading/records/imagerecord.py``, what lies beside the files in ``reading/records/imagelist.py``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, Reject, Sample, reason_of
+from .reading.class_names import named_classes
 from .reading.fields import check_names, is_image_bytes, named_field
-from .reading.labels import named_classes
 from .reading.locations import files_at, hash_files, printable
 from .reading.records.imagelist import ImageList, read_index
 from .reading.records.imagerecord import Plan, Record, unpack

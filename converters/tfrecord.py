@@ -1,6 +1,6 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-What is in a file is in ``reading/framing.py``, what is in a record in ``reading/example.py``.
+What is in a file is in ``reading/records/framing.py``, what is in a record in ``reading/records/example.py``.
 Source: TensorFlow's guide "TFRecord and tf.train.Example".
 """
 
@@ -13,9 +13,9 @@ from fastdata.errors import MissingExtraError, OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample
+from .reading.class_names import named_classes
 from .reading.extras import require
 from .reading.fields import check_names, convert, named_field
-from .reading.labels import named_classes
 from .reading.locations import files_at
 from .reading.records.example import parse_example
 from .reading.records.features import field_of_feature, usual_features, value_of_feature

@@ -23,7 +23,7 @@ from .base import FieldSpec, reason_of
 from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
 from .reading.arrays.array_source import ArraySource
 from .reading.arrays.torch_columns import by_place, columns_in, tensors_in
-from .reading.labels import named_classes
+from .reading.class_names import named_classes
 from .reading.locations import files_at, first_bytes, printable
 
 __all__ = ["TorchSource"]

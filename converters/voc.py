@@ -26,10 +26,10 @@ from .base import FieldSpec, IndexedSource, Reject, Sample, hash_fields
 from .folder import is_image_name
 from .reading.annotations.voc_annotations import AnnotatedImage, Plan, class_names
 from .reading.annotations.voc_layout import classes_of_lists, listed, splits_of, voc_root, voc_roots
-from .reading.inside import path_inside
-from .reading.labels import read_class_names
+from .reading.class_names import read_class_names
 from .reading.locations import printable, stat_of
-from .reading.table import StringTable
+from .reading.safe_paths import path_inside
+from .reading.string_table import StringTable
 
 __all__ = ["VocSource"]
 

@@ -19,16 +19,16 @@ from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample
-from .reading.inflating import compression_of, inflated_start
-from .reading.labels import named_classes
+from .reading.class_names import named_classes
+from .reading.compression import compression_of, inflated_start
+from .reading.key_set import KeySet
 from .reading.locations import files_at, first_bytes, printable
 from .reading.scanned import Place, ScannedSource
-from .reading.seen import SeenKeys
 from .reading.spans import MAX_RECORD, FileSpan, read_at
 from .reading.splits import has_images
+from .reading.tar.archive import BLOCK, Front, is_header, members, open_front
+from .reading.tar.member_choice import Chosen, choose
 from .reading.tar.member_values import settle, value_of
-from .reading.tar.members import Chosen, choose
-from .reading.tar.tar import BLOCK, Front, is_header, members, open_front
 
 __all__ = ["WebDatasetSource"]
 
@@ -117,14 +117,14 @@ class WebDatasetSource(ScannedSource):
         path = printable(str(self.paths[file]))
         try:
             with open_front(self.paths[file], self._compressed[file]) as front:
-                for group in self._groups(front, seen=SeenKeys()):
+                for group in self._groups(front, seen=KeySet()):
                     yield self._sample(file, group)
         except (OSError, SourceError) as error:
             yield Reject(path, str(error))
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
         with open_front(self.paths[file], self._compressed[file]) as front:
-            for group in self._groups(front, seen=SeenKeys()):
+            for group in self._groups(front, seen=KeySet()):
                 sample = self._sample(file, group)
                 if isinstance(sample, Reject) or isinstance(group, Reject):
                     yield Reject(*sample)
@@ -161,7 +161,7 @@ class WebDatasetSource(ScannedSource):
         front: Front,
         start: int = 0,
         stop: int | None = None,
-        seen: SeenKeys | None = None,
+        seen: KeySet | None = None,
     ) -> Iterator[Group | Reject]:
         """Yield the samples of an archive, or of a part of it, and where there is damage."""
         group: Group | None = None

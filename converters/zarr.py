@@ -24,10 +24,10 @@ from fastdata.schema import Schema
 from .base import FieldSpec, hash_fields, reason_of
 from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
 from .reading.arrays.array_source import ArraySource
-from .reading.arrays.arrays import Column
+from .reading.arrays.columns import Column
 from .reading.arrays.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
+from .reading.class_names import named_classes
 from .reading.extras import require
-from .reading.labels import named_classes
 from .reading.locations import printable, stat_of
 from .reading.spans import MAX_RECORD
 

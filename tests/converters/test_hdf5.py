@@ -14,7 +14,7 @@ from cases import Picture, make_pictures
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.converters.reading.arrays import hdf5_blocks
-from fastdata.converters.reading.arrays.arrays import RowSpan
+from fastdata.converters.reading.arrays.columns import RowSpan
 from fastdata.converters.reading.arrays.hdf5_blocks import BlockRow
 from fastdata.converters.reading.spans import FileSpan, close_files
 from fastdata.errors import OptionError, SourceError

@@ -20,10 +20,10 @@ from PIL import Image
 
 import fastdata
 from fastdata.converters.finding import find_source
+from fastdata.converters.reading.key_set import KeySet
 from fastdata.converters.reading.npy import parse_npy
-from fastdata.converters.reading.seen import SeenKeys
 from fastdata.converters.reading.spans import FileSpan, close_files
-from fastdata.converters.reading.tar.tar import members, open_front
+from fastdata.converters.reading.tar.archive import members, open_front
 from fastdata.errors import FastdataError, OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField, StringField
 
@@ -394,7 +394,7 @@ def test_nothing_that_can_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_keys_that_have_come_are_known(tmp_path: Path) -> None:
-    seen = SeenKeys()
+    seen = KeySet()
     keys = [f"{k * 7919}".encode() for k in range(5000)]
     assert all(seen.add(key) for key in keys)
     assert not any(seen.add(key) for key in keys)

@@ -11,8 +11,8 @@ from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 
-from ..inside import path_inside
 from ..locations import first_bytes
+from ..safe_paths import path_inside
 
 __all__ = ["annotation_file", "image_folder", "is_coco"]
 

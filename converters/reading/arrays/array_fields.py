@@ -25,8 +25,8 @@ from ...base import FieldSpec, reason_of
 from ..fields import check_names, named_field
 from ..locations import printable
 from .array_source import Part
-from .arrays import Array, Column, FlatColumn, NamesColumn, PictureLayout
-from .choosing import Known, chosen_arrays
+from .columns import Array, Column, FlatColumn, NamesColumn, PictureLayout
+from .roles import Known, chosen_arrays
 
 __all__ = ["ArrayFile", "ArrayOptions", "parts_of"]
 

@@ -21,7 +21,7 @@ from fastdata.schema import Schema
 from ...base import Deferred, IndexedSource, Reject, Sample, reason_of
 from ..locations import hash_files, printable
 from ..spans import FileSpan, close_files
-from .arrays import Column, PictureLayout, check_rows
+from .columns import Column, PictureLayout, check_rows
 
 __all__ = ["ArraySource", "Part"]
 

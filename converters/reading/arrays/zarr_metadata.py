@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .choosing import Known
+from .roles import Known
 
 __all__ = ["Node", "arrays_in", "is_group", "known_of", "node_of"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
-from .forward import BLOCK_BYTES, ForwardReader
+from ..forward_reader import BLOCK_BYTES, ForwardReader
 from .pickled import read_pickle
 from .pickledarray import PickledArray, Stored
 

@@ -15,10 +15,10 @@ from typing import IO, Any, NamedTuple
 
 from fastdata.errors import SourceError
 
-from ..inflating import INFLATE_ERRORS, compression_of, inflated_start, open_inflated
+from ..compression import INFLATE_ERRORS, compression_of, inflated_start, open_inflated
+from ..forward_reader import ForwardReader
 from ..locations import first_bytes
 from .cifarbatch import Batch, BatchName, batch_name, binary_batch, pickled_batch, read_names
-from .forward import ForwardReader
 
 __all__ = ["CifarFiles", "cifar_folder", "is_archive", "is_batch", "look_at"]
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
+from ..forward_reader import BLOCK_BYTES, ForwardReader
 from ..locations import printable
 from ..spans import MAX_RECORD
-from .forward import BLOCK_BYTES, ForwardReader
 from .idxfile import IdxHead, IdxPair, is_images, read_head
 
 __all__ = ["IdxPart"]

@@ -16,7 +16,7 @@ from fastdata.formats.reader import ShardReader
 from ...base import IndexedSource, Reject
 from ..locations import hash_files, printable
 from ..spans import FileSpan, read_at
-from ..table import StringTable
+from ..string_table import StringTable
 from .lmdb_file import Entry, LmdbFile, lmdb_at
 
 __all__ = ["LmdbIndex", "LmdbSource", "first_values", "is_ours", "missing_keys"]

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ..messages import message_class
+from ..protobuf import message_class
 
 __all__ = ["parse_example", "values_of"]
 

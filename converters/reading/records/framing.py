@@ -24,8 +24,8 @@ from typing import Any
 
 from fastdata.errors import SourceError
 
+from ..compression import INFLATE_ERRORS, compression_of, inflated_start, open_inflated
 from ..extras import require
-from ..inflating import INFLATE_ERRORS, compression_of, inflated_start, open_inflated
 from ..locations import first_bytes
 from ..spans import MAX_RECORD, read_at, read_exactly
 

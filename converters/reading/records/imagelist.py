@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
-from ..table import StringTable
+from ..string_table import StringTable
 
 __all__ = ["ImageList", "read_index"]
 

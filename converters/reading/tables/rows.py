@@ -12,7 +12,7 @@ import numpy as np
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from ..spans import FileSpan
-from .columns import arrow, is_list, storage
+from .arrow_fields import arrow, is_list, storage
 
 __all__ = ["Mapped", "RowPlan", "row_reader"]
 

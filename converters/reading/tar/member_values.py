@@ -14,7 +14,7 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarFie
 from ..fields import check_names, field_of, is_image_bytes, named_field
 from ..npy import parse_npy
 from ..spans import FileSpan
-from .members import IMAGES, NUMBERS, Chosen, is_mask
+from .member_choice import IMAGES, NUMBERS, Chosen, is_mask
 
 __all__ = ["settle", "value_of"]
 

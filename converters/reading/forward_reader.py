@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..inflating import INFLATE_ERRORS, open_inflated
+from .compression import INFLATE_ERRORS, open_inflated
 
 __all__ = ["BLOCK_BYTES", "ForwardReader"]
 

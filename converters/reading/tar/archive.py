@@ -21,7 +21,7 @@ from typing import IO, NamedTuple, Protocol
 
 from fastdata.errors import SourceError
 
-from ..inflating import INFLATE_ERRORS, open_inflated
+from ..compression import INFLATE_ERRORS, open_inflated
 from ..spans import check_length, read_exactly
 
 __all__ = ["BLOCK", "Front", "Member", "is_header", "members", "open_front"]

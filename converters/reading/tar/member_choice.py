@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 
-from ..naming import safe_name
+from ..field_names import safe_name
 
 __all__ = ["IMAGES", "NUMBERS", "Chosen", "choose", "is_mask"]
 

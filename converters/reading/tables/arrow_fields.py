@@ -25,8 +25,8 @@ from fastdata.schema import (
 )
 
 from ..extras import require
+from ..field_names import safe_name
 from ..fields import check_names, is_image_bytes, named_field
-from ..naming import safe_name
 
 __all__ = [
     "arrow",

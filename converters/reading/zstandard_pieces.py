@@ -17,8 +17,8 @@ from typing import IO, Any, cast
 
 from fastdata.errors import SourceError
 
-from ..extras import require
-from ..spans import MAX_RECORD
+from .extras import require
+from .spans import MAX_RECORD
 
 __all__ = ["check_codec", "inflate_zstd", "open_decompressed"]
 

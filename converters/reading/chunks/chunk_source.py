@@ -1,6 +1,6 @@
 """A folder of chunks of packed samples and their ``index.json``: MDS, LitData.
 
-``packed.py`` tells what a chunk is.
+``sample_layout.py`` tells what a chunk is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, Schema
 
 from ...base import FieldSpec, Reject, Sample
-from ..labels import named_classes
+from ..class_names import named_classes
 from ..locations import hash_files, printable
 from ..scanned import Place, ScannedSource
 from ..spans import MAX_RECORD, check_length, read_at, read_exactly
-from .decompressing import open_decompressed
-from .packed import Inflated, Plan, Stored
-from .taking import Column, choose_columns
+from ..zstandard_pieces import open_decompressed
+from .column_choice import Column, choose_columns
+from .sample_layout import Inflated, Plan, Stored
 
 __all__ = ["PackedSource"]
 

@@ -21,11 +21,10 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
-from ..labels import named_classes
+from ..class_names import named_classes
 from ..locations import hash_files, printable
 from ..splits import choose_split, split_of
-from .blocks import Block, Blocks
-from .columns import (
+from .arrow_fields import (
     arrow,
     choose_columns,
     features_of,
@@ -35,6 +34,7 @@ from .columns import (
     settle_columns,
     type_of,
 )
+from .blocks import Block, Blocks
 from .rows import Mapped, RowPlan, row_reader
 
 __all__ = ["TableSource", "table_errors"]
