@@ -12,15 +12,17 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample, reason_of
 from .reading.class_names import named_classes
-from .reading.fields import check_names, is_image_bytes, named_field
+from .reading.fields import settle_fields
+from .reading.image_files import is_image_bytes
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, first_values, is_ours
 from .reading.protobuf import message_class
+from .reading.refusals import check_choice
 from .reading.spans import FileSpan
 
 __all__ = ["CaffeSource"]
@@ -74,8 +76,7 @@ class CaffeSource(LmdbSource):
         order: Order = "bgr",
         classes: str | None = None,
     ) -> None:
-        if order not in get_args(Order):
-            raise OptionError(f"order={order!r} is neither bgr nor rgb")
+        check_choice("order", order, get_args(Order))
         _datum()
         self._open(location, None)
         labelled, failure = 0, "the database is empty"
@@ -90,9 +91,7 @@ class CaffeSource(LmdbSource):
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
         if labelled:
             settled["label"] = ScalarField("int64")
-        check_names(fields or {}, list(settled))
-        for name, kind in (fields or {}).items():
-            settled[name] = named_field(kind, channels)
+        settled = settle_fields(settled, fields, channels, settled.__getitem__)
         self.num_samples = len(self.index)
         self.schema = Schema(named_classes(settled, "label", classes))
         self._plan = (order == "bgr", bool(labelled))

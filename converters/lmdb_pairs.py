@@ -21,10 +21,13 @@ from fastdata.formats.manifest import MANIFEST
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import Deferred, FieldSpec, Reject, Sample
-from .reading.class_names import named_classes
-from .reading.fields import check_names, is_image_bytes, named_field
+from .reading.class_names import classes_of_texts, named_classes
+from .reading.fields import settle_fields
+from .reading.image_files import is_image_bytes
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, is_ours, missing_keys
+from .reading.refusals import already_packed
+from .reading.selection import left_out
 from .reading.spans import FileSpan, close_files
 
 __all__ = ["LmdbPairsSource"]
@@ -78,10 +81,7 @@ class LmdbPairsSource(LmdbSource):
         if label_pattern is not None and labels is not None:
             raise OptionError("labels come from label_pattern or from a file, not from both")
         if _our_shards(location):
-            raise SourceError(
-                f"{location}: this is a dataset of fastdata's already; fastdata.open reads "
-                "it, and --format fastdata packs it again."
-            )
+            raise already_packed(location)
         self._open(location, database, labels)
         self._texts = self._choose()
         self._check_values()
@@ -91,15 +91,13 @@ class LmdbPairsSource(LmdbSource):
         self._labels: array[int] | None = None
         if label_pattern is not None or labels is not None:
             found = (
-                self._labels_in_keys(label_pattern)
+                self._labels_in_keys(label_pattern, classes)
                 if label_pattern is not None
-                else self._labels_in_file(Path(labels or ""))
+                else self._labels_in_file(Path(labels or ""), classes)
             )
             self._labels, names = found
             settled["label"] = ScalarField(classes=names)
-        check_names(fields or {}, list(settled))
-        for name, kind in (fields or {}).items():
-            settled[name] = named_field(kind, channels)
+        settled = settle_fields(settled, fields, channels, settled.__getitem__)
         self._info = self.index.path.parent / _META_INFO
         self._missing_from(self._info)
         self.num_samples = len(self._order) + len(self._lost)
@@ -125,8 +123,7 @@ class LmdbPairsSource(LmdbSource):
         images = sum(1 for index in self._order if keys[index].startswith(_IMAGE))
         if not texts or not images:
             self._order = array("q", sorted([*self._order, *texts]))
-        if left:
-            self.notes.append(f"keys left out, which are no images: {', '.join(left)}")
+        self.notes += left_out("keys that are no images", left)
         return self._paired(texts) if texts and images else None
 
     def _paired(self, texts: array[int]) -> array[int]:
@@ -174,7 +171,7 @@ class LmdbPairsSource(LmdbSource):
 
     # -- labels -----------------------------------------------------------------------------
 
-    def _labels_in_keys(self, pattern: str) -> Labels:
+    def _labels_in_keys(self, pattern: str, classes: str | None) -> Labels:
         try:
             compiled = re.compile(pattern)
         except re.error as error:
@@ -182,9 +179,9 @@ class LmdbPairsSource(LmdbSource):
         if compiled.groups < 1:
             raise OptionError(f"label_pattern={pattern!r} has no group (...) for the label")
         found = [compiled.search(self.index.keys[index]) for index in self._order]
-        return _numbered([match[1] if match else None for match in found])
+        return _numbered([match[1] if match else None for match in found], classes)
 
-    def _labels_in_file(self, path: Path) -> Labels:
+    def _labels_in_file(self, path: Path, classes: str | None) -> Labels:
         known: dict[str, str] = {}
         for number, line in enumerate(_lines(path), 1):
             separator = "\t" if "\t" in line else "," if "," in line else " "
@@ -203,7 +200,7 @@ class LmdbPairsSource(LmdbSource):
             )
         if all(label is None or _NUMBER.fullmatch(label) for label in labels):
             return array("q", (_NONE if v is None else int(v) for v in labels)), None
-        return _numbered(labels)
+        return _numbered(labels, classes)
 
     # -- samples -----------------------------------------------------------------------------
 
@@ -220,7 +217,10 @@ class LmdbPairsSource(LmdbSource):
             values.append(self.index.span(self._texts[index]))
         if self._labels is not None:
             if self._labels[index] == _NONE:
-                raise ValueError("no label: the pattern does not match, or the file has it not")
+                raise ValueError(
+                    "no label: the pattern does not match, the file has it not, or it is none of "
+                    "the classes"
+                )
             values.append(self._labels[index])
         given = tuple(values)
         return Sample(self.key_at(index), given if self._texts is None else WithText(given))
@@ -231,13 +231,14 @@ class LmdbPairsSource(LmdbSource):
         return self.index.keys[self._order[index]]
 
 
-def _numbered(labels: list[str | None]) -> Labels:
+def _numbered(labels: list[str | None], classes: str | None) -> Labels:
     """Return names of classes as their numbers, and the names."""
-    names = tuple(sorted({label for label in labels if label is not None}))
-    if not names:
+    texts = [label for label in labels if label is not None]
+    if not texts:
         raise OptionError("no key has a label")
+    names = classes_of_texts(texts, "what keys are labelled by", classes)
     numbers = {name: number for number, name in enumerate(names)}
-    return array("q", (_NONE if v is None else numbers[v] for v in labels)), names
+    return array("q", (numbers.get(v, _NONE) if v is not None else _NONE for v in labels)), names
 
 
 class WithText(Deferred):

@@ -1,7 +1,8 @@
 """MDS: the shards of MosaicML Streaming, from its specification.
 
 A folder has ``index.json``, which lists shards with their columns and how these are encoded, and
-the shards (``reading/chunks/sample_layout.py`` has their layout), plain or compressed as a whole.  Sources:
+the shards (``reading/chunks/sample_layout.py`` has their layout), plain or compressed as a whole.
+Sources:
 ``docs/source/preparing_datasets/dataset_format.md`` and ``streaming/base/format/mds/`` (reader,
 writer, encodings) of ``mosaicml/streaming``, 0.13.
 """

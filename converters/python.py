@@ -38,9 +38,10 @@ from .base import (
     hash_fields,
     reason_of,
 )
-from .folder import is_image_name
-from .reading.fields import check_names, convert, field_of, named_field
+from .reading.fields import convert, field_of, settle_fields
+from .reading.image_files import is_image_name
 from .reading.locations import printable, stat_of
+from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
 
 __all__ = ["DatasetSource", "ImageFolderSource", "IterableSource"]
@@ -135,7 +136,7 @@ class ImageFolderSource(IndexedSource):
     def __init__(
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
     ) -> None:
-        check_names(fields or {}, ())
+        refuse_fields(fields, self.name)
         self._samples: Sequence[tuple[str, int]] = location.samples
         self._root = getattr(location, "root", "")
         self.notes = []
@@ -222,15 +223,11 @@ def _schema(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:
     if not samples:
         raise SourceError("the iterable is empty: there is nothing to pack")
     rows = [_values(sample, list(fields)) for sample in samples]
-    check_names(fields, list(rows[0]))
-    settled: dict[str, Field] = {}
-    for name in rows[0]:
-        if name in fields:
-            settled[name] = named_field(fields[name], channels)
-            continue
-        column = [row[name] for row in rows if name in row]
-        settled[name] = field_of(column, channels, name)
-    return Schema(settled)
+
+    def own(name: str) -> Field:
+        return field_of([row[name] for row in rows if name in row], channels, name)
+
+    return Schema(settle_fields(rows[0], fields, channels, own))
 
 
 def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:

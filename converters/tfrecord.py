@@ -1,7 +1,7 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-What is in a file is in ``reading/records/framing.py``, what is in a record in ``reading/records/example.py``.
-Source: TensorFlow's guide "TFRecord and tf.train.Example".
+What is in a file is in ``reading/records/framing.py``, what is in a record in ``example.py``
+beside it.  Source: TensorFlow's guide "TFRecord and tf.train.Example".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastdata.schema import Field, ScalarField, Schema
 from .base import Deferred, FieldSpec, Reject, Sample
 from .reading.class_names import named_classes
 from .reading.extras import require
-from .reading.fields import check_names, convert, named_field
+from .reading.fields import convert, settle_fields
 from .reading.locations import files_at
 from .reading.records.example import parse_example
 from .reading.records.features import field_of_feature, usual_features, value_of_feature
@@ -28,7 +28,9 @@ from .reading.records.framing import (
     scan_frames,
     stream_frames,
 )
+from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
+from .reading.selection import FEATURES
 
 __all__ = ["TFRecordSource"]
 
@@ -82,7 +84,7 @@ class TFRecordSource(ScannedSource):
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
-            raise SourceError(f"{location}: no TFRecord files there")
+            raise no_files(location, "TFRecord files")
         self._check = check
         self._compressed = [is_compressed(path) for path in self.paths]
         settled, chosen = self._settle(features, fields or {}, channels)
@@ -100,33 +102,19 @@ class TFRecordSource(ScannedSource):
         """Return the fields, and the feature that each is read from."""
         examples = self._first_examples()
         known = sorted({name for example in examples for name in example})
-        if features:
-            pairs = [entry.partition("=") for entry in features]
-            chosen = {name: feature or name for name, _, feature in pairs}
-        else:
-            chosen = usual_features(examples)
+        chosen = FEATURES.parse(features) if features else usual_features(examples)
         for field, feature in chosen.items():
             if feature not in known:
-                raise OptionError(
-                    f"{self.paths[0]}: no feature {feature!r} for the field {field!r}; the first "
-                    f"records have {', '.join(known[:30])}. Name what is wanted: "
-                    "--option features=image=FEATURE,label=FEATURE"
-                )
-        check_names(fields, list(chosen))
-        settled: dict[str, Field] = {}
-        for field, feature in chosen.items():
-            if field in fields:
-                settled[field] = named_field(fields[field], channels)
-            else:
-                column = [example[feature] for example in examples if feature in example]
-                settled[field] = field_of_feature(column, channels, "mask" in field)
-        left = sorted(set(known) - set(chosen.values())) if not features else []
-        if left:
-            self.notes.append(
-                f"features left out: {', '.join(left[:12])}{' ...' * (len(left) > 12)} "
-                "(--option features=FIELD=FEATURE,... takes others)"
-            )
-        return settled, chosen
+                there = "the first records have"
+                raise FEATURES.missing(self.paths[0], field, feature, known, there)
+        if not features:
+            self.notes += FEATURES.left_out(sorted(set(known) - set(chosen.values())))
+
+        def own(name: str) -> Field:
+            column = [example[chosen[name]] for example in examples if chosen[name] in example]
+            return field_of_feature(column, channels, name)
+
+        return settle_fields(chosen, fields, channels, own), chosen
 
     def _first_examples(self) -> list[dict[str, Any]]:
         """Return the features of the first records that can be read."""

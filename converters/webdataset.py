@@ -23,6 +23,7 @@ from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start
 from .reading.key_set import KeySet
 from .reading.locations import files_at, first_bytes, printable
+from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
 from .reading.spans import MAX_RECORD, FileSpan, read_at
 from .reading.splits import has_images
@@ -83,7 +84,7 @@ class WebDatasetSource(ScannedSource):
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
-            raise SourceError(f"{location}: no tar files there")
+            raise no_files(location, "tar files")
         self._compressed = [_is_compressed(path) for path in self.paths]
         self._wanted: frozenset[str] | None = None
         first = self._first_samples()

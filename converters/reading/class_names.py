@@ -1,16 +1,20 @@
-"""Names of classes that a format does not bring, from a file of the user's."""
+"""Names of classes: the option ``classes=``, which names a file of them, and labels of text."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from fastdata.errors import OptionError
 from fastdata.schema import Field, ScalarField
 
-__all__ = ["named_classes", "read_class_names"]
+__all__ = ["MOST_CLASSES", "classes_of_texts", "named_classes", "read_class_names"]
+
+MOST_CLASSES = 1 << 20
+"""Different texts that labels may have."""
 
 _LARGEST = 64 << 20
 
@@ -38,9 +42,22 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def named_classes(
-    fields: Mapping[str, Field], name: str, path: str | os.PathLike[str] | None
+    fields: Mapping[str, Field],
+    name: str,
+    path: str | os.PathLike[str] | None,
+    known: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> dict[str, Field]:
     """Return fields in which the numbers of one field have the names that a file gives.
+
+    Parameters
+    ----------
+    fields : mapping
+    name : str
+        Of the field.
+    path : path-like, optional
+        The option ``classes=``; without it the fields stay as they are.
+    known : mapping
+        Lists of names that the option may name instead of a file.
 
     Raises
     ------
@@ -52,4 +69,40 @@ def named_classes(
     field = fields.get(name)
     if not isinstance(field, ScalarField) or "int" not in field.dtype:
         raise OptionError(f"classes={os.fspath(path)}: there is no field {name!r} of class numbers")
-    return {**fields, name: dataclasses.replace(field, classes=read_class_names(path))}
+    names = known.get(os.fspath(path)) or read_class_names(path)
+    return {**fields, name: dataclasses.replace(field, classes=names)}
+
+
+def classes_of_texts(
+    texts: Iterable[str], what: str, path: str | os.PathLike[str] | None = None
+) -> tuple[str, ...]:
+    """Return the names of the classes of labels that are text, in the order of their numbers.
+
+    They are those of the user's file, so that the option ``classes=`` means the same whether
+    labels are numbers or text; without it the different texts, sorted.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Of all samples; not gone through where the user names a file.
+    what : str
+        Where they are from, for messages.
+    path : path-like, optional
+        The option ``classes=``.
+
+    Raises
+    ------
+    OptionError
+        If there are too many.
+    """
+    if path is not None:
+        return read_class_names(path)
+    names: set[str] = set()
+    for text in texts:
+        names.add(text)
+        if len(names) > MOST_CLASSES:
+            raise OptionError(
+                f"{what} has more than {MOST_CLASSES:,} different texts, too many for classes; "
+                "keep it as text: --field label=string"
+            )
+    return tuple(sorted(names))

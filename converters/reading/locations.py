@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import bracex
-import numpy as np
 
 from fastdata.errors import SourceError
 
-from ..base import hash_fields
-
-__all__ = ["files_at", "first_bytes", "hash_files", "is_pattern", "printable", "stat_of"]
+__all__ = ["files_at", "first_bytes", "is_pattern", "path_of", "printable", "stat_of"]
 
 _LIMIT = 1_000_000
 """Files that one pattern may stand for."""
+
+
+def path_of(location: Any) -> Path | None:
+    """Return the path that a location is; None of anything else, an iterable say."""
+    return Path(location) if isinstance(location, (str, os.PathLike)) else None
 
 
 def is_pattern(location: Any) -> bool:
@@ -98,12 +100,6 @@ def first_bytes(path: Path, count: int = 4096) -> bytes:
             return file.read(count)
     except OSError:
         return b""
-
-
-def hash_files(paths: Iterable[Path]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return a hash a file, of name, size and time, for `Source.fingerprints`."""
-    hashes = [hash_fields(printable(os.fspath(path.name)), *stat_of(path)) for path in paths]
-    return np.array(hashes, np.uint64)
 
 
 def printable(path: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 from fastdata.errors import OptionError
 
-from ..folder import is_image_name
+from .image_files import is_image_name
 from .locations import files_at
 
 __all__ = ["choose_split", "has_images", "split_of", "table_files"]

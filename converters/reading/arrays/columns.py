@@ -16,6 +16,7 @@ import numpy as np
 
 from fastdata.errors import OptionError, SourceError
 
+from ..refusals import check_choice
 from ..spans import MAX_RECORD, FileSpan, read_at
 
 __all__ = [
@@ -215,8 +216,8 @@ class PictureLayout:
         OptionError
             If it does not, or needs an option to; the message says which.
         """
-        if layout is not None and layout.lower() not in LAYOUTS:
-            raise OptionError(f"layout={layout!r} is not one of {', '.join(LAYOUTS)}")
+        if layout is not None:
+            check_choice("layout", layout.lower(), LAYOUTS)
         shape, dtype = column.shape, column.dtype
         what = f"{where}: {column.label!r} is {dtype} of shape {shape}"
         fitting = _orders(shape)

@@ -10,7 +10,7 @@ import torch
 
 from fastdata.schema import SCALAR_DTYPES
 
-from ..fields import is_image_bytes
+from ..image_files import is_image_bytes
 from ..locations import printable
 from .columns import Column
 from .roles import Known

@@ -11,6 +11,7 @@ import numpy as np
 
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
+from ..fields import nested_array
 from ..spans import FileSpan
 from .arrow_fields import arrow, is_list, storage
 
@@ -92,7 +93,7 @@ def _column(
     if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):
         return lambda row: _given(array[row].values, name).to_numpy(zero_copy_only=False)
     if isinstance(field, ArrayField):
-        return lambda row: _nested(_given(array[row].as_py(), name), field)
+        return lambda row: nested_array(_given(array[row].as_py(), name), field)
     values = array.to_pylist()
     if numbers is not None:
         return lambda row: _number(_given(values[row], name), name, numbers)
@@ -107,15 +108,6 @@ def _given(value: Any, name: str) -> Any:
     if value is None:
         raise ValueError(f"the column {name!r} is null in this row")
     return value
-
-
-def _nested(value: Any, field: ArrayField) -> np.ndarray[Any, Any]:
-    """Return nested lists as an array; of an empty list the field says what is inside."""
-    values = np.asarray(value)
-    if values.size == 0 and values.ndim < len(field.shape):
-        missing = field.shape[values.ndim :]
-        values = np.zeros((*values.shape, *(length or 0 for length in missing)), field.dtype)
-    return values
 
 
 def _number(value: Any, name: str, numbers: Mapping[str, int]) -> int:

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
-from ..class_names import named_classes
-from ..locations import hash_files, printable
+from ..class_names import classes_of_texts, named_classes
+from ..fingerprints import FileSource
+from ..locations import printable
+from ..refusals import no_files
 from ..splits import choose_split, split_of
 from .arrow_fields import (
     arrow,
@@ -39,7 +39,6 @@ from .rows import Mapped, RowPlan, row_reader
 
 __all__ = ["TableSource", "table_errors"]
 
-_MOST_CLASSES = 100_000
 _PEEK = 16
 
 
@@ -48,7 +47,7 @@ def table_errors() -> tuple[type[Exception], ...]:
     return (arrow().ArrowException, OSError, ValueError, KeyError, SourceError, MemoryError)
 
 
-class TableSource(IndexedSource):
+class TableSource(FileSource, IndexedSource):
     """Rows of tables; a subclass says what blocks a file has, and reads them."""
 
     paths: list[Path]
@@ -90,7 +89,7 @@ class TableSource(IndexedSource):
     ) -> None:
         """Look at all files; settle schema and blocks."""
         if not paths:
-            raise SourceError(f"{location}: no {self.name} files there")
+            raise no_files(location, f"{self.name} files")
         is_folder = Path(location).is_dir()
         top = os.path.commonpath([path.parent.absolute() for path in paths])
         self.root = Path(location).absolute() if is_folder else Path(top)
@@ -117,7 +116,9 @@ class TableSource(IndexedSource):
         as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
         for name in as_label & set(chosen):
             if isinstance(settled[name], StringField) and (fields or {}).get(name) != "string":
-                settled[name] = ScalarField(classes=self._class_names(chosen[name]))
+                what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
+                names = classes_of_texts(self._texts(chosen[name]), what, own)
+                settled[name] = ScalarField(classes=names)
         self._add_split(settled, chosen, [splits[k] for k in taken])
         numbers = {
             name: {text: number for number, text in enumerate(field.classes)}
@@ -192,10 +193,9 @@ class TableSource(IndexedSource):
 
     # -- classes and splits -------------------------------------------------------------
 
-    def _class_names(self, column: str) -> tuple[str, ...]:
-        """Return the different texts of a column, sorted; reads that column of all files."""
+    def _texts(self, column: str) -> Iterator[str]:
+        """Yield the texts of a column, each at least once; reads that column of all files."""
         unique = arrow(".compute").unique
-        names: set[str] = set()
         for block in map(self._blocks.__getitem__, range(len(self._blocks))):
             if block.lost:
                 continue
@@ -205,15 +205,7 @@ class TableSource(IndexedSource):
                     values = batch.column(batch.schema.names.index(column))
                     if hasattr(values, "dictionary_decode"):
                         values = values.dictionary_decode()
-                    names.update(filter(None, unique(values).to_pylist()))
-                    if len(names) > _MOST_CLASSES:
-                        break
-            if len(names) > _MOST_CLASSES:
-                raise OptionError(
-                    f"the column {column!r} has more than {_MOST_CLASSES:,} different texts, too "
-                    "many for classes; keep it as text: --field label=string"
-                )
-        return tuple(sorted(names))
+                    yield from filter(None, unique(values).to_pylist())
 
     def _add_split(
         self, settled: dict[str, Field], chosen: dict[str, str], splits: list[str]
@@ -275,9 +267,6 @@ class TableSource(IndexedSource):
     def key_at(self, index: int) -> str:
         file, row = self._blocks.in_file(index)
         return f"{self._names[file]}@{row}"
-
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files(self.paths)
 
     def fingerprint_key(self, index: int) -> str:
         return self._names[index]
