@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from .reading.chunks.column_choice import Column, choose_columns, guessed
 from .reading.chunks.raw_values import Piece, Pieces
 from .reading.class_names import named_classes
 from .reading.fingerprints import FileSource
-from .reading.locations import first_bytes, printable
+from .reading.locations import first_bytes, path_of, printable
 from .reading.selection import COLUMNS
 from .reading.spans import FileSpan
 
@@ -64,11 +63,10 @@ class BetonSource(FileSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_file():
+        path = path_of(location)
+        if path is None or not path.is_file():
             return False
-        if Path(location).suffix.lower() == ".beton":
-            return True
-        return is_beton(first_bytes(Path(location)), Path(location).stat().st_size)
+        return path.suffix.lower() == ".beton" or is_beton(first_bytes(path), path.stat().st_size)
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ beside it.  Pickles are read by ``pickled.py`` there, which executes nothing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from .reading.classic.cifarfiles import cifar_folder, is_archive, is_batch, look
 from .reading.fields import settle_fields
 from .reading.fingerprints import FileSource
 from .reading.forward_reader import ForwardReader
-from .reading.locations import printable
+from .reading.locations import path_of, printable
 from .reading.refusals import check_choice, not_seekable
 from .reading.selection import left_out
 
@@ -46,11 +45,9 @@ class CifarSource(FileSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)):
-            return False
-        path = Path(location)
-        if path.is_file():
-            return is_batch(path) or is_archive(path)
+        path = path_of(location)
+        if path is None or path.is_file():
+            return path is not None and (is_batch(path) or is_archive(path))
         return cifar_folder(path) is not None
 
     def __init__(

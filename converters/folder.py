@@ -25,7 +25,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from .base import FieldSpec, IndexedSource, Sample
 from .reading.fingerprints import hash_samples
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
-from .reading.locations import printable, stat_of
+from .reading.locations import folder_at, printable, stat_of
 from .reading.refusals import refuse_fields
 from .reading.string_table import StringTable
 
@@ -51,11 +51,8 @@ class FolderSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return (
-            isinstance(location, (str, os.PathLike))
-            and Path(location).is_dir()
-            and any(entry.is_dir() for entry in Path(location).iterdir())
-        )
+        folder = folder_at(location)
+        return folder is not None and any(entry.is_dir() for entry in folder.iterdir())
 
     def __init__(
         self,

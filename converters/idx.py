@@ -7,7 +7,6 @@ rows and columns exchanged ("EMNIST: an extension of MNIST to handwritten letter
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from .reading.classic.idxpart import IdxPart
 from .reading.classic.mnistclasses import KNOWN_CLASSES, known_classes
 from .reading.fields import settle_fields
 from .reading.fingerprints import FileSource
-from .reading.locations import printable
+from .reading.locations import path_of, printable
 from .reading.refusals import check_choice, not_seekable
 from .reading.selection import left_out
 
@@ -52,12 +51,13 @@ class IdxSource(FileSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)):
+        path = path_of(location)
+        if path is None:
             return False
         try:
-            return any(is_images(read_head(pair.images)) for pair in find_pairs(location))
+            return any(is_images(read_head(pair.images)) for pair in find_pairs(path))
         except SourceError:  # opening it says what is wrong
-            return Path(location).is_dir() or "idx" in Path(location).name
+            return path.is_dir() or "idx" in path.name
 
     def __init__(
         self,

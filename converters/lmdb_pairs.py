@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from array import array
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from .reading.fields import settle_fields
 from .reading.image_files import is_image_bytes
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, is_ours, missing_keys
+from .reading.locations import folder_at
 from .reading.refusals import already_packed
 from .reading.selection import left_out
 from .reading.spans import FileSpan, close_files
@@ -276,7 +276,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _our_shards(location: Any) -> bool:
     """Tell whether this is a dataset of fastdata's in several shards."""
-    if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
+    folder = folder_at(location)
+    if folder is None or not (folder / MANIFEST).is_file():
         return False
-    shards = sorted(Path(location).glob("*.lmdb"))[:1]
-    return (Path(location) / MANIFEST).is_file() and bool(shards) and is_ours(shards[0])
+    return any(map(is_ours, sorted(folder.glob("*.lmdb"))[:1]))

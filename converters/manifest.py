@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from .reading.field_names import safe_name
 from .reading.fields import check_names, convert, named_field
 from .reading.fingerprints import hash_samples
 from .reading.image_files import is_image_name
-from .reading.locations import stat_of
+from .reading.locations import first_bytes, path_of, stat_of
 from .reading.string_table import StringTable
 
 __all__ = ["ManifestSource"]
@@ -64,13 +63,12 @@ class ManifestSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_file():
+        path = path_of(location)
+        if path is None or not path.is_file():
             return False
-        with open(location, "rb") as file:
-            start = file.read(4096)
-        if b"\0" in start and not schema_path(Path(location)).exists():
+        if b"\0" in first_bytes(path) and not schema_path(path).exists():
             return False
-        return Path(location).suffix.lower() in (".csv", ".tsv", ".txt")
+        return path.suffix.lower() in (".csv", ".tsv", ".txt")
 
     def __init__(
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None

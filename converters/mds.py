@@ -26,8 +26,8 @@ from .reading.chunks.column_choice import guessed
 from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
 from .reading.chunks.raw_values import array_of, json_text, raw_image
 from .reading.chunks.sample_layout import Plan
+from .reading.compression import check_codec
 from .reading.locations import first_bytes
-from .reading.zstandard_pieces import check_codec
 
 __all__ = ["MDSSource"]
 

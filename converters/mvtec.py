@@ -28,7 +28,7 @@ from .base import Deferred, FieldSpec, IndexedSource, Sample
 from .reading.annotations.annotated import frame_of
 from .reading.fingerprints import hash_samples
 from .reading.image_files import ignored_files, is_image_name, suffix_of
-from .reading.locations import printable, stat_of
+from .reading.locations import folder_at, printable, stat_of
 from .reading.refusals import check_choice, refuse_fields
 from .reading.string_table import StringTable
 
@@ -57,9 +57,8 @@ class MvtecSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
-            return False
-        return bool(_categories(Path(location)))
+        folder = folder_at(location)
+        return folder is not None and bool(_categories(folder))
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ from .reading.annotations.voc_layout import classes_of_lists, listed, splits_of,
 from .reading.class_names import classes_of_texts, read_class_names
 from .reading.fingerprints import hash_samples
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
-from .reading.locations import printable, stat_of
+from .reading.locations import folder_at, printable, stat_of
 from .reading.refusals import check_choice, refuse_fields
 from .reading.safe_paths import path_inside
 from .reading.selection import left_out
@@ -73,9 +73,8 @@ class VocSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
-            return False
-        return bool(voc_roots(Path(location)))
+        folder = folder_at(location)
+        return folder is not None and bool(voc_roots(folder))
 
     def __init__(
         self,

@@ -20,21 +20,21 @@ from fastdata.schema import Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample
 from .reading.class_names import named_classes
-from .reading.compression import compression_of, inflated_start
+from .reading.compression import compression_of, inflated_start, other_compression
+from .reading.forward_reader import ForwardReader
 from .reading.key_set import KeySet
 from .reading.locations import files_at, first_bytes, printable
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
 from .reading.spans import MAX_RECORD, FileSpan, read_at
 from .reading.splits import has_images
-from .reading.tar.archive import BLOCK, Front, is_header, members, open_front
+from .reading.tar.archive import BLOCK, is_header, members
 from .reading.tar.member_choice import Chosen, choose
 from .reading.tar.member_values import settle, value_of
 
 __all__ = ["WebDatasetSource"]
 
 _SUFFIXES = (".tar", ".tgz")
-_OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 # Unlike webdataset's, this takes no ``._0.jpg`` (of a Mac's archives) in a folder for a member.
 _NAME = re.compile(rb"((?:.*/)?[^./]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(rb"__[^/]*__($|/)")
@@ -68,7 +68,7 @@ class WebDatasetSource(ScannedSource):
         if Path(location).is_dir() and has_images(Path(location)):
             return False  # archives beside images, which are the dataset
         start = first_bytes(files[0])
-        if _other_compression(start):
+        if other_compression(start):
             return ".tar" in files[0].name  # opening it says what to do
         return is_header(start[:BLOCK]) or is_header(inflated_start(start, BLOCK))
 
@@ -99,7 +99,7 @@ class WebDatasetSource(ScannedSource):
         found: list[dict[str, bytes]] = []
         failure = "there is no sample in the files"
         for file, path in enumerate(self.paths):
-            with open_front(path, self._compressed[file]) as front:
+            with self._opened(file) as front:
                 for group in self._groups(front):
                     if isinstance(group, Reject):
                         failure = group.reason
@@ -114,17 +114,20 @@ class WebDatasetSource(ScannedSource):
             raise SourceError(f"{self.paths[0]}: nothing can be read: {failure}")
         return found
 
+    def _opened(self, file: int) -> ForwardReader:
+        return ForwardReader(self.paths[file], compressed=self._compressed[file])
+
     def samples_of(self, file: int) -> Iterator[Sample | Reject]:
         path = printable(str(self.paths[file]))
         try:
-            with open_front(self.paths[file], self._compressed[file]) as front:
+            with self._opened(file) as front:
                 for group in self._groups(front, seen=KeySet()):
                     yield self._sample(file, group)
         except (OSError, SourceError) as error:
             yield Reject(path, str(error))
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
-        with open_front(self.paths[file], self._compressed[file]) as front:
+        with self._opened(file) as front:
             for group in self._groups(front, seen=KeySet()):
                 sample = self._sample(file, group)
                 if isinstance(sample, Reject) or isinstance(group, Reject):
@@ -133,7 +136,7 @@ class WebDatasetSource(ScannedSource):
                     yield Place(file, group.start, group.end - group.start)
 
     def at(self, place: Place) -> Sample | Reject:
-        with open_front(self.paths[place.file], False) as front:
+        with ForwardReader(self.paths[place.file], compressed=False) as front:
             stop = place.offset + place.length
             return self._sample(place.file, next(self._groups(front, place.offset, stop)))
 
@@ -159,7 +162,7 @@ class WebDatasetSource(ScannedSource):
 
     def _groups(
         self,
-        front: Front,
+        front: ForwardReader,
         start: int = 0,
         stop: int | None = None,
         seen: KeySet | None = None,
@@ -250,15 +253,11 @@ def _content(path: Path, at: FileSpan | bytes) -> bytes:
     return read_at(path, at.offset, min(at.length, _PEEK_BYTES))
 
 
-def _other_compression(start: bytes) -> str:
-    return next((name for magic, name in _OTHERS.items() if start.startswith(magic)), "")
-
-
 def _is_compressed(path: Path) -> bool:
     start = first_bytes(path)
     if is_header(start[:BLOCK]):
         return False
-    if other := _other_compression(start):
+    if other := other_compression(start):
         raise SourceError(
             f"{path}: compressed by {other}, which is not read. Decompress it: images hardly "
             "become smaller, and workers can then read them from the file themselves."

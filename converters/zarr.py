@@ -27,7 +27,7 @@ from .reading.arrays.array_source import ArraySource
 from .reading.arrays.columns import Column
 from .reading.arrays.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
 from .reading.extras import require
-from .reading.locations import printable, stat_of
+from .reading.locations import folder_at, printable, stat_of
 from .reading.refusals import check_choice
 from .reading.spans import MAX_RECORD
 
@@ -65,9 +65,9 @@ class ZarrSource(ArraySource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
+        root = folder_at(location)
+        if root is None:
             return False
-        root = Path(location)
         if is_group(root) or node_of(root) is not None:
             return True
         with os.scandir(root) as entries:

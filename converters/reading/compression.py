@@ -1,25 +1,38 @@
-"""Files that are compressed as a whole: recognised by their first bytes, read from their front.
+"""Files that are compressed as a whole, read from their front.
 
-gzip (RFC 1952) and zlib (RFC 1950); damage and an early end are errors, never less data.
+gzip (RFC 1952) and zlib (RFC 1950) are recognised by their first bytes; of bzip2 and Zstandard
+an index says so.  Damage and an early end are a `SourceError`, never less data.
 """
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
+
+from fastdata.errors import SourceError
 
 from .locations import first_bytes
+from .zstd import decompressor, zstandard
 
-__all__ = ["INFLATE_ERRORS", "compression_of", "inflated_start", "open_inflated"]
-
-INFLATE_ERRORS = (OSError, EOFError, zlib.error)
-"""What reading a damaged compressed file raises."""
+__all__ = [
+    "InflatedStream",
+    "check_codec",
+    "compression_of",
+    "inflated_start",
+    "open_inflated",
+    "other_compression",
+]
 
 _WINDOW = 1 << 17
+_BITS = {"gzip": 31, "zlib": 15}
+_CODECS = {"gz": "gzip", "bz2": "bzip2", "zstd": "zstd"}
+"""As indexes name them."""
+_OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 def compression_of(start: bytes) -> str:
@@ -31,13 +44,39 @@ def compression_of(start: bytes) -> str:
     return ""
 
 
+def other_compression(start: bytes) -> str:
+    """Return how it is compressed where `open_inflated` does not see that itself; or ""."""
+    return next((name for magic, name in _OTHERS.items() if start.startswith(magic)), "")
+
+
+def check_codec(name: str, place: str) -> str:
+    """Return the codec that an index names, ``zstd:7`` say, as `open_inflated` takes it.
+
+    Raises
+    ------
+    SourceError
+        If it is not known.
+    MissingExtraError
+        If it needs a package that is not installed.
+    """
+    codec = name.partition(":")[0]
+    if codec not in _CODECS:
+        raise SourceError(
+            f"{place}: compressed by {name!r}, of which fastdata knows {', '.join(_CODECS)}. "
+            "Decompress the files with the library that wrote them."
+        )
+    if codec == "zstd":
+        zstandard()
+    return codec
+
+
 def inflated_start(start: bytes, count: int) -> bytes:
     """Return the first `count` bytes that a compressed file holds, from its own first bytes.
 
     Empty where they cannot be had.
     """
-    bits = {"gzip": 31, "zlib": 15, "": 0}[compression_of(start)]
-    if not bits:
+    bits = _BITS.get(compression_of(start))
+    if bits is None:
         return b""
     try:
         return zlib.decompressobj(bits).decompress(start, count)
@@ -45,20 +84,56 @@ def inflated_start(start: bytes, count: int) -> bytes:
         return b""
 
 
-@contextlib.contextmanager
-def open_inflated(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading what it holds, compressed or not.
+class InflatedStream:
+    """What a compressed file holds; reading raises SourceError where that is damaged."""
 
-    Reading raises one of `INFLATE_ERRORS` where the compressed data is damaged or ends early.
+    def __init__(self, stream: Any, damage: tuple[type[Exception], ...], path: Path) -> None:
+        self._stream, self._damage, self._path = stream, damage, path
+
+    def read(self, count: int) -> bytes:
+        """Return so many bytes; fewer at the end."""
+        return self._checked(self._stream.read, count)
+
+    def read1(self, count: int) -> bytes:
+        """Return some bytes, at most `count`: all of those that come before damage can be had."""
+        return self._checked(self._stream.read1, count)
+
+    def _checked(self, read: Callable[[int], bytes], count: int) -> bytes:
+        try:
+            return read(count)
+        except self._damage as error:
+            raise SourceError(f"{self._path}: cannot be decompressed: {error}") from error
+
+
+@contextlib.contextmanager
+def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
+    """Open a file for reading what it holds, by `InflatedStream` where it is compressed.
+
+    Parameters
+    ----------
+    path : Path
+    codec : {"gz", "bz2", "zstd"}, optional
+        As an index says.  Without it, gzip and zlib are recognised, and other files are read
+        as they are.
     """
-    kind = compression_of(first_bytes(path, 3))
-    with open(path, "rb", buffering=_WINDOW) as file:
+    kind = compression_of(first_bytes(path, 3)) if codec is None else _CODECS[codec]
+    with contextlib.ExitStack() as stack:
+        file: IO[bytes] = stack.enter_context(open(path, "rb", buffering=_WINDOW))
         if not kind:
             yield file
             return
-        inflated = io.BufferedReader(_InflatedFile(file, {"gzip": 31, "zlib": 15}[kind]))
-        with contextlib.closing(inflated):
-            yield inflated
+        damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+        stream: Any
+        if kind in _BITS:
+            stream = io.BufferedReader(_InflatedFile(file, _BITS[kind]))
+        elif kind == "bzip2":
+            stream = bz2.BZ2File(file)  # buffered already
+        else:
+            damage += (zstandard().ZstdError,)
+            stream = decompressor().stream_reader(file, read_across_frames=True, closefd=False)
+            stream = io.BufferedReader(stream, _WINDOW)
+        stack.callback(stream.close)
+        yield cast(IO[bytes], InflatedStream(stream, damage, path))
 
 
 class _InflatedFile(io.RawIOBase):

@@ -1,7 +1,7 @@
 """Pieces of a file that may be compressed, read from its front to its end.
 
-Sources that hold pixels read them in blocks.  In a compressed file what lies between two
-pieces is decompressed and thrown away, so pieces are read in ascending order.
+In a compressed file what lies between two pieces is decompressed and thrown away, so pieces
+are read in ascending order.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .compression import INFLATE_ERRORS, open_inflated
+from fastdata.errors import SourceError
+
+from ..base import reason_of
+from .compression import open_inflated
+from .locations import stat_of
+from .spans import check_length
 
 __all__ = ["BLOCK_BYTES", "ForwardReader"]
 
 BLOCK_BYTES = 1 << 16
 """How much of pixels a source reads at once."""
 
-_SKIP = 1 << 16
+_STEP = 1 << 16
 
 
 class ForwardReader:
@@ -29,11 +34,18 @@ class ForwardReader:
     path : Path
     compressed : bool
         Whether pieces are of what gzip or zlib has compressed.
+
+    Attributes
+    ----------
+    name : str
+        Of the file, for messages.
+    size : int or None
+        In bytes, 0 if it is not there; None where only reading to the end would tell.
     """
 
     def __init__(self, path: Path, *, compressed: bool) -> None:
-        self.path = path
-        self._compressed = compressed
+        self.path, self.name = path, os.fspath(path)
+        self.size = None if compressed else stat_of(path)[0]
         self._open = contextlib.ExitStack()
         self._stream: Any = None
         self._at = 0
@@ -48,55 +60,65 @@ class ForwardReader:
         """Close the file; may be called twice."""
         self._open.close()
 
-    def read(self, offset: int, length: int) -> tuple[bytes, str]:
-        """Return what there is of a piece, and why there is not more of it.
+    def read(self, offset: int, length: int) -> bytes:
+        """Return a piece; less of it where the file ends.
 
-        Nothing is allocated for bytes that do not come.
+        Raises
+        ------
+        SourceError
+            If the length is absurd, or compressed data is damaged.
         """
+        data, damage = self._piece(offset, length)
+        if damage:
+            raise SourceError(damage)
+        return data
+
+    def read_some(self, offset: int, length: int) -> tuple[bytes, str]:
+        """Return what there is of a piece, and why there is not more of it."""
         try:
-            if not self._compressed:
-                if self._stream is None:
-                    # Not by `read_at`, whose descriptors live on.
-                    self._stream = self._open.enter_context(self.path.open("rb", buffering=0))
-                end = os.fstat(self._stream.fileno()).st_size
-                there = max(0, min(length, end - offset))
-                data = os.pread(self._stream.fileno(), there, offset)
-            else:
-                data = self._forward(offset, length)
-                end = self._at
-        except INFLATE_ERRORS as error:
-            return b"", f"{self.path}: {error}"
+            data, damage = self._piece(offset, length)
+        except (OSError, SourceError) as error:
+            return b"", reason_of(error)
         if len(data) == length:
             return data, ""
-        kind = "what is compressed in it" if self._compressed else "the file"
+        if damage and not data:
+            return b"", damage
+        compressed = self.size is None
+        end = self._at if compressed else self.size
+        kind = "what is compressed in it" if compressed else "the file"
         return data, f"{self.path}: {kind} ends at byte {end:,}"
 
     def more_at(self, offset: int) -> str:
         """Say what is wrong if this is not where the file ends."""
-        if not self._compressed:
-            more = self.path.stat().st_size > offset
-        else:
-            try:
-                more = bool(self._forward(offset, 1))
-            except INFLATE_ERRORS as error:
-                return f"{self.path}: {error}"
-        return f"{self.path}: there is more behind byte {offset:,}, where it should end" * more
+        more, damage = self._piece(offset, 1)
+        return damage or (
+            f"{self.path}: there is more behind byte {offset:,}, where it should end" * bool(more)
+        )
 
-    def _forward(self, offset: int, length: int) -> bytes:
+    def _piece(self, offset: int, length: int) -> tuple[bytes, str]:
+        """Return what comes of a piece, and the damage behind that, if it is that.
+
+        Nothing is allocated for bytes that do not come.
+        """
+        check_length(length, self.name, offset)
         if self._stream is None:
-            self._stream = self._open.enter_context(open_inflated(self.path))
-        while self._at < offset and self._take(min(_SKIP, offset - self._at)):
-            pass
+            # Not by `read_at`, whose descriptors live on.
+            raw = self.path.open("rb", buffering=0) if self.size is not None else None
+            self._stream = self._open.enter_context(raw or open_inflated(self.path))
+        if self.size is not None:
+            there = max(0, min(length, self.size - offset))
+            return os.pread(self._stream.fileno(), there, offset), ""
         pieces: list[bytes] = []
-        left = length if self._at == offset else 0
         try:
-            while left and (piece := self._take(min(_SKIP, left))):
+            while self._at < offset and self._take(min(_STEP, offset - self._at)):
+                pass
+            left = length if self._at == offset else 0
+            while left and (piece := self._take(min(_STEP, left))):
                 pieces.append(piece)
                 left -= len(piece)
-        except INFLATE_ERRORS:
-            if not pieces:
-                raise
-        return b"".join(pieces)
+        except SourceError as error:
+            return b"".join(pieces), str(error)
+        return b"".join(pieces), ""
 
     def _take(self, length: int) -> bytes:
         # Not `read`, which forgets what came before damage.

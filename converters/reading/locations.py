@@ -17,7 +17,7 @@ import bracex
 
 from fastdata.errors import SourceError
 
-__all__ = ["files_at", "first_bytes", "is_pattern", "path_of", "printable", "stat_of"]
+__all__ = ["files_at", "first_bytes", "folder_at", "is_pattern", "path_of", "printable", "stat_of"]
 
 _LIMIT = 1_000_000
 """Files that one pattern may stand for."""
@@ -26,6 +26,12 @@ _LIMIT = 1_000_000
 def path_of(location: Any) -> Path | None:
     """Return the path that a location is; None of anything else, an iterable say."""
     return Path(location) if isinstance(location, (str, os.PathLike)) else None
+
+
+def folder_at(location: Any) -> Path | None:
+    """Return the folder that a location is; None if it is none."""
+    path = path_of(location)
+    return path if path is not None and path.is_dir() else None
 
 
 def is_pattern(location: Any) -> bool:
@@ -52,9 +58,9 @@ def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
     SourceError
         If a file that braces name is missing, or a pattern stands for too many.
     """
-    if not isinstance(location, (str, os.PathLike)):
+    path = path_of(location)
+    if path is None:
         return []
-    path = Path(location)
     if path.is_file():
         return [path]
     if path.is_dir():

@@ -155,7 +155,7 @@ def edit_index(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path
         (lambda i: i["config"].update(data_format=7), "no such list"),
         (lambda i: i["config"].update(data_spec="[1, 2]"), "data_spec cannot be read"),
         (lambda i: i["config"].update(data_spec="[" * 99999), "data_spec cannot be read"),
-        (lambda i: i["chunks"][0].update(filename="../x.bin"), "not one in its folder"),
+        (lambda i: i["chunks"][0].update(filename="../x.bin"), "outside of its folder"),
         (lambda i: i["chunks"][0].update(chunk_size=2**40), "not a number of samples"),
         (lambda i: i.update(chunks=[]), "lists no chunks"),
         (lambda i: i.update(config=None), "no such list"),

@@ -19,11 +19,11 @@ from fastdata.schema import Field, Schema
 
 from ...base import FieldSpec, Reject, Sample
 from ..class_names import named_classes
+from ..compression import open_inflated
 from ..locations import printable
 from ..scanned import Place, ScannedSource
 from ..selection import COLUMNS
 from ..spans import MAX_RECORD, check_length, read_at, read_exactly
-from ..zstandard_pieces import open_decompressed
 from .column_choice import Column, choose_columns
 from .sample_layout import Inflated, Plan, Stored
 
@@ -161,7 +161,7 @@ class PackedSource(ScannedSource):
 
     def stream(self, file: int) -> Iterator[Sample | Reject]:
         self.verify(file)
-        with open_decompressed(self.paths[file], self.codecs[file]) as stream:
+        with open_inflated(self.paths[file], self.codecs[file]) as stream:
             yield from self._unpacked(file, stream)
 
     def _unpacked(self, file: int, stream: IO[bytes]) -> Iterator[Sample | Reject]:

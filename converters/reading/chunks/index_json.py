@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+
+from ..locations import path_of
+from ..safe_paths import path_inside
 
 __all__ = ["count_of", "index_path", "inside", "list_of", "read_index"]
 
@@ -19,9 +21,9 @@ _LARGEST_COUNT = 1 << 30
 
 def index_path(location: Any) -> Path | None:
     """Return the ``index.json`` that a location is, or has in it."""
-    if not isinstance(location, (str, os.PathLike)):
+    path = path_of(location)
+    if path is None:
         return None
-    path = Path(location)
     path = path / "index.json" if path.is_dir() else path
     return path if path.name == "index.json" and path.is_file() else None
 
@@ -53,10 +55,10 @@ def inside(root: Path, name: Any, place: Path) -> Path:
     SourceError
         If the name is none, or leads out of the folder.
     """
-    parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ()
-    if not parts or ".." in parts or Path(name).is_absolute():
-        raise SourceError(f"{place}: names the file {name!r}, which is not one in its folder")
-    return root.joinpath(*parts)
+    try:
+        return Path(path_inside(root, name))
+    except SourceError as error:
+        raise SourceError(f"{place}: {error}") from None
 
 
 def list_of(entry: Any, name: str, kind: type | tuple[type, ...], place: Path) -> Sequence[Any]:
