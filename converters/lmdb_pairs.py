@@ -9,20 +9,19 @@
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.formats.manifest import MANIFEST
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import Deferred, FieldSpec, Reject, Sample
-from .reading.class_names import classes_of_texts, named_classes
+from .reading.class_names import named_classes
 from .reading.fields import settle_fields
 from .reading.image_files import is_image_bytes
+from .reading.lmdb.key_labels import NO_LABEL, labels_in_file, labels_in_keys, text_lines
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, is_ours, missing_keys
 from .reading.locations import folder_at
@@ -36,10 +35,6 @@ _COUNTS = ("num-samples", "__len__", "__keys__", "length", "nSamples")
 _IMAGE, _TEXT = "image-", "label-"
 _META_INFO = "meta_info.txt"
 _PEEK = 16
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
-
-
-Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
 
 
 class LmdbPairsSource(LmdbSource):
@@ -90,10 +85,11 @@ class LmdbPairsSource(LmdbSource):
             settled["text"] = StringField()
         self._labels: array[int] | None = None
         if label_pattern is not None or labels is not None:
+            keys = [self.index.keys[index] for index in self._order]
             found = (
-                self._labels_in_keys(label_pattern, classes)
+                labels_in_keys(keys, label_pattern, classes)
                 if label_pattern is not None
-                else self._labels_in_file(Path(labels or ""), classes)
+                else labels_in_file(keys, Path(labels or ""), classes)
             )
             self._labels, names = found
             settled["label"] = ScalarField(classes=names)
@@ -162,45 +158,12 @@ class LmdbPairsSource(LmdbSource):
         """Note what BasicSR's list of keys has and the database has not."""
         if not path.is_file():
             return
-        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for line in _lines(path)]
+        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for line in text_lines(path)]
         lost = missing_keys(self.index.keys, named)
         if named and len(lost) == len(named):
             self.notes.append(f"{path}: is about other keys, and was not used")
         else:
             self._lost = lost
-
-    # -- labels -----------------------------------------------------------------------------
-
-    def _labels_in_keys(self, pattern: str, classes: str | None) -> Labels:
-        try:
-            compiled = re.compile(pattern)
-        except re.error as error:
-            raise OptionError(f"label_pattern={pattern!r}: {error}") from error
-        if compiled.groups < 1:
-            raise OptionError(f"label_pattern={pattern!r} has no group (...) for the label")
-        found = [compiled.search(self.index.keys[index]) for index in self._order]
-        return _numbered([match[1] if match else None for match in found], classes)
-
-    def _labels_in_file(self, path: Path, classes: str | None) -> Labels:
-        known: dict[str, str] = {}
-        for number, line in enumerate(_lines(path), 1):
-            separator = "\t" if "\t" in line else "," if "," in line else " "
-            key, found, label = line.rstrip().rpartition(separator)
-            if not found or key in known:
-                raise OptionError(
-                    f"labels={path}, line {number}: {line[:60]!r} "
-                    + ("has a key that stands before" if found else "is not `key label`")
-                )
-            known[key] = label.strip()
-        labels = [known.get(self.index.keys[index]) for index in self._order]
-        if known and not any(label is not None for label in labels):
-            raise OptionError(
-                f"labels={path}: none of its keys is in the database, where the first is "
-                f"{self.index.keys[self._order[0]]!r}"
-            )
-        if all(label is None or _NUMBER.fullmatch(label) for label in labels):
-            return array("q", (_NONE if v is None else int(v) for v in labels)), None
-        return _numbered(labels, classes)
 
     # -- samples -----------------------------------------------------------------------------
 
@@ -216,7 +179,7 @@ class LmdbPairsSource(LmdbSource):
                 raise ValueError("the database has no text for this image")
             values.append(self.index.span(self._texts[index]))
         if self._labels is not None:
-            if self._labels[index] == _NONE:
+            if self._labels[index] == NO_LABEL:
                 raise ValueError(
                     "no label: the pattern does not match, the file has it not, or it is none of "
                     "the classes"
@@ -231,16 +194,6 @@ class LmdbPairsSource(LmdbSource):
         return self.index.keys[self._order[index]]
 
 
-def _numbered(labels: list[str | None], classes: str | None) -> Labels:
-    """Return names of classes as their numbers, and the names."""
-    texts = [label for label in labels if label is not None]
-    if not texts:
-        raise OptionError("no key has a label")
-    names = classes_of_texts(texts, "what keys are labelled by", classes)
-    numbers = {name: number for number, name in enumerate(names)}
-    return array("q", (numbers.get(v, _NONE) if v is not None else _NONE for v in labels)), names
-
-
 class WithText(Deferred):
     """An image and its text, which the worker reads."""
 
@@ -251,27 +204,6 @@ class WithText(Deferred):
         """Read the text; one that is not UTF-8 makes the sample a reject."""
         image, text, *label = self.values
         return (image, text.read().decode(), *label)
-
-
-_NONE = -(2**63)
-"""In the place of a label that there is not."""
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text that are not empty.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be read.
-    """
-    try:
-        with open(path, encoding="utf-8", errors="backslashreplace") as file:
-            for line in file:
-                if line.strip():
-                    yield line.rstrip("\n")
-    except OSError as error:
-        raise OptionError(f"{path}: {error.strerror}") from error
 
 
 def _our_shards(location: Any) -> bool:

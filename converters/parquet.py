@@ -19,7 +19,7 @@ from fastdata.errors import OptionError, SourceError
 from .base import Deferred, FieldSpec, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import has_images, table_files
-from .reading.tables.arrow_fields import arrow
+from .reading.tables.arrow_types import arrow
 from .reading.tables.blocks import Block
 from .reading.tables.rows import RowPlan, row_reader
 from .reading.tables.table_source import TableSource, table_errors

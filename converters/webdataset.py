@@ -2,15 +2,14 @@
 
 ``000017.jpg``, ``000017.cls``, ``000017.json`` are one sample, whose key is what is before
 the first dot of the file name, folders included, and whose members are called by what is
-behind it, in lower case.  Source: the README of ``github.com/webdataset/webdataset`` and its
-``tariterators.py``, whose grouping this follows.
+behind it, in lower case (``reading/tar/sample_groups.py``).  Source: the README of
+``github.com/webdataset/webdataset`` and its ``tariterators.py``, whose grouping this follows.
 
 No member is ever unpacked: workers read the images as pieces of the tar file.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,20 +25,17 @@ from .reading.key_set import KeySet
 from .reading.locations import files_at, first_bytes, printable
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
-from .reading.spans import MAX_RECORD, FileSpan, read_at
+from .reading.spans import FileSpan, read_at
 from .reading.splits import has_images
-from .reading.tar.archive import BLOCK, is_header, members
+from .reading.tar.archive import BLOCK, is_header
 from .reading.tar.member_choice import Chosen, choose
 from .reading.tar.member_values import settle, value_of
+from .reading.tar.sample_groups import PEEK_BYTES, Group, groups
 
 __all__ = ["WebDatasetSource"]
 
 _SUFFIXES = (".tar", ".tgz")
-# Unlike webdataset's, this takes no ``._0.jpg`` (of a Mac's archives) in a folder for a member.
-_NAME = re.compile(rb"((?:.*/)?[^./]+)[.]([^/]*)", re.DOTALL)
-_META = re.compile(rb"__[^/]*__($|/)")
 _PEEK = 16
-_PEEK_BYTES = 16 << 20
 
 
 class WebDatasetSource(ScannedSource):
@@ -100,7 +96,7 @@ class WebDatasetSource(ScannedSource):
         failure = "there is no sample in the files"
         for file, path in enumerate(self.paths):
             with self._opened(file) as front:
-                for group in self._groups(front):
+                for group in groups(front, self._wanted):
                     if isinstance(group, Reject):
                         failure = group.reason
                         continue
@@ -121,14 +117,14 @@ class WebDatasetSource(ScannedSource):
         path = printable(str(self.paths[file]))
         try:
             with self._opened(file) as front:
-                for group in self._groups(front, seen=KeySet()):
+                for group in groups(front, self._wanted, seen=KeySet()):
                     yield self._sample(file, group)
         except (OSError, SourceError) as error:
             yield Reject(path, str(error))
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
         with self._opened(file) as front:
-            for group in self._groups(front, seen=KeySet()):
+            for group in groups(front, self._wanted, seen=KeySet()):
                 sample = self._sample(file, group)
                 if isinstance(sample, Reject) or isinstance(group, Reject):
                     yield Reject(*sample)
@@ -138,7 +134,7 @@ class WebDatasetSource(ScannedSource):
     def at(self, place: Place) -> Sample | Reject:
         with ForwardReader(self.paths[place.file], compressed=False) as front:
             stop = place.offset + place.length
-            return self._sample(place.file, next(self._groups(front, place.offset, stop)))
+            return self._sample(place.file, next(groups(front, self._wanted, place.offset, stop)))
 
     def compressed(self, file: int) -> bool:
         return self._compressed[file]
@@ -159,73 +155,6 @@ class WebDatasetSource(ScannedSource):
         if reason:
             return Reject(key, f"{reason} (the sample is at byte {group.start:,})")
         return Sample(key, Members(tuple(places), self._plan))
-
-    def _groups(
-        self,
-        front: ForwardReader,
-        start: int = 0,
-        stop: int | None = None,
-        seen: KeySet | None = None,
-    ) -> Iterator[Group | Reject]:
-        """Yield the samples of an archive, or of a part of it, and where there is damage."""
-        group: Group | None = None
-        try:
-            for member in members(front, start, stop):
-                match = _NAME.fullmatch(member.name)
-                if match is None or _META.match(member.name) or member.kind == "folder":
-                    continue
-                key, suffix = match[1].removeprefix(b"./"), match[2].decode("utf-8", "replace")
-                suffix = suffix.lower()
-                if group is None or key != group.key:
-                    if group is not None:
-                        yield group
-                    group = Group(key, member.start, member.end, {}, "", 0)
-                    if seen is not None and not seen.add(key):
-                        group.problem = "its key has come before in this file, not just before it"
-                group.end = member.end
-                if self._wanted is not None and suffix not in self._wanted:
-                    continue
-                if member.kind != "file":
-                    group.problem = f"{suffix} is a {member.kind}, which is not read"
-                elif suffix in group.members:
-                    group.problem = f"two members {suffix}"
-                elif front.size is not None:
-                    group.members[suffix] = FileSpan(front.name, member.offset, member.size)
-                elif self._wanted is None:
-                    data = front.read(member.offset, min(member.size, _PEEK_BYTES))
-                    group.members[suffix] = data
-                elif group.held + member.size > MAX_RECORD:
-                    group.problem = f"more than {MAX_RECORD:,} bytes"
-                else:
-                    data = front.read(member.offset, member.size)
-                    if len(data) < member.size:
-                        raise SourceError(f"{front.name}: ends within a member at {member.offset}")
-                    group.members[suffix] = data
-                    group.held += member.size
-        except SourceError as error:
-            # What came of the group is there, but who knows whether it is all.
-            yield Reject(group.key.decode("utf-8", "replace") if group else "", str(error))
-            return
-        if group is not None:
-            yield group
-
-
-class Group:
-    """Members with one key, one behind the other."""
-
-    __slots__ = ("end", "held", "key", "members", "problem", "start")
-
-    def __init__(
-        self,
-        key: bytes,
-        start: int,
-        end: int,
-        members: dict[str, FileSpan | bytes],
-        problem: str,
-        held: int,
-    ) -> None:
-        self.key, self.start, self.end = key, start, end
-        self.members, self.problem, self.held = members, problem, held
 
 
 class Plan(NamedTuple):
@@ -250,7 +179,7 @@ class Members(Deferred):
 def _content(path: Path, at: FileSpan | bytes) -> bytes:
     if isinstance(at, bytes):
         return at
-    return read_at(path, at.offset, min(at.length, _PEEK_BYTES))
+    return read_at(path, at.offset, min(at.length, PEEK_BYTES))
 
 
 def _is_compressed(path: Path) -> bool:

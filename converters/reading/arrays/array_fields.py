@@ -27,7 +27,8 @@ from ..fields import check_names, named_field
 from ..locations import printable
 from ..selection import ARRAYS
 from .array_source import Part
-from .columns import Array, Column, FlatColumn, NamesColumn, PictureLayout
+from .columns import Array, Column, FlatColumn, NamesColumn
+from .picture_layout import PictureLayout
 from .roles import Known, chosen_arrays
 
 __all__ = ["ArrayFile", "ArrayOptions", "parts_of"]

@@ -18,7 +18,8 @@ from fastdata.schema import Schema
 from ...base import Deferred, IndexedSource, Reject, Sample, reason_of
 from ..fingerprints import FileSource
 from ..spans import FileSpan, close_files
-from .columns import Column, PictureLayout, check_rows
+from .columns import Column, check_rows
+from .picture_layout import PictureLayout
 
 __all__ = ["ArraySource", "Part"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
 
+from ..json_files import read_object
 from ..locations import path_of
 from ..safe_paths import path_inside
 
@@ -36,15 +36,7 @@ def read_index(path: Path) -> Mapping[str, Any]:
     SourceError
         If it is no JSON object, or too large.
     """
-    try:
-        if path.stat().st_size > _INDEX_BYTES:
-            raise SourceError(f"{path}: more than {_INDEX_BYTES:,} bytes is no index of chunks")
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise SourceError(f"{path}: not an index of chunks")
-    return found
+    return read_object(path, _INDEX_BYTES)
 
 
 def inside(root: Path, name: Any, place: Path) -> Path:

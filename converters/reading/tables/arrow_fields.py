@@ -1,10 +1,8 @@
-"""Columns of Arrow tables as fields, and rows of their batches as values.
+"""Columns of Arrow tables as fields.
 
 What Hugging Face's ``datasets`` says of columns, in the entry ``huggingface`` of the schema's
 metadata, is followed: which are images, how classes are called, how large arrays are.  Source:
 ``datasets/features/features.py`` (``Features.from_dict``), ``features/image.py``.
-
-pyarrow is imported when first needed; its objects are typed ``Any``.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import (
-    SCALAR_DTYPES,
     ArrayField,
     BytesField,
     Field,
@@ -24,32 +21,23 @@ from fastdata.schema import (
     StringField,
 )
 
-from ..extras import require
 from ..field_names import safe_name, unique_name
 from ..fields import check_names, image_field, settle_fields
 from ..image_files import is_image_bytes
 from ..selection import COLUMNS
 from ..usual_names import LABELS, first_called
+from .arrow_types import (
+    arrow,
+    dtype_of,
+    is_bytes,
+    is_image_struct,
+    is_list,
+    is_text,
+    storage,
+    type_of,
+)
 
-__all__ = [
-    "arrow",
-    "choose_columns",
-    "features_of",
-    "is_bytes",
-    "is_list",
-    "is_text",
-    "kinds_of",
-    "settle_columns",
-    "storage",
-    "type_of",
-]
-
-_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64"}
-
-
-def arrow(module: str = "") -> Any:
-    """Import pyarrow, or a module of it."""
-    return require(f"pyarrow{module}", "parquet", "reading Parquet and Arrow files")
+__all__ = ["Kind", "choose_columns", "features_of", "kinds_of", "settle_columns"]
 
 
 def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
@@ -192,7 +180,7 @@ def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, chann
         return _kind(type_.value_type, name, feature, start, channels)
     if is_text(type_):
         return Kind(StringField())
-    if dtype := _dtype(type_):
+    if dtype := dtype_of(type_):
         names = feature.get("names") if says == "ClassLabel" else None
         if isinstance(names, list) and names and "int" in dtype:
             return Kind(ScalarField(dtype, classes=tuple(map(str, names))))
@@ -205,7 +193,7 @@ def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, chann
         return Kind(None, f"{type_}, which no field holds")
     if is_image_struct(type_) or is_bytes(type_):
         return Kind(None, "a list of images, which is not read")
-    if dtype := _dtype(type_):
+    if dtype := dtype_of(type_):
         told = feature.get("shape")
         if isinstance(told, list) and len(told) == len(shape):
             shape = [n if isinstance(n, int) and 0 <= n < 2**31 else None for n in told]
@@ -214,52 +202,3 @@ def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, chann
         except OptionError as error:
             return Kind(None, str(error))
     return Kind(None, f"a list of {type_}, which no field holds")
-
-
-def type_of(schema: Any, name: str) -> Any:
-    """Return the type of the first column of a name; by number, as damaged names may have a NUL."""
-    return schema.field(schema.names.index(name)).type
-
-
-def storage(type_: Any) -> Any:
-    """Return the type that an extension type is stored as."""
-    return getattr(type_, "storage_type", type_)
-
-
-def is_bytes(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(types.is_binary(type_) or types.is_large_binary(type_)) or str(type_) == (
-        "binary_view"
-    )
-
-
-def is_text(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(types.is_string(type_) or types.is_large_string(type_)) or str(type_) == (
-        "string_view"
-    )
-
-
-def is_list(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(
-        types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    )
-
-
-def is_image_struct(type_: Any) -> bool:
-    """Tell whether this is how ``datasets`` keeps an image: bytes and a path."""
-    if not arrow(".types").is_struct(type_):
-        return False
-    children = {child.name: child.type for child in type_}
-    return (
-        {"bytes"} <= set(children) <= {"bytes", "path"}
-        and is_bytes(children["bytes"])
-        and ("path" not in children or is_text(children["path"]))
-    )
-
-
-def _dtype(type_: Any) -> str:
-    name = str(type_)
-    name = _DTYPES.get(name, name)
-    return name if name in SCALAR_DTYPES else ""

@@ -13,7 +13,7 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, 
 
 from ..fields import nested_array
 from ..spans import FileSpan
-from .arrow_fields import arrow, is_list, storage
+from .arrow_types import arrow, is_list, storage
 
 __all__ = ["Mapped", "RowPlan", "row_reader"]
 

@@ -8,8 +8,6 @@ of a sample does not depend on damage before it.
 from __future__ import annotations
 
 import abc
-import contextlib
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,27 +22,13 @@ from ..fingerprints import FileSource
 from ..locations import printable
 from ..refusals import no_files
 from ..splits import choose_split, split_of
-from .arrow_fields import (
-    arrow,
-    choose_columns,
-    features_of,
-    is_bytes,
-    is_text,
-    kinds_of,
-    settle_columns,
-    type_of,
-)
+from .arrow_fields import choose_columns, features_of, kinds_of, settle_columns
+from .arrow_types import arrow, is_text, plain, table_errors, type_of
 from .blocks import Block, Blocks
+from .column_values import first_bytes_of, texts_of
 from .rows import Mapped, RowPlan, row_reader
 
 __all__ = ["TableSource", "table_errors"]
-
-_PEEK = 16
-
-
-def table_errors() -> tuple[type[Exception], ...]:
-    """Return what pyarrow raises for files that are damaged."""
-    return (arrow().ArrowException, OSError, ValueError, KeyError, SourceError, MemoryError)
 
 
 class TableSource(FileSource, IndexedSource):
@@ -104,7 +88,7 @@ class TableSource(FileSource, IndexedSource):
         first, schema = self._first_schema()
         features = {**self.told(), **features_of(schema.metadata)}
         try:
-            kinds = kinds_of(schema, features, self._starts(schema), channels)
+            kinds = kinds_of(schema, features, first_bytes_of(self, schema), channels)
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{self.paths[first]}: a column's name is no text: {error}"
@@ -117,7 +101,7 @@ class TableSource(FileSource, IndexedSource):
         for name in as_label & set(chosen):
             if isinstance(settled[name], StringField) and (fields or {}).get(name) != "string":
                 what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
-                names = classes_of_texts(self._texts(chosen[name]), what, own)
+                names = classes_of_texts(texts_of(self, self._blocks, chosen[name]), what, own)
                 settled[name] = ScalarField(classes=names)
         self._add_split(settled, chosen, [splits[k] for k in taken])
         numbers = {
@@ -137,32 +121,8 @@ class TableSource(FileSource, IndexedSource):
                 self._reasons.setdefault(file, reason_of(error))
         raise SourceError(f"{self.paths[0]}: cannot be read: {self._reasons[0]}")
 
-    def _starts(self, schema: Any) -> dict[str, bytes]:
-        """Return the first values of columns of bytes, by which images are recognised."""
-        names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-        starts: dict[str, bytes] = {}
-        for file, block in itertools.islice(self._first_blocks(), _PEEK):
-            if len(starts) == len(names):
-                break
-            with contextlib.suppress(*table_errors()):  # the next may be whole
-                for batch in self.batches(file, block, names):
-                    batch.validate(full=True)
-                    for name in names:
-                        values = batch.column(batch.schema.names.index(name)).drop_null()
-                        if name not in starts and len(values):
-                            starts[name] = values[0].as_py()
-                    break
-        return starts
-
-    def _first_blocks(self) -> Iterator[tuple[int, int]]:
-        for file in range(len(self.paths)):
-            with contextlib.suppress(*table_errors()):
-                for block, rows in enumerate(self.blocks(file)):
-                    if not isinstance(rows, str) and rows:
-                        yield file, block
-
     def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
-        return chosen[name] in self._types and is_text(_plain(self._types[chosen[name]]))
+        return chosen[name] in self._types and is_text(plain(self._types[chosen[name]]))
 
     def _find_blocks(self, schema: Any) -> None:
         """Ask all files for their blocks."""
@@ -184,7 +144,7 @@ class TableSource(FileSource, IndexedSource):
         schema = self.table_schema(file)
         for name, type_ in self._types.items():
             found = type_of(schema, name) if schema.names.count(name) == 1 else None
-            if found is None or _plain(found) != _plain(type_):
+            if found is None or plain(found) != plain(type_):
                 raise OptionError(
                     f"{self.paths[file]}: the column {name!r} is {found or 'not there'}; in "
                     f"{self.paths[0]} it is {type_}. Pack one kind of file at a time, or choose "
@@ -192,20 +152,6 @@ class TableSource(FileSource, IndexedSource):
                 )
 
     # -- classes and splits -------------------------------------------------------------
-
-    def _texts(self, column: str) -> Iterator[str]:
-        """Yield the texts of a column, each at least once; reads that column of all files."""
-        unique = arrow(".compute").unique
-        for block in map(self._blocks.__getitem__, range(len(self._blocks))):
-            if block.lost:
-                continue
-            with contextlib.suppress(*table_errors()):  # its rows are rejected later
-                for batch in self.batches(block.file, block.number, [column]):
-                    batch.validate(full=True)
-                    values = batch.column(batch.schema.names.index(column))
-                    if hasattr(values, "dictionary_decode"):
-                        values = values.dictionary_decode()
-                    yield from filter(None, unique(values).to_pylist())
 
     def _add_split(
         self, settled: dict[str, Field], chosen: dict[str, str], splits: list[str]
@@ -270,8 +216,3 @@ class TableSource(FileSource, IndexedSource):
 
     def fingerprint_key(self, index: int) -> str:
         return self._names[index]
-
-
-def _plain(type_: Any) -> Any:
-    """Return the type of what a dictionary holds: files may number it by larger integers."""
-    return type_.value_type if arrow(".types").is_dictionary(type_) else type_
