@@ -21,13 +21,14 @@ from .base import Deferred, FieldSpec, Reject, Sample
 from .reading.class_names import named_classes
 from .reading.fields import settle_fields
 from .reading.image_files import is_image_bytes
-from .reading.lmdb.key_labels import NO_LABEL, labels_in_file, labels_in_keys, text_lines
+from .reading.lmdb.key_labels import NO_LABEL, labels_in_file, labels_in_keys
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, is_ours, missing_keys
 from .reading.locations import folder_at
 from .reading.refusals import already_packed
 from .reading.selection import left_out
 from .reading.spans import FileSpan, close_files
+from .reading.text_lines import text_lines
 
 __all__ = ["LmdbPairsSource"]
 
@@ -85,7 +86,7 @@ class LmdbPairsSource(LmdbSource):
             settled["text"] = StringField()
         self._labels: array[int] | None = None
         if label_pattern is not None or labels is not None:
-            keys = [self.index.keys[index] for index in self._order]
+            keys = (self.index.keys[index] for index in self._order)
             found = (
                 labels_in_keys(keys, label_pattern, classes)
                 if label_pattern is not None
@@ -158,7 +159,8 @@ class LmdbPairsSource(LmdbSource):
         """Note what BasicSR's list of keys has and the database has not."""
         if not path.is_file():
             return
-        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for line in text_lines(path)]
+        lines = text_lines(path, "backslashreplace", OptionError)
+        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for _, line in lines]
         lost = missing_keys(self.index.keys, named)
         if named and len(lost) == len(named):
             self.notes.append(f"{path}: is about other keys, and was not used")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
 from fastdata.errors import OptionError
 
 from ..class_names import classes_of_texts
+from ..text_lines import text_lines
 
-__all__ = ["NO_LABEL", "labels_in_file", "labels_in_keys", "text_lines"]
+__all__ = ["NO_LABEL", "labels_in_file", "labels_in_keys"]
 
 Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
 """A number a key, and names of classes where labels are text."""
@@ -23,7 +24,7 @@ NO_LABEL = -(2**63)
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
-def labels_in_keys(keys: Sequence[str], pattern: str, classes: str | None) -> Labels:
+def labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> Labels:
     """Return the labels that the first group of a pattern matches in keys.
 
     Raises
@@ -41,16 +42,16 @@ def labels_in_keys(keys: Sequence[str], pattern: str, classes: str | None) -> La
     return _numbered([match[1] if match else None for match in found], classes)
 
 
-def labels_in_file(keys: Sequence[str], path: Path, classes: str | None) -> Labels:
+def labels_in_file(keys: Iterable[str], path: Path, classes: str | None) -> Labels:
     """Return the labels that a file of lines ``key label`` has of keys.
 
     Raises
     ------
     OptionError
-        If a line is none, or the file is of other keys.
+        If the file cannot be read, a line is none, or it is of other keys.
     """
     known: dict[str, str] = {}
-    for number, line in enumerate(text_lines(path), 1):
+    for number, line in text_lines(path, "backslashreplace", OptionError):
         separator = "\t" if "\t" in line else "," if "," in line else " "
         key, found, label = line.rstrip().rpartition(separator)
         if not found or key in known:
@@ -59,10 +60,13 @@ def labels_in_file(keys: Sequence[str], path: Path, classes: str | None) -> Labe
                 + ("has a key that stands before" if found else "is not `key label`")
             )
         known[key] = label.strip()
-    labels = [known.get(key) for key in keys]
+    labels, first = [], ""
+    for key in keys:
+        first = first or key
+        labels.append(known.get(key))
     if known and not any(label is not None for label in labels):
         raise OptionError(
-            f"labels={path}: none of its keys is in the database, where the first is {keys[0]!r}"
+            f"labels={path}: none of its keys is in the database, where the first is {first!r}"
         )
     if all(label is None or _NUMBER.fullmatch(label) for label in labels):
         return array("q", (NO_LABEL if v is None else int(v) for v in labels)), None
@@ -71,28 +75,11 @@ def labels_in_file(keys: Sequence[str], path: Path, classes: str | None) -> Labe
 
 def _numbered(labels: list[str | None], classes: str | None) -> Labels:
     """Return names of classes as their numbers, and the names."""
-    texts = [label for label in labels if label is not None]
-    if not texts:
+    if all(label is None for label in labels):
         raise OptionError("no key has a label")
+    texts = (label for label in labels if label is not None)
     names = classes_of_texts(texts, "what keys are labelled by", classes)
     numbers = {name: number for number, name in enumerate(names)}
     return array(
         "q", (numbers.get(v, NO_LABEL) if v is not None else NO_LABEL for v in labels)
     ), names
-
-
-def text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text that are not empty.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be read.
-    """
-    try:
-        with open(path, encoding="utf-8", errors="backslashreplace") as file:
-            for line in file:
-                if line.strip():
-                    yield line.rstrip("\n")
-    except OSError as error:
-        raise OptionError(f"{path}: {error.strerror}") from error
