@@ -9,7 +9,6 @@ told: workers read it from the file.  Sources: "Serialization and Interprocess C
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ from typing import Any
 from fastdata.errors import SourceError
 
 from .base import FieldSpec, Reject, Sample
+from .reading.json_files import read_object
 from .reading.locations import first_bytes
 from .reading.splits import has_images, table_files
+from .reading.tables.arrow_types import arrow
 from .reading.tables.blocks import Block
-from .reading.tables.columns import arrow
 from .reading.tables.rows import Mapped, row_reader
-from .reading.tables.tables import TableSource, table_errors
+from .reading.tables.table_source import TableSource, table_errors
 
 __all__ = ["ArrowSource"]
 
@@ -30,7 +30,6 @@ _SUFFIXES = (".arrow", ".feather", ".ipc")
 _FILE = b"ARROW1"
 _STREAM = b"\xff\xff\xff\xff"
 _LARGEST_SCHEMA = 64 << 20
-_LARGEST_JSON = 64 << 20
 _KEPT_OPEN = 8
 
 
@@ -206,14 +205,11 @@ def _is_arrow(start: bytes) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     """Return what a file beside the tables says; nothing where there is none."""
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise SourceError(f"{path}: too large for what datasets writes there")
-        found = json.loads(path.read_bytes())
+        return read_object(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: cannot be read ({error}). Mend or remove it.") from error
-    return found if isinstance(found, dict) else {}
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _check_states(files: Sequence[Path]) -> None:

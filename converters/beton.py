@@ -1,12 +1,11 @@
 """FFCV's ``.beton``, without FFCV.
 
-``reading/beton_file.py`` tells what is in the file.
+``reading/chunks/beton_file.py`` tells what is in the file.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,12 @@ from .reading.chunks.beton_file import (
     read_layout,
     read_piece,
 )
-from .reading.chunks.pieces import Piece, Pieces
-from .reading.chunks.taking import Column, choose_columns, guessed
-from .reading.labels import named_classes
-from .reading.locations import first_bytes, hash_files, printable
+from .reading.chunks.column_choice import Column, choose_columns, guessed
+from .reading.chunks.raw_values import Piece, Pieces
+from .reading.class_names import named_classes
+from .reading.fingerprints import FileSource
+from .reading.locations import first_bytes, path_of, printable
+from .reading.selection import COLUMNS
 from .reading.spans import FileSpan
 
 __all__ = ["BetonSource"]
@@ -45,7 +46,7 @@ _TABLE_BLOCK = 4096
 _IMAGE_PARTS = ("mode", "width", "height", "place")
 
 
-class BetonSource(IndexedSource):
+class BetonSource(FileSource, IndexedSource):
     """A ``.beton`` file; its fields keep their names.
 
     Parameters
@@ -62,11 +63,10 @@ class BetonSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_file():
+        path = path_of(location)
+        if path is None or not path.is_file():
             return False
-        if Path(location).suffix.lower() == ".beton":
-            return True
-        return is_beton(first_bytes(Path(location)), Path(location).stat().st_size)
+        return path.suffix.lower() == ".beton" or is_beton(first_bytes(path), path.stat().st_size)
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class BetonSource(IndexedSource):
         classes: str | None = None,
     ) -> None:
         self.path = Path(location)
+        self.paths = [self.path]
         self.notes = []
         self._file = str(self.path)
         layout = read_layout(self._file)
@@ -85,8 +86,7 @@ class BetonSource(IndexedSource):
         own = [_column(field, channels) for field in layout.fields]
         settled, picked = choose_columns(own, columns, fields or {}, channels, self._file)
         left = [column.name for number, column in enumerate(own) if number not in picked]
-        if left:
-            self.notes.append(f"columns left out: {', '.join(left)}")
+        self.notes += COLUMNS.left_out(left)
         self.schema = Schema(named_classes(settled, "label", classes))
         self._picked = [(f"f{number}", layout.fields[number]) for number in picked]
         self._read_table(self._has_jpegs())
@@ -197,12 +197,6 @@ class BetonSource(IndexedSource):
 
     def key_at(self, index: int) -> str:
         return f"{printable(self.path.name)}@{index}"
-
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files([self.path])
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(self._file)
 
 
 def _column(field: BetonField, channels: int) -> Column:

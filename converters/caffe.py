@@ -11,16 +11,18 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, Reject, Sample, reason_of
+from .reading.class_names import named_classes
 from .reading.exported import read_exported
-from .reading.fields import check_names, is_image_bytes, named_field
-from .reading.labels import named_classes
+from .reading.fields import settle_fields
+from .reading.image_files import is_image_bytes
 from .reading.lmdb.datum import datum_class, parse_datum
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, first_values, is_ours
+from .reading.refusals import check_choice
 from .reading.spans import FileSpan
 
 __all__ = ["CaffeSource"]
@@ -63,8 +65,7 @@ class CaffeSource(LmdbSource):
         order: Order = "bgr",
         classes: str | None = None,
     ) -> None:
-        if order not in get_args(Order):
-            raise OptionError(f"order={order!r} is neither bgr nor rgb")
+        check_choice("order", order, get_args(Order))
         datum_class()
         self._open(location, None)
         exported = read_exported([self.index.path], self.name)
@@ -72,7 +73,7 @@ class CaffeSource(LmdbSource):
         if exported is not None:
             settled = exported.settled(fields, channels)
             self.packed_with = exported.packed_with
-            self.paths.append(exported.path)
+            self.beside = [exported.path]
             parts = tuple(exported.stored_as.values())
             if set(parts) - {"data", "label"}:
                 raise exported.misfit(f"a Datum has data and label, and it names {parts}")
@@ -95,9 +96,7 @@ class CaffeSource(LmdbSource):
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
         if labelled:
             settled["label"] = ScalarField("int64")
-        check_names(fields, list(settled))
-        for name, kind in fields.items():
-            settled[name] = named_field(kind, channels)
+        settled = settle_fields(settled, fields, channels, settled.__getitem__)
         return settled, ("data", "label") if labelled else ("data",)
 
     def __getitem__(self, index: int) -> Sample | Reject:

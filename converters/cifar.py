@@ -1,17 +1,14 @@
 """CIFAR-10 and CIFAR-100: Python's edition and the binary one, unpacked or as downloaded.
 
-What a batch is stands in ``reading/cifarbatch.py``, where they are in ``reading/cifarfiles.py``.
-Pickles are read by ``reading/pickled.py``, which executes nothing.
+What a batch is stands in ``reading/classic/cifarbatch.py``, where they are in ``cifarfiles.py``
+beside it.  Pickles are read by ``pickled.py`` there, which executes nothing.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
@@ -19,9 +16,12 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from .base import FieldSpec, IndexedSource, Reject, Sample
 from .reading.classic.cifarbatch import Batch, batch_name
 from .reading.classic.cifarfiles import cifar_folder, is_archive, is_batch, look_at
-from .reading.classic.forward import ForwardReader
-from .reading.fields import check_names, named_field
-from .reading.locations import hash_files, printable
+from .reading.fields import settle_fields
+from .reading.fingerprints import FileSource
+from .reading.forward_reader import ForwardReader
+from .reading.locations import path_of, printable
+from .reading.refusals import check_choice, not_seekable
+from .reading.selection import left_out
 
 __all__ = ["CifarSource"]
 
@@ -31,7 +31,7 @@ _NAMES = {
 }
 
 
-class CifarSource(IndexedSource):
+class CifarSource(FileSource, IndexedSource):
     """Batches of CIFAR; fields ``image``, ``label`` and, of CIFAR-100, ``coarse_label``.
 
     Parameters
@@ -45,11 +45,9 @@ class CifarSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)):
-            return False
-        path = Path(location)
-        if path.is_file():
-            return is_batch(path) or is_archive(path)
+        path = path_of(location)
+        if path is None or path.is_file():
+            return path is not None and (is_batch(path) or is_archive(path))
         return cifar_folder(path) is not None
 
     def __init__(
@@ -60,8 +58,7 @@ class CifarSource(IndexedSource):
         fields: FieldSpec | None = None,
         split: str = "train",
     ) -> None:
-        if split not in ("train", "test", "all"):
-            raise OptionError(f"split={split}: expected train, test or all")
+        check_choice("split", split, ("train", "test", "all"))
         self.notes = []
         self.location = Path(location)
         found = look_at(location)
@@ -73,7 +70,7 @@ class CifarSource(IndexedSource):
             raise OptionError(f"{location}: has only split={there} (--option split={there})")
         left = [batch.name for _, batch in found.batches if batch.split != split != "all"]
         if left and not alone:
-            self.notes.append(f"{', '.join(left)} left out (--option split=test, or all)")
+            self.notes += left_out("batches", left, "--option split=test, or all")
         self._batches = taken
         self._lost = [] if alone else _missing(taken)
         if found.failure:
@@ -99,16 +96,12 @@ class CifarSource(IndexedSource):
         if split == "all":
             settled["split"] = ScalarField(classes=("train", "test"))
         if any(batch.labels for batch in whole):
-            self.notes.append("the list 'filenames' of the batches is left out")
-        check_names(fields, list(settled))
-        return settled | {name: named_field(kind, channels) for name, kind in fields.items()}
+            self.notes += left_out("of batches", ["filenames"])
+        return settle_fields(settled, fields, channels, settled.__getitem__)
 
     def indexed(self) -> IndexedSource:
         if self._compressed:
-            raise OptionError(
-                f"{self.location}: shuffle needs to reach any sample, and a compressed archive can "
-                "only be read from its front. Unpack it, or pack in order: the loader shuffles too."
-            )
+            raise not_seekable(self.location)
         return self
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
@@ -182,13 +175,8 @@ class CifarSource(IndexedSource):
             index -= batch.num_samples
         return self._lost[index].key
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files(self._files())
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(str(self._files()[index]))
-
-    def _files(self) -> list[Path]:
+    @property
+    def files_read(self) -> list[Path]:
         return list(dict.fromkeys(path for path, _ in self._batches))
 
 

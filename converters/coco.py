@@ -4,7 +4,7 @@
 https://cocodataset.org/#format-data specifies it: boxes as left, top, width, height from the
 top left corner, in pixels; regions as polygons or run lengths; captions.
 
-The file is gone through once, entry by entry (``reading/json_members.py``).  Kept of it
+The file is gone through once, entry by entry (``reading/annotations/json_members.py``).  Kept of it
 are the images' names and numbers, and 57 bytes an annotation.  Captions and regions are read
 again by workers.
 """
@@ -20,12 +20,15 @@ import numpy as np
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
-from .base import FieldSpec, IndexedSource, Reject, Sample, hash_fields
+from .base import FieldSpec, IndexedSource, Reject, Sample
 from .reading.annotations.coco_annotations import AnnotatedImage, Plan
 from .reading.annotations.coco_index import CocoIndex
 from .reading.annotations.coco_layout import annotation_file, image_folder, is_coco
-from .reading.inside import path_inside
+from .reading.fingerprints import hash_samples
 from .reading.locations import stat_of
+from .reading.refusals import check_choice, refuse_fields
+from .reading.safe_paths import path_inside
+from .reading.selection import left_out
 
 __all__ = ["CocoSource"]
 
@@ -68,11 +71,9 @@ class CocoSource(IndexedSource):
         masks: str | None = None,
         check_size: bool = True,
     ) -> None:
-        if fields:
-            raise OptionError("format 'coco' has fields of its own; fields= cannot change them")
+        refuse_fields(fields, self.name)
         masks = masks or ""
-        if masks not in ("", "classes", "instances"):
-            raise OptionError(f"masks={masks!r} is neither 'classes' nor 'instances'")
+        check_choice("masks", masks, ("", "classes", "instances"))
         self.notes = []
         annotations = annotations or ""
         images = images or ""
@@ -85,8 +86,7 @@ class CocoSource(IndexedSource):
         left = sorted(filter(str.isprintable, index.seen - _USED))
         if "segmentation" in index.seen and not masks:
             left.append("segmentation (--option masks=classes paints it)")
-        if left:
-            self.notes.append(f"of annotations left out: {', '.join(left[:12])}")
+        self.notes += left_out("of annotations", left)
 
     def _schema(self, channels: int, masks: str) -> Schema:
         classes, seen = self._index.classes, self._index.seen
@@ -136,13 +136,11 @@ class CocoSource(IndexedSource):
         return self.get(index).key
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        count = self.num_samples if limit is None else min(limit, self.num_samples)
-        result = np.empty(count, np.uint64)
         of = stat_of(self.path)
-        for index in range(count):
-            sample = self.get(index)
-            stat = (
-                stat_of(os.path.join(self.folder, sample.key)) if isinstance(sample, Sample) else ()
-            )
-            result[index] = hash_fields(sample.key, stat, of)
-        return result
+
+        def parts(index: int) -> tuple[Any, ...]:
+            key = self.get(index).key
+            listed = isinstance(self.get(index), Sample)
+            return key, stat_of(os.path.join(self.folder, key)) if listed else (), of
+
+        return hash_samples(self.num_samples, limit, parts)

@@ -22,22 +22,16 @@ import numpy as np
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from .base import FieldSpec, IndexedSource, Sample, hash_fields
-from .reading.locations import printable, stat_of
-from .reading.table import StringTable
+from .base import FieldSpec, IndexedSource, Sample
+from .reading.fingerprints import hash_samples
+from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
+from .reading.locations import folder_at, printable, stat_of
+from .reading.refusals import refuse_fields
+from .reading.string_table import StringTable
 
-__all__ = ["FolderSource", "is_image_name"]
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""``torchvision.datasets.folder.IMG_EXTENSIONS``."""
-
+__all__ = ["FolderSource"]
 
 _SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
-
-
-def is_image_name(name: str) -> bool:
-    """Tell whether torchvision would take a file of this name for an image."""
-    return name.lower().endswith(SUFFIXES)
 
 
 class FolderSource(IndexedSource):
@@ -57,11 +51,8 @@ class FolderSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return (
-            isinstance(location, (str, os.PathLike))
-            and Path(location).is_dir()
-            and any(entry.is_dir() for entry in Path(location).iterdir())
-        )
+        folder = folder_at(location)
+        return folder is not None and any(entry.is_dir() for entry in folder.iterdir())
 
     def __init__(
         self,
@@ -71,10 +62,7 @@ class FolderSource(IndexedSource):
         fields: FieldSpec | None = None,
         split: str = "auto",
     ) -> None:
-        if fields:
-            raise OptionError(
-                "class folders have the fields image and label; fields= cannot change them"
-            )
+        refuse_fields(fields, self.name)
         self.root: Path = Path(location)
         self.notes = []
         if not self.root.is_dir():
@@ -104,11 +92,7 @@ class FolderSource(IndexedSource):
                 f"{', '.join(empty[:5])}{' ...' * (len(empty) > 5)}. Images have one of the "
                 f"suffixes {', '.join(SUFFIXES)}. Fill or remove these folders."
             )
-        if ignored:
-            kinds = ", ".join(f"{count} {suffix}" for suffix, count in ignored.most_common(5))
-            self.notes.append(
-                f"{sum(ignored.values())} files without an image suffix left out: {kinds}"
-            )
+        self.notes += ignored_files(ignored)
         self.num_samples = len(self._paths)
         found: dict[str, Field] = {
             "image": ImageField(channels=channels),
@@ -146,7 +130,7 @@ class FolderSource(IndexedSource):
                     self._paths.append(os.path.relpath(os.path.join(inner, file), self.root))
                     self._labels.append(label)
                 else:
-                    ignored[Path(file).suffix or file] += 1
+                    ignored[suffix_of(file)] += 1
         return len(self._paths) - before
 
     def __getitem__(self, index: int) -> Sample:
@@ -158,12 +142,11 @@ class FolderSource(IndexedSource):
         return printable(self._paths[index])
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        count = self.num_samples if limit is None else min(limit, self.num_samples)
-        result = np.empty(count, np.uint64)
-        for index in range(count):
+        def parts(index: int) -> tuple[Any, ...]:
             path = self._paths[index]
-            result[index] = hash_fields(path, self._labels[index], *stat_of(self.root / path))
-        return result
+            return path, self._labels[index], *stat_of(self.root / path)
+
+        return hash_samples(self.num_samples, limit, parts)
 
 
 def folders_in(path: Path) -> list[str]:

@@ -21,13 +21,13 @@ from fastdata.schema import Schema
 from .base import FieldSpec, reason_of
 from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
 from .reading.arrays.array_source import ArraySource
-from .reading.arrays.arrays import Column, RowSpan
-from .reading.arrays.choosing import Known
+from .reading.arrays.columns import Column, RowSpan
 from .reading.arrays.hdf5_blocks import BlockRow, filters_of
 from .reading.arrays.hdf5_heap import HeapPlaces
 from .reading.arrays.hdf5_listing import arrays_in
-from .reading.labels import named_classes
+from .reading.arrays.roles import Known
 from .reading.locations import files_at, printable
+from .reading.refusals import already_packed, no_files
 from .reading.splits import has_folders_of_images
 
 __all__ = ["Hdf5Source"]
@@ -79,11 +79,11 @@ class Hdf5Source(ArraySource):
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
-            raise SourceError(f"{location}: no HDF5 files there")
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale)
+            raise no_files(location, "HDF5 files")
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
         settled, parts, left = parts_of(map(self._look_at, self.paths), options)
         self.notes += left
-        self._settle(Schema(named_classes(settled, "label", classes)), parts)
+        self._settle(Schema(settled), parts)
 
     def _look_at(self, path: Path) -> ArrayFile:
         with _opened(path) as file:
@@ -133,10 +133,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _refuse_ours(path: Path, file: Any) -> None:
     if file.attrs.get("format") == "fastdata" and "columns" in file:
-        raise SourceError(
-            f"{path}: this is a dataset of fastdata's already; fastdata.open reads "
-            "it, and --format fastdata packs it again."
-        )
+        raise already_packed(path)
 
 
 class _Hdf5Column(Column):

@@ -1,35 +1,34 @@
 """MNIST and the datasets in its format: Fashion-MNIST, EMNIST, QMNIST, K-MNIST.
 
-The files are in ``reading/idxfile.py``: arrays of pixels, and of labels beside them.  Images
-are read in blocks.  EMNIST's are turned upright; they lie in its files with rows and columns
-exchanged ("EMNIST: an extension of MNIST to handwritten letters", section II).
+What the files are stands in ``reading/classic/idxfile.py``: arrays of pixels, and of labels
+beside them.  Images are read in blocks.  EMNIST's are turned upright; they lie in its files with
+rows and columns exchanged ("EMNIST: an extension of MNIST to handwritten letters", section II).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
+from .reading.class_names import named_classes
 from .reading.classic.idxfile import IdxPair, find_pairs, is_compressed, is_images, read_head
 from .reading.classic.idxpart import IdxPart
 from .reading.classic.mnistclasses import KNOWN_CLASSES, known_classes
-from .reading.fields import check_names, named_field
-from .reading.labels import named_classes
-from .reading.locations import hash_files, printable
+from .reading.fields import settle_fields
+from .reading.fingerprints import FileSource
+from .reading.locations import path_of, printable
+from .reading.refusals import check_choice, not_seekable
+from .reading.selection import left_out
 
 __all__ = ["IdxSource"]
 
 
-class IdxSource(IndexedSource):
+class IdxSource(FileSource, IndexedSource):
     """IDX files of images and labels, gzip-compressed or not.
 
     Parameters
@@ -52,12 +51,13 @@ class IdxSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)):
+        path = path_of(location)
+        if path is None:
             return False
         try:
-            return any(is_images(read_head(pair.images)) for pair in find_pairs(location))
+            return any(is_images(read_head(pair.images)) for pair in find_pairs(path))
         except SourceError:  # opening it says what is wrong
-            return Path(location).is_dir() or "idx" in Path(location).name
+            return path.is_dir() or "idx" in path.name
 
     def __init__(
         self,
@@ -88,20 +88,19 @@ class IdxSource(IndexedSource):
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
         if all(with_labels):
             settled["label"] = ScalarField()
-            settled = self._with_names(settled, classes)
+            settled = named_classes(settled, "label", classes, KNOWN_CLASSES)
+            if classes is None:
+                settled["label"] = ScalarField(classes=self._known_classes())
         else:
             self.notes.append("no file of labels beside the images (--option labels=FILE)")
         if split == "all":
             settled["split"] = ScalarField(classes=("train", "test"))
-        check_names(fields or {}, list(settled))
-        settled |= {name: named_field(kind, channels) for name, kind in (fields or {}).items()}
-        self.schema = Schema(settled)
+        self.schema = Schema(settle_fields(settled, fields, channels, settled.__getitem__))
         self._say(channels)
 
     def _chosen(self, location: Any, split: str, dataset: str) -> list[IdxPair]:
         """Return the pairs of files that the options mean."""
-        if split not in ("train", "test", "all"):
-            raise OptionError(f"split={split}: expected train, test or all")
+        check_choice("split", split, ("train", "test", "all"))
         found = find_pairs(location)
         if not found:
             raise SourceError(
@@ -121,28 +120,14 @@ class IdxSource(IndexedSource):
         taken.sort(key=lambda pair: pair.split != "train")
         if not taken:
             raise OptionError(f"{location}: has only split={found[0].split} (--option split=...)")
-        left = [pair.images.name for pair in found if pair not in taken]
-        if left:
-            self.notes.append(
-                f"{', '.join(map(printable, left))} left out (--option split=test takes it, "
-                "split=all both)"
-                if split == "train"
-                else f"{', '.join(map(printable, left))} left out"
-            )
+        left = [printable(pair.images.name) for pair in found if pair not in taken]
+        self.notes += left_out("files", left, "--option split=test, or all")
         return taken
 
-    def _with_names(self, settled: dict[str, Field], classes: str | None) -> dict[str, Field]:
-        """Return the fields with names of classes, if they are known."""
-        if classes is not None and classes not in KNOWN_CLASSES:
-            return named_classes(settled, "label", classes)
-        if classes is not None:
-            names = KNOWN_CLASSES[classes]
-        else:
-            first = self._parts[0]
-            names = known_classes(first.pair.dataset, first.pair.images, first.first_labels())
-        label = settled["label"]
-        assert isinstance(label, ScalarField)
-        return {**settled, "label": dataclasses.replace(label, classes=names or None)}
+    def _known_classes(self) -> tuple[str, ...] | None:
+        """Return the names of the classes, where the dataset tells."""
+        pair, labels = self._parts[0].pair, self._parts[0].first_labels()
+        return known_classes(pair.dataset, pair.images, labels) or None
 
     def _say(self, channels: int) -> None:
         if self._transpose:
@@ -151,13 +136,9 @@ class IdxSource(IndexedSource):
             self.notes.append("the images are grey, and stored as RGB; --channels 1 stores grey")
 
     def indexed(self) -> IndexedSource:
-        for path in self._files():
+        for path in self.files_read:
             if is_compressed(path):
-                raise OptionError(
-                    f"{path}: shuffle needs to reach any sample, and a compressed file can only "
-                    "be read from its front. Decompress it, or pack in order: the loader shuffles "
-                    "too."
-                )
+                raise not_seekable(path)
         return self
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
@@ -204,12 +185,7 @@ class IdxSource(IndexedSource):
             index -= part.num_samples
         return f"sample {index}"
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files(self._files())
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(str(self._files()[index]))
-
-    def _files(self) -> list[Path]:
+    @property
+    def files_read(self) -> list[Path]:
         pairs = [part.pair for part in self._parts]
         return [path for pair in pairs for path in (pair.images, pair.labels) if path is not None]

@@ -24,19 +24,19 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample, reason_of
-from .reading.chunks.decompressing import check_codec
+from .reading.chunks.chunk_source import PackedSource
+from .reading.chunks.column_choice import Column, choose_columns, guessed
 from .reading.chunks.frames import inflate_frame, read_frame, read_frames_head
 from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
 from .reading.chunks.litdata_columns import NUMBERS, decode, names_of
-from .reading.chunks.packed import Plan
-from .reading.chunks.packed_source import PackedSource
 from .reading.chunks.row_table import RowTable, has_table, table_columns
-from .reading.chunks.taking import Column, choose_columns, guessed
-from .reading.labels import named_classes
+from .reading.chunks.sample_layout import Plan
+from .reading.class_names import named_classes
+from .reading.compression import check_codec
 from .reading.locations import first_bytes, printable
 from .reading.scanned import Place
+from .reading.tables.arrow_types import table_errors
 from .reading.tables.rows import RowPlan
-from .reading.tables.tables import table_errors
 
 __all__ = ["LitDataSource"]
 

@@ -9,23 +9,26 @@
 
 from __future__ import annotations
 
-import os
-import re
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.formats.manifest import MANIFEST
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import Deferred, FieldSpec, Reject, Sample
-from .reading.fields import check_names, is_image_bytes, named_field
-from .reading.labels import named_classes
+from .reading.class_names import named_classes
+from .reading.fields import settle_fields
+from .reading.image_files import is_image_bytes
+from .reading.lmdb.key_labels import NO_LABEL, labels_in_file, labels_in_keys
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, is_ours, missing_keys
+from .reading.locations import folder_at
+from .reading.refusals import already_packed
+from .reading.selection import left_out
 from .reading.spans import FileSpan, close_files
+from .reading.text_lines import text_lines
 
 __all__ = ["LmdbPairsSource"]
 
@@ -33,10 +36,6 @@ _COUNTS = ("num-samples", "__len__", "__keys__", "length", "nSamples")
 _IMAGE, _TEXT = "image-", "label-"
 _META_INFO = "meta_info.txt"
 _PEEK = 16
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
-
-
-Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
 
 
 class LmdbPairsSource(LmdbSource):
@@ -78,10 +77,7 @@ class LmdbPairsSource(LmdbSource):
         if label_pattern is not None and labels is not None:
             raise OptionError("labels come from label_pattern or from a file, not from both")
         if _our_shards(location):
-            raise SourceError(
-                f"{location}: this is a dataset of fastdata's already; fastdata.open reads "
-                "it, and --format fastdata packs it again."
-            )
+            raise already_packed(location)
         self._open(location, database, labels)
         self._texts = self._choose()
         self._check_values()
@@ -90,16 +86,15 @@ class LmdbPairsSource(LmdbSource):
             settled["text"] = StringField()
         self._labels: array[int] | None = None
         if label_pattern is not None or labels is not None:
+            keys = (self.index.keys[index] for index in self._order)
             found = (
-                self._labels_in_keys(label_pattern)
+                labels_in_keys(keys, label_pattern, classes)
                 if label_pattern is not None
-                else self._labels_in_file(Path(labels or ""))
+                else labels_in_file(keys, Path(labels or ""), classes)
             )
             self._labels, names = found
             settled["label"] = ScalarField(classes=names)
-        check_names(fields or {}, list(settled))
-        for name, kind in (fields or {}).items():
-            settled[name] = named_field(kind, channels)
+        settled = settle_fields(settled, fields, channels, settled.__getitem__)
         self._info = self.index.path.parent / _META_INFO
         self._missing_from(self._info)
         self.num_samples = len(self._order) + len(self._lost)
@@ -125,8 +120,7 @@ class LmdbPairsSource(LmdbSource):
         images = sum(1 for index in self._order if keys[index].startswith(_IMAGE))
         if not texts or not images:
             self._order = array("q", sorted([*self._order, *texts]))
-        if left:
-            self.notes.append(f"keys left out, which are no images: {', '.join(left)}")
+        self.notes += left_out("keys that are no images", left)
         return self._paired(texts) if texts and images else None
 
     def _paired(self, texts: array[int]) -> array[int]:
@@ -165,45 +159,13 @@ class LmdbPairsSource(LmdbSource):
         """Note what BasicSR's list of keys has and the database has not."""
         if not path.is_file():
             return
-        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for line in _lines(path)]
+        lines = text_lines(path, "backslashreplace", OptionError)
+        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for _, line in lines]
         lost = missing_keys(self.index.keys, named)
         if named and len(lost) == len(named):
             self.notes.append(f"{path}: is about other keys, and was not used")
         else:
             self._lost = lost
-
-    # -- labels -----------------------------------------------------------------------------
-
-    def _labels_in_keys(self, pattern: str) -> Labels:
-        try:
-            compiled = re.compile(pattern)
-        except re.error as error:
-            raise OptionError(f"label_pattern={pattern!r}: {error}") from error
-        if compiled.groups < 1:
-            raise OptionError(f"label_pattern={pattern!r} has no group (...) for the label")
-        found = [compiled.search(self.index.keys[index]) for index in self._order]
-        return _numbered([match[1] if match else None for match in found])
-
-    def _labels_in_file(self, path: Path) -> Labels:
-        known: dict[str, str] = {}
-        for number, line in enumerate(_lines(path), 1):
-            separator = "\t" if "\t" in line else "," if "," in line else " "
-            key, found, label = line.rstrip().rpartition(separator)
-            if not found or key in known:
-                raise OptionError(
-                    f"labels={path}, line {number}: {line[:60]!r} "
-                    + ("has a key that stands before" if found else "is not `key label`")
-                )
-            known[key] = label.strip()
-        labels = [known.get(self.index.keys[index]) for index in self._order]
-        if known and not any(label is not None for label in labels):
-            raise OptionError(
-                f"labels={path}: none of its keys is in the database, where the first is "
-                f"{self.index.keys[self._order[0]]!r}"
-            )
-        if all(label is None or _NUMBER.fullmatch(label) for label in labels):
-            return array("q", (_NONE if v is None else int(v) for v in labels)), None
-        return _numbered(labels)
 
     # -- samples -----------------------------------------------------------------------------
 
@@ -219,8 +181,11 @@ class LmdbPairsSource(LmdbSource):
                 raise ValueError("the database has no text for this image")
             values.append(self.index.span(self._texts[index]))
         if self._labels is not None:
-            if self._labels[index] == _NONE:
-                raise ValueError("no label: the pattern does not match, or the file has it not")
+            if self._labels[index] == NO_LABEL:
+                raise ValueError(
+                    "no label: the pattern does not match, the file has it not, or it is none of "
+                    "the classes"
+                )
             values.append(self._labels[index])
         given = tuple(values)
         return Sample(self.key_at(index), given if self._texts is None else WithText(given))
@@ -229,15 +194,6 @@ class LmdbPairsSource(LmdbSource):
         if index >= len(self._order):
             return self._lost[index - len(self._order)]
         return self.index.keys[self._order[index]]
-
-
-def _numbered(labels: list[str | None]) -> Labels:
-    """Return names of classes as their numbers, and the names."""
-    names = tuple(sorted({label for label in labels if label is not None}))
-    if not names:
-        raise OptionError("no key has a label")
-    numbers = {name: number for number, name in enumerate(names)}
-    return array("q", (_NONE if v is None else numbers[v] for v in labels)), names
 
 
 class WithText(Deferred):
@@ -252,30 +208,9 @@ class WithText(Deferred):
         return (image, text.read().decode(), *label)
 
 
-_NONE = -(2**63)
-"""In the place of a label that there is not."""
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text that are not empty.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be read.
-    """
-    try:
-        with open(path, encoding="utf-8", errors="backslashreplace") as file:
-            for line in file:
-                if line.strip():
-                    yield line.rstrip("\n")
-    except OSError as error:
-        raise OptionError(f"{path}: {error.strerror}") from error
-
-
 def _our_shards(location: Any) -> bool:
     """Tell whether this is a dataset of fastdata's in several shards."""
-    if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
+    folder = folder_at(location)
+    if folder is None or not (folder / MANIFEST).is_file():
         return False
-    shards = sorted(Path(location).glob("*.lmdb"))[:1]
-    return (Path(location) / MANIFEST).is_file() and bool(shards) and is_ours(shards[0])
+    return any(map(is_ours, sorted(folder.glob("*.lmdb"))[:1]))

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,13 +36,15 @@ from fastdata.schema import (
     StringField,
 )
 
-from .base import FieldSpec, IndexedSource, Sample, hash_fields
-from .folder import is_image_name
+from .base import FieldSpec, IndexedSource, Sample
+from .reading.cell_types import ColumnGuess
 from .reading.cells import parse_array, parse_bytes, read_schema, schema_path
+from .reading.field_names import safe_name
 from .reading.fields import check_names, convert, named_field
-from .reading.guessing import ColumnGuess, identifiers
-from .reading.locations import stat_of
-from .reading.table import StringTable
+from .reading.fingerprints import hash_samples
+from .reading.image_files import is_image_name
+from .reading.locations import first_bytes, path_of, stat_of
+from .reading.string_table import StringTable
 
 __all__ = ["ManifestSource"]
 
@@ -62,13 +63,12 @@ class ManifestSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_file():
+        path = path_of(location)
+        if path is None or not path.is_file():
             return False
-        with open(location, "rb") as file:
-            start = file.read(4096)
-        if b"\0" in start and not schema_path(Path(location)).exists():
+        if b"\0" in first_bytes(path) and not schema_path(path).exists():
             return False
-        return Path(location).suffix.lower() in (".csv", ".tsv", ".txt")
+        return path.suffix.lower() in (".csv", ".tsv", ".txt")
 
     def __init__(
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
@@ -82,7 +82,7 @@ class ManifestSource(IndexedSource):
             raise SourceError(f"{self.path}: the manifest is empty")
         header = not any(self._is_file(cell) for cell in first)
         columns = first if header else ["path", "label", *(f"column{k}" for k in range(2, 1000))]
-        self._columns = identifiers(columns[: len(first)])
+        self._columns = _field_names(columns[: len(first)])
         self._image = next(
             (k for k, name in enumerate(self._columns) if name.lower() in _PATH_COLUMNS), 0
         )
@@ -232,11 +232,19 @@ class ManifestSource(IndexedSource):
         return str(json.loads(self._rows[index])[self._image]) or f"row {index + 1}"
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        count = self.num_samples if limit is None else min(limit, self.num_samples)
         images = [k for k, name in enumerate(self._columns) if name in self.schema.images]
-        result = np.empty(count, np.uint64)
-        for index in range(count):
+
+        def parts(index: int) -> tuple[Any, ...]:
             row = json.loads(self._rows[index])
-            stats = [stat_of(self.path.parent / row[k]) for k in images]
-            result[index] = hash_fields(row, stats)
-        return result
+            return row, [stat_of(self.path.parent / row[k]) for k in images]
+
+        return hash_samples(self.num_samples, limit, parts)
+
+
+def _field_names(columns: list[str]) -> list[str]:
+    """Return columns' names as names of fields."""
+    labelled = any(name.strip().lower() == "label" for name in columns)
+    return [
+        "label" if name.strip().lower() == "class" and not labelled else safe_name(name)
+        for name in columns
+    ]

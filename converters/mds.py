@@ -1,7 +1,8 @@
 """MDS: the shards of MosaicML Streaming, from its specification.
 
 A folder has ``index.json``, which lists shards with their columns and how these are encoded, and
-the shards (``reading/packed.py`` has their layout), plain or compressed as a whole.  Sources:
+the shards (``reading/chunks/sample_layout.py`` has their layout), plain or compressed as a whole.
+Sources:
 ``docs/source/preparing_datasets/dataset_format.md`` and ``streaming/base/format/mds/`` (reader,
 writer, encodings) of ``mosaicml/streaming``, 0.13.
 """
@@ -20,24 +21,16 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
-from .reading.chunks.decompressing import check_codec
+from .reading.chunks.chunk_source import PackedSource
+from .reading.chunks.column_choice import guessed
 from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
-from .reading.chunks.packed import Plan
-from .reading.chunks.packed_source import PackedSource
-from .reading.chunks.pieces import array_of, json_text, raw_image
-from .reading.chunks.taking import guessed
+from .reading.chunks.mds_encodings import SCALARS, array_type_of, decode
+from .reading.chunks.sample_layout import Plan
+from .reading.compression import check_codec
 from .reading.locations import first_bytes, stat_of
 
 __all__ = ["MDSSource"]
 
-_SCALARS = {
-    "int": "<i8",
-    **{f"uint{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"int{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
-}
-_VALUES = {8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "<i4", 34: "<f4"}
-_VALUES |= {64: "<u8", 65: "<i8", 66: "<f8"}
 _HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}
 _STEP = 1 << 20
 
@@ -129,8 +122,8 @@ class MDSSource(PackedSource):
         kind, _, about = encoding.partition(":")
         if kind in ("jpeg", "png", "pil"):
             return ImageField(channels=self._channels)
-        if kind in _SCALARS:
-            dtype = np.dtype(_SCALARS[kind]).name
+        if kind in SCALARS:
+            dtype = np.dtype(SCALARS[kind]).name
             return ScalarField("int64" if dtype == "uint64" else dtype)
         if kind in ("str_int", "str_float"):
             return ScalarField("int64" if kind == "str_int" else "float64")
@@ -142,7 +135,7 @@ class MDSSource(PackedSource):
             return f"is encoded as {encoding!r}, of which one sample cannot be made a field"
         if kind == "ndarray" and about.count(":") == 1:
             try:
-                dtype, shape = _array_of(about)
+                dtype, shape = array_type_of(about)
                 # An array of that shape that takes no memory.
                 values = [np.broadcast_to(np.zeros((), dtype), shape or ())]
             except ValueError as error:
@@ -150,63 +143,6 @@ class MDSSource(PackedSource):
         if not values:
             raise LookupError(encoding)
         return guessed(values, self._channels)
-
-
-def decode(encoding: str, data: bytes) -> Any:
-    """Return the value that a column holds.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are none of that encoding.
-    """
-    kind, _, about = encoding.partition(":")
-    if kind in ("jpeg", "png", "bytes"):
-        return data
-    if kind == "pil":
-        return raw_image(data)
-    if kind in _SCALARS:
-        return array_of(data, _SCALARS[kind], (1,))[0]
-    if kind == "json":
-        return json_text(data)
-    if kind == "ndarray":
-        return _decode_array(about, data)
-    text = data.decode()
-    if kind == "str_int":
-        return int(text)
-    return float(text) if kind == "str_float" else text
-
-
-def _array_of(about: str) -> tuple[str, tuple[int, ...] | None]:
-    """Return dtype and shape of ``ndarray:DTYPE:SHAPE``; empty or None where samples say them."""
-    name, _, shape = about.partition(":")
-    if name and name not in _SCALARS:
-        raise SourceError(f"an array of {name!r} cannot be read")
-    try:
-        lengths = tuple(int(length) for length in shape.split(",")) if shape else None
-    except ValueError as error:
-        raise SourceError(f"{shape[:40]!r} is no shape of an array") from error
-    if lengths is not None and not all(0 < length < 2**31 for length in lengths):
-        raise SourceError(f"{shape[:40]!r} is no shape of an array")
-    return _SCALARS.get(name, ""), lengths
-
-
-def _decode_array(about: str, data: bytes) -> np.ndarray[Any, Any]:
-    dtype, shape = _array_of(about)
-    at = 0
-    if not dtype:
-        if not data or data[0] not in _VALUES:
-            raise SourceError(f"an array of the unknown dtype {data[:1]!r}")
-        dtype, at = _VALUES[data[0]], 1
-    if shape is None:
-        head = data[at] if len(data) > at else 0
-        width = 1 << head % 4
-        lengths = data[at + 1 : at + 1 + (head >> 2) * width]
-        if len(lengths) < (head >> 2) * width or not lengths:
-            raise SourceError("an array without a shape")
-        shape = tuple(np.frombuffer(lengths, f"<u{width}").tolist())
-        at += 1 + len(lengths)
-    return array_of(data[at:], dtype, shape)
 
 
 # -- the index -----------------------------------------------------------------------

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +24,13 @@ import numpy as np
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from .base import Deferred, FieldSpec, IndexedSource, Sample, hash_fields
-from .folder import is_image_name
+from .base import Deferred, FieldSpec, IndexedSource, Sample
 from .reading.annotations.annotated import frame_of
-from .reading.locations import printable, stat_of
-from .reading.table import StringTable
+from .reading.fingerprints import hash_samples
+from .reading.image_files import ignored_files, is_image_name, suffix_of
+from .reading.locations import folder_at, printable, stat_of
+from .reading.refusals import check_choice, refuse_fields
+from .reading.string_table import StringTable
 
 __all__ = ["MvtecSource"]
 
@@ -54,9 +57,8 @@ class MvtecSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
-            return False
-        return bool(_categories(Path(location)))
+        folder = folder_at(location)
+        return folder is not None and bool(_categories(folder))
 
     def __init__(
         self,
@@ -68,27 +70,25 @@ class MvtecSource(IndexedSource):
         split: str | None = None,
         masks: bool = True,
     ) -> None:
-        if fields:
-            raise OptionError("format 'mvtec' has fields of its own; fields= cannot change them")
-        if split not in (None, *_SPLITS):
-            raise OptionError(f"split={split!r} is neither 'train' nor 'test'")
+        refuse_fields(fields, self.name)
+        if split is not None:
+            check_choice("split", split, _SPLITS)
         self.root = Path(location)
         self.notes = []
         self._masks = masks
         self._folders = _folders(_chosen(self.root, category), split)
         self._paths, self._of = StringTable(), array("q")
-        ignored = 0
+        ignored: Counter[str] = Counter()
         for number, folder in enumerate(self._folders):
             for name in sorted(entry.name for entry in os.scandir(folder.path)):
                 if is_image_name(name):
                     self._paths.append(name)
                     self._of.append(number)
                 else:
-                    ignored += 1
+                    ignored[suffix_of(name)] += 1
         if not len(self._paths):
             raise SourceError(f"{self.root}: no images in its {len(self._folders)} folders")
-        if ignored:
-            self.notes.append(f"{ignored} files without an image suffix left out")
+        self.notes += ignored_files(ignored)
         if not category and (beside := _beside(self.root)):
             self.notes.append(
                 f"folders without train/good, test and ground_truth left out: {beside}"
@@ -133,16 +133,14 @@ class MvtecSource(IndexedSource):
         return printable(f"{folder.category}/{folder.split}/{folder.defect}/{name}")
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        count = self.num_samples if limit is None else min(limit, self.num_samples)
-        result = np.empty(count, np.uint64)
-        for index in range(count):
+        def parts(index: int) -> tuple[Any, ...]:
             folder = self._folders[self._of[index]]
             name = self._paths[index]
             masked = self._masks and folder.defect != _GOOD
             mask = stat_of(folder.mask_of(name)) if masked else ()
-            image = stat_of(os.path.join(folder.path, name))
-            result[index] = hash_fields(self.key_at(index), *image, *mask)
-        return result
+            return self.key_at(index), *stat_of(os.path.join(folder.path, name)), *mask
+
+        return hash_samples(self.num_samples, limit, parts)
 
 
 class AnomalyImage(Deferred):

@@ -18,7 +18,7 @@ import numpy as np
 
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
-from fastdata.errors import FastdataError, OptionError
+from fastdata.errors import FastdataError
 from fastdata.formats.layout import CODECS
 from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
@@ -27,6 +27,7 @@ from fastdata.schema import ImageField
 
 from .base import Deferred, FieldSpec, IndexedSource, Sample
 from .reading.locations import files_at, first_bytes
+from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
 
 __all__ = ["PackedSource"]
@@ -51,8 +52,7 @@ class PackedSource(IndexedSource):
     def __init__(
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
     ) -> None:
-        if fields:
-            raise OptionError("a packed dataset has the fields it has; fields= cannot change them")
+        refuse_fields(fields, self.name)
         self.dataset = location if isinstance(location, Dataset) else open_dataset(location)
         self.notes = []
         self.schema = self.dataset.schema

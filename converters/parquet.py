@@ -19,10 +19,10 @@ from fastdata.errors import OptionError, SourceError
 from .base import Deferred, FieldSpec, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import has_images, table_files
+from .reading.tables.arrow_types import arrow, table_errors
 from .reading.tables.blocks import Block
-from .reading.tables.columns import arrow
 from .reading.tables.rows import RowPlan, key_reader, row_reader
-from .reading.tables.tables import TableSource, table_errors
+from .reading.tables.table_source import TableSource
 
 __all__ = ["ParquetSource", "row_counts"]
 

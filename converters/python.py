@@ -13,7 +13,6 @@ all: its files are packed as they are.  Where workers cannot be given the Datase
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import os
@@ -25,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
+from fastdata.schema import ImageField, ScalarField, Schema
 
 from .base import (
     Deferred,
@@ -38,14 +36,14 @@ from .base import (
     hash_fields,
     reason_of,
 )
-from .folder import is_image_name
-from .reading.fields import check_names, convert, field_of, named_field
+from .reading.image_files import is_image_name
 from .reading.locations import printable, stat_of
+from .reading.python_samples import PEEK, first_samples, schema_of, to_values
+from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
 
 __all__ = ["DatasetSource", "ImageFolderSource", "IterableSource"]
 
-_PEEK = 16
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 
 
@@ -66,8 +64,8 @@ class IterableSource(Source):
     ) -> None:
         self._iterator = iter(location)
         self.notes = []
-        self._peeked = list(itertools.islice(self._iterator, _PEEK))
-        self.schema = _schema(self._peeked, channels, fields or {})
+        self._peeked = list(itertools.islice(self._iterator, PEEK))
+        self.schema = schema_of(self._peeked, channels, fields or {})
 
     def count(self) -> None:
         return None
@@ -98,7 +96,7 @@ class DatasetSource(IndexedSource):
         self._dataset = location
         self.notes = []
         self.num_samples = len(location)
-        self.schema = _schema(_first_samples(location), channels, fields or {})
+        self.schema = schema_of(first_samples(location), channels, fields or {})
         classes = getattr(location, "classes", None)
         label = self.schema.get("label")
         if isinstance(label, ScalarField) and label.dtype == "int64" and _are_names(classes):
@@ -135,7 +133,7 @@ class ImageFolderSource(IndexedSource):
     def __init__(
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
     ) -> None:
-        check_names(fields or {}, ())
+        refuse_fields(fields, self.name)
         self._samples: Sequence[tuple[str, int]] = location.samples
         self._root = getattr(location, "root", "")
         self.notes = []
@@ -161,36 +159,6 @@ class ImageFolderSource(IndexedSource):
         return np.array(hashes, np.uint64)
 
 
-def _first_samples(dataset: Any) -> list[Any]:
-    """Return some samples of a map-style dataset, leaving out those that fail.
-
-    They are asked of a shallow copy of a torch Dataset: one that opens a file at
-    its first sample must do that in the workers, since HDF5 and LMDB handles
-    do not survive fork.
-    """
-    if isinstance(dataset, _torch_dataset()):
-        dataset = copy.copy(dataset)
-    samples = []
-    failure: Exception | None = None
-    for index in range(min(_PEEK, len(dataset))):
-        try:
-            samples.append(dataset[index])
-        except Exception as error:  # a user's Dataset may raise anything
-            failure = error
-    if failure is not None and not samples:
-        raise SourceError(
-            f"none of the dataset's first {_PEEK} samples can be read, the last of them since: "
-            f"{reason_of(failure)}"
-        ) from failure
-    return samples
-
-
-def _torch_dataset() -> type[Any]:
-    from torch.utils.data import Dataset
-
-    return Dataset
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class DatasetItem(Deferred):
     """A sample that the worker asks the dataset for."""
@@ -202,50 +170,6 @@ class DatasetItem(Deferred):
     def load(self) -> tuple[Any, ...]:
         """Call the dataset."""
         return to_values(shared(self.token)[self.index], self.schema)
-
-
-def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
-    """Bring what a dataset yields into the schema's form.
-
-    Raises
-    ------
-    ValueError
-        If it does not fit.
-    """
-    values = _values(item, list(schema))
-    if values.keys() != schema.keys():
-        raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
-    return tuple(convert(values[name], field, name) for name, field in schema.items())
-
-
-def _schema(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:
-    if not samples:
-        raise SourceError("the iterable is empty: there is nothing to pack")
-    rows = [_values(sample, list(fields)) for sample in samples]
-    check_names(fields, list(rows[0]))
-    settled: dict[str, Field] = {}
-    for name in rows[0]:
-        if name in fields:
-            settled[name] = named_field(fields[name], channels)
-            continue
-        column = [row[name] for row in rows if name in row]
-        settled[name] = field_of(column, channels, name)
-    return Schema(settled)
-
-
-def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return a sample's values by field name."""
-    if isinstance(item, Mapping):
-        return dict(item)
-    if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
-    if hasattr(item, "_asdict"):
-        return dict(item._asdict())
-    if not isinstance(item, (tuple, list)):
-        item = (item,)
-    if len(names) != len(item):
-        names = ["image", "label", *(f"field{k}" for k in range(2, len(item)))][: len(item)]
-    return dict(zip(names, item, strict=True))
 
 
 def _is_map_style(location: Any) -> bool:

@@ -1,13 +1,12 @@
 """MXNet's RecordIO: ``.rec`` files of images with their labels, as ``im2rec`` writes them.
 
-How records stand in a file is in ``reading/recordio.py``, what is in one in
-``reading/imagerecord.py``, what lies beside the files in ``reading/imagelist.py``.
+How records stand in a file is in ``reading/records/recordio.py``, what is in one in
+``reading/records/imagerecord.py``, what lies beside the files in ``reading/records/imagelist.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,16 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, Reject, Sample, reason_of
-from .reading.fields import check_names, is_image_bytes, named_field
-from .reading.labels import named_classes
-from .reading.locations import files_at, hash_files, printable
+from .reading.class_names import named_classes
+from .reading.fields import settle_fields
+from .reading.image_files import is_image_bytes
+from .reading.locations import files_at, printable
 from .reading.records.imagelist import ImageList, read_index
 from .reading.records.imagerecord import Plan, Record, unpack
 from .reading.records.recordio import Damage, has_records, read_record, scan_records
+from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
+from .reading.selection import listed
 from .reading.splits import has_folders_of_images
 
 __all__ = ["RecordIOSource"]
@@ -72,24 +74,24 @@ class RecordIOSource(ScannedSource):
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
-            raise SourceError(f"{location}: no .rec files there")
+            raise no_files(location, ".rec files")
         if len(self.paths) > 1:
-            self.notes.append(f"{len(self.paths)} files: {', '.join(_names(self.paths))}")
+            names = (printable(path.name) for path in self.paths)
+            self.notes.append(f"{len(self.paths)} files: {listed(names, 4)}")
         self._list = ImageList(Path(lst)) if lst is not None else None
         self._beside = [Path(lst)] if lst is not None else []
         indexes = [path.with_suffix(".idx") for path in self.paths] if index else []
         self._indexes = {k: read_index(path) for k, path in enumerate(indexes) if path.is_file()}
         self._beside += [indexes[k] for k in self._indexes]
         self._images = [self._range_of_images(path) for path in self.paths]
-        fields, contents = fields or {}, self._first_records()
+        contents = self._first_records()
         self._header = not is_image_bytes(contents[0])
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
         if self._header:
             settled |= self._label_fields(contents, labels)
         elif labels or lst:
             raise OptionError(f"{self.paths[0]}: the records are images alone, without labels")
-        check_names(fields, list(settled))
-        settled |= {name: named_field(kind, channels) for name, kind in fields.items()}
+        settled = settle_fields(settled, fields, channels, settled.__getitem__)
         self.schema = Schema(named_classes(settled, "label", classes))
         self._plan = Plan(self.schema, self._header, bool(labels))
         lists = [p.name for path in self.paths if (p := path.with_suffix(".lst")).is_file()]
@@ -213,18 +215,11 @@ class RecordIOSource(ScannedSource):
             key = printable(name)
         return Sample(key, Record(str(path), place.offset, place.length, labels, self._plan))
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files([*self.paths, *self._beside])
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(os.fspath([*self.paths, *self._beside][index]))
+    @property
+    def files_read(self) -> list[Path]:
+        return [*self.paths, *self._beside]
 
 
 def _scalar(values: Any) -> ScalarField:
     whole = all(float(value).is_integer() for value in values)
     return ScalarField("int64" if whole else "float32")
-
-
-def _names(paths: list[Path]) -> list[str]:
-    names = [printable(path.name) for path in paths]
-    return names if len(names) <= 4 else [*names[:3], "..."]

@@ -1,7 +1,7 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-What is in a file is in ``reading/framing.py``, what is in a record in ``reading/example.py``.
-Source: TensorFlow's guide "TFRecord and tf.train.Example".
+What is in a file is in ``reading/records/framing.py``, what is in a record in ``example.py``
+beside it.  Source: TensorFlow's guide "TFRecord and tf.train.Example".
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from fastdata.errors import MissingExtraError, OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from .base import Deferred, FieldSpec, Reject, Sample
+from .reading.class_names import named_classes
 from .reading.exported import read_exported
 from .reading.extras import require
-from .reading.fields import check_names, convert, named_field
-from .reading.labels import named_classes
+from .reading.fields import convert, settle_fields
 from .reading.locations import files_at
 from .reading.records.example import parse_example
 from .reading.records.features import (
@@ -34,7 +34,9 @@ from .reading.records.framing import (
     scan_frames,
     stream_frames,
 )
+from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
+from .reading.selection import FEATURES
 from .reading.splits import has_folders_of_images
 
 __all__ = ["TFRecordSource"]
@@ -89,7 +91,7 @@ class TFRecordSource(ScannedSource):
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
-            raise SourceError(f"{location}: no TFRecord files there")
+            raise no_files(location, "TFRecord files")
         self._check = check
         self._compressed = [is_compressed(path) for path in self.paths]
         exported = None if features else read_exported(self.paths, self.name)
@@ -116,33 +118,19 @@ class TFRecordSource(ScannedSource):
         """Return the fields, and the feature that each is read from."""
         examples = self._first_examples()
         known = sorted({name for example in examples for name in example})
-        if features:
-            pairs = [entry.partition("=") for entry in features]
-            chosen = {name: feature or name for name, _, feature in pairs}
-        else:
-            chosen = usual_features(examples)
+        chosen = FEATURES.parse(features) if features else usual_features(examples)
         for field, feature in chosen.items():
             if feature not in known:
-                raise OptionError(
-                    f"{self.paths[0]}: no feature {feature!r} for the field {field!r}; the first "
-                    f"records have {', '.join(known[:30])}. Name what is wanted: "
-                    "--option features=image=FEATURE,label=FEATURE"
-                )
-        check_names(fields, list(chosen))
-        settled: dict[str, Field] = {}
-        for field, feature in chosen.items():
-            if field in fields:
-                settled[field] = named_field(fields[field], channels)
-            else:
-                column = [example[feature] for example in examples if feature in example]
-                settled[field] = field_of_feature(column, channels, "mask" in field)
-        left = sorted(set(known) - set(chosen.values())) if not features else []
-        if left:
-            self.notes.append(
-                f"features left out: {', '.join(left[:12])}{' ...' * (len(left) > 12)} "
-                "(--option features=FIELD=FEATURE,... takes others)"
-            )
-        return settled, chosen
+                there = "the first records have"
+                raise FEATURES.missing(self.paths[0], field, feature, known, there)
+        if not features:
+            self.notes += FEATURES.left_out(sorted(set(known) - set(chosen.values())))
+
+        def own(name: str) -> Field:
+            column = [example[chosen[name]] for example in examples if chosen[name] in example]
+            return field_of_feature(column, channels, name)
+
+        return settle_fields(chosen, fields, channels, own), chosen
 
     def _first_examples(self) -> list[dict[str, Any]]:
         """Return the features of the first records that can be read."""

@@ -23,8 +23,8 @@ from .base import FieldSpec, reason_of
 from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
 from .reading.arrays.array_source import ArraySource
 from .reading.arrays.torch_columns import by_place, columns_in, tensors_in
-from .reading.labels import named_classes
 from .reading.locations import files_at, first_bytes, printable
+from .reading.refusals import no_files
 from .reading.splits import has_folders_of_images
 
 __all__ = ["TorchSource"]
@@ -79,11 +79,11 @@ class TorchSource(ArraySource):
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
-            raise SourceError(f"{location}: no files of torch.save there")
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale)
+            raise no_files(location, "files of torch.save")
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
         settled, parts, left = parts_of((self._look_at(p, check) for p in self.paths), options)
         self.notes += left
-        self._settle(Schema(named_classes(settled, "label", classes)), parts)
+        self._settle(Schema(settled), parts)
 
     def _look_at(self, path: Path, check: bool) -> ArrayFile:
         columns = dict(columns_in(_load(path, check)))

@@ -13,7 +13,10 @@ Development Kit", sections 2 and 3.  Boxes there are of the pixels within, count
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +26,21 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample, hash_fields
-from .folder import is_image_name
 from .reading.annotations.voc_annotations import AnnotatedImage, Plan, class_names
 from .reading.annotations.voc_layout import classes_of_lists, listed, splits_of, voc_root, voc_roots
-from .reading.inside import path_inside
-from .reading.labels import read_class_names
-from .reading.locations import printable, stat_of
-from .reading.table import StringTable
+from .reading.class_names import classes_of_texts, read_class_names
+from .reading.fingerprints import hash_samples
+from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
+from .reading.locations import folder_at, printable, stat_of
+from .reading.refusals import check_choice, refuse_fields
+from .reading.safe_paths import path_inside
+from .reading.selection import left_out
+from .reading.string_table import StringTable
 
 __all__ = ["VocSource"]
 
 _MASKS = {"": "", "classes": "SegmentationClass", "instances": "SegmentationObject"}
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".webp")
-_MOST_CLASSES = 100_000
+_SUFFIXES = (*SUFFIXES, *map(str.upper, SUFFIXES))
 
 
 class VocSource(IndexedSource):
@@ -68,9 +73,8 @@ class VocSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
-            return False
-        return bool(voc_roots(Path(location)))
+        folder = folder_at(location)
+        return folder is not None and bool(voc_roots(folder))
 
     def __init__(
         self,
@@ -86,11 +90,9 @@ class VocSource(IndexedSource):
         empty: bool = False,
         check_size: bool = True,
     ) -> None:
-        if fields:
-            raise OptionError("format 'voc' has fields of its own; fields= cannot change them")
+        refuse_fields(fields, self.name)
         masks = masks or ""
-        if masks not in _MASKS:
-            raise OptionError(f"masks={masks!r} is neither 'classes' nor 'instances'")
+        check_choice("masks", masks, _MASKS)
         self.root = voc_root(Path(location))
         self.notes = []
         split = split or ""
@@ -126,23 +128,22 @@ class VocSource(IndexedSource):
             fields["labels"] = ArrayField("int64", (None,), classes=classes)
             fields["difficult"] = ArrayField("bool", (None,))
             fields["truncated"] = ArrayField("bool", (None,))
-            self.notes.append("of annotations left out: pose, occluded, parts, actions")
+            self.notes += left_out("of annotations", ("pose", "occluded", "parts", "actions"))
         return Schema(fields)
 
     # -- which images --------------------------------------------------------------------
 
     def _read_folder(self, lists: Path) -> None:
         """Take all images, or those that have a mask."""
-        ignored = 0
+        ignored: Counter[str] = Counter()
         for name in sorted(entry.name for entry in os.scandir(self.root / "JPEGImages")):
             if not is_image_name(name):
-                ignored += 1
+                ignored[suffix_of(name)] += 1
             elif self._masks is None or (self._masks / f"{Path(name).stem}.png").is_file():
                 self._names.append(name)
         if not len(self._names):
             raise SourceError(f"{self.root}: there are no images in JPEGImages to be packed")
-        if ignored:
-            self.notes.append(f"{ignored} files without an image suffix left out")
+        self.notes += ignored_files(ignored)
         if splits := splits_of(lists):
             self.notes.append(
                 f"images of all splits; --option split=NAME takes one of {', '.join(splits[:12])}"
@@ -188,20 +189,18 @@ class VocSource(IndexedSource):
         own = classes_of_lists(self.root / "ImageSets" / "Main")
         if own:
             return own
-        names: set[str] = set()
+        names = classes_of_texts(self._names_of_objects(), str(self._annotations))
+        if not names:
+            self.notes.append("no objects in any annotation file")
+        return names
+
+    def _names_of_objects(self) -> Iterator[str]:
         for index in range(self.num_samples):
             if index in self._rejects:
                 continue
             path = Path(self._annotation_of(self._names[index]))
-            try:
-                names |= class_names(path.read_bytes(), path.name)
-            except (OSError, SourceError):
-                continue  # the worker says what is the matter
-            if len(names) > _MOST_CLASSES:
-                raise SourceError(f"{self._annotations}: more than {_MOST_CLASSES:,} classes")
-        if not names:
-            self.notes.append("no objects in any annotation file")
-        return tuple(sorted(names))
+            with contextlib.suppress(OSError, SourceError):  # the worker says what is the matter
+                yield from class_names(path.read_bytes(), path.name)
 
     def _image_of(self, name: str) -> str:
         return os.path.join(self.root, "JPEGImages", name)
@@ -227,14 +226,12 @@ class VocSource(IndexedSource):
         return printable(self._names[index])
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        count = self.num_samples if limit is None else min(limit, self.num_samples)
-        result = np.empty(count, np.uint64)
-        for index in range(count):
+        def parts(index: int) -> tuple[Any, ...]:
             name = self._names[index]
-            parts: list[object] = [name]
+            if index in self._rejects:
+                return (name,)
             mask = self._mask_of(name)
-            if index not in self._rejects:
-                parts += stat_of(mask) if mask is not None else ()
-                parts += [*stat_of(self._image_of(name)), *stat_of(self._annotation_of(name))]
-            result[index] = hash_fields(*parts)
-        return result
+            files = (self._image_of(name), self._annotation_of(name), *([mask] if mask else ()))
+            return name, *(part for file in files for part in stat_of(file))
+
+        return hash_samples(self.num_samples, limit, parts)

@@ -2,15 +2,14 @@
 
 ``000017.jpg``, ``000017.cls``, ``000017.json`` are one sample, whose key is what is before
 the first dot of the file name, folders included, and whose members are called by what is
-behind it, in lower case.  Source: the README of ``github.com/webdataset/webdataset`` and its
-``tariterators.py``, whose grouping this follows.
+behind it, in lower case (``reading/tar/sample_groups.py``).  Source: the README of
+``github.com/webdataset/webdataset`` and its ``tariterators.py``, whose grouping this follows.
 
 No member is ever unpacked: workers read the images as pieces of the tar file.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,28 +18,26 @@ from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, Reject, Sample
+from .reading.class_names import named_classes
+from .reading.compression import compression_of, inflated_start, other_compression
 from .reading.exported import read_exported
-from .reading.inflating import compression_of, inflated_start
-from .reading.labels import named_classes
+from .reading.forward_reader import ForwardReader
+from .reading.key_set import KeySet
 from .reading.locations import files_at, first_bytes, printable
+from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
-from .reading.seen import SeenKeys
-from .reading.spans import MAX_RECORD, FileSpan, read_at
+from .reading.spans import FileSpan, read_at
 from .reading.splits import has_images
+from .reading.tar.archive import BLOCK, is_header
+from .reading.tar.member_choice import choose, exported_members, main_suffixes
 from .reading.tar.member_values import settle
-from .reading.tar.members import choose, exported_members, main_suffixes
-from .reading.tar.tar import BLOCK, Front, is_header, members, open_front
-from .reading.tar.tar_sample import Group, Members, Plan, Told
+from .reading.tar.sample_groups import PEEK_BYTES, Group, groups
+from .reading.tar.tar_sample import Members, Plan, Told
 
 __all__ = ["WebDatasetSource"]
 
 _SUFFIXES = (".tar", ".tgz")
-_OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-# Unlike webdataset's, this takes no ``._0.jpg`` (of a Mac's archives) in a folder for a member.
-_NAME = re.compile(rb"((?:.*/)?[^./]+)[.]([^/]*)", re.DOTALL)
-_META = re.compile(rb"__[^/]*__($|/)")
 _PEEK = 16
-_PEEK_BYTES = 16 << 20
 
 
 class WebDatasetSource(ScannedSource):
@@ -69,7 +66,7 @@ class WebDatasetSource(ScannedSource):
         if Path(location).is_dir() and has_images(Path(location)):
             return False  # archives beside images, which are the dataset
         start = first_bytes(files[0])
-        if _other_compression(start):
+        if other_compression(start):
             return ".tar" in files[0].name  # opening it says what to do
         return is_header(start[:BLOCK]) or is_header(inflated_start(start, BLOCK))
 
@@ -85,7 +82,7 @@ class WebDatasetSource(ScannedSource):
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
         if not self.paths:
-            raise SourceError(f"{location}: no tar files there")
+            raise no_files(location, "tar files")
         self._compressed = [_is_compressed(path) for path in self.paths]
         self._wanted: frozenset[str] | None = None
         exported = None if members else read_exported(self.paths, self.name)
@@ -112,8 +109,8 @@ class WebDatasetSource(ScannedSource):
         found: list[dict[str, bytes]] = []
         failure = "there is no sample in the files"
         for file, path in enumerate(self.paths):
-            with open_front(path, self._compressed[file]) as front:
-                for group in self._groups(front):
+            with self._opened(file) as front:
+                for group in groups(front, self._wanted):
                     if isinstance(group, Reject):
                         failure = group.reason
                         continue
@@ -127,18 +124,21 @@ class WebDatasetSource(ScannedSource):
             raise SourceError(f"{self.paths[0]}: nothing can be read: {failure}")
         return found
 
+    def _opened(self, file: int) -> ForwardReader:
+        return ForwardReader(self.paths[file], compressed=self._compressed[file])
+
     def samples_of(self, file: int) -> Iterator[Sample | Reject]:
         path = printable(str(self.paths[file]))
         try:
-            with open_front(self.paths[file], self._compressed[file]) as front:
-                for group in self._groups(front, seen=SeenKeys()):
+            with self._opened(file) as front:
+                for group in groups(front, self._wanted, seen=KeySet()):
                     yield self._sample(file, group)
         except (OSError, SourceError) as error:
             yield Reject(path, str(error))
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
-        with open_front(self.paths[file], self._compressed[file]) as front:
-            for group in self._groups(front, seen=SeenKeys()):
+        with self._opened(file) as front:
+            for group in groups(front, self._wanted, seen=KeySet()):
                 sample = self._sample(file, group)
                 if isinstance(sample, Reject) or isinstance(group, Reject):
                     yield Reject(*sample)
@@ -146,9 +146,9 @@ class WebDatasetSource(ScannedSource):
                     yield Place(file, group.start, group.end - group.start)
 
     def at(self, place: Place) -> Sample | Reject:
-        with open_front(self.paths[place.file], False) as front:
+        with ForwardReader(self.paths[place.file], compressed=False) as front:
             stop = place.offset + place.length
-            return self._sample(place.file, next(self._groups(front, place.offset, stop)))
+            return self._sample(place.file, next(groups(front, self._wanted, place.offset, stop)))
 
     def compressed(self, file: int) -> bool:
         return self._compressed[file]
@@ -175,71 +175,18 @@ class WebDatasetSource(ScannedSource):
         told = Told(f"{name}.{main}", group.members.get("json"))
         return Sample(key, Members(tuple(places), self._plan, told))
 
-    def _groups(
-        self,
-        front: Front,
-        start: int = 0,
-        stop: int | None = None,
-        seen: SeenKeys | None = None,
-    ) -> Iterator[Group | Reject]:
-        """Yield the samples of an archive, or of a part of it, and where there is damage."""
-        group: Group | None = None
-        try:
-            for member in members(front, start, stop):
-                match = _NAME.fullmatch(member.name)
-                if match is None or _META.match(member.name) or member.kind == "folder":
-                    continue
-                key, suffix = match[1].removeprefix(b"./"), match[2].decode("utf-8", "replace")
-                suffix = suffix.lower()
-                if group is None or key != group.key:
-                    if group is not None:
-                        yield group
-                    group = Group(key, member.start, member.end, {}, "", 0)
-                    if seen is not None and not seen.add(key):
-                        group.problem = "its key has come before in this file, not just before it"
-                group.end = member.end
-                if self._wanted is not None and suffix not in self._wanted:
-                    continue
-                if member.kind != "file":
-                    group.problem = f"{suffix} is a {member.kind}, which is not read"
-                elif suffix in group.members:
-                    group.problem = f"two members {suffix}"
-                elif front.size is not None:
-                    group.members[suffix] = FileSpan(front.name, member.offset, member.size)
-                elif self._wanted is None:
-                    data = front.read(member.offset, min(member.size, _PEEK_BYTES))
-                    group.members[suffix] = data
-                elif group.held + member.size > MAX_RECORD:
-                    group.problem = f"more than {MAX_RECORD:,} bytes"
-                else:
-                    data = front.read(member.offset, member.size)
-                    if len(data) < member.size:
-                        raise SourceError(f"{front.name}: ends within a member at {member.offset}")
-                    group.members[suffix] = data
-                    group.held += member.size
-        except SourceError as error:
-            # What came of the group is there, but who knows whether it is all.
-            yield Reject(group.key.decode("utf-8", "replace") if group else "", str(error))
-            return
-        if group is not None:
-            yield group
-
 
 def _content(path: Path, at: FileSpan | bytes) -> bytes:
     if isinstance(at, bytes):
         return at
-    return read_at(path, at.offset, min(at.length, _PEEK_BYTES))
-
-
-def _other_compression(start: bytes) -> str:
-    return next((name for magic, name in _OTHERS.items() if start.startswith(magic)), "")
+    return read_at(path, at.offset, min(at.length, PEEK_BYTES))
 
 
 def _is_compressed(path: Path) -> bool:
     start = first_bytes(path)
     if is_header(start[:BLOCK]):
         return False
-    if other := _other_compression(start):
+    if other := other_compression(start):
         raise SourceError(
             f"{path}: compressed by {other}, which is not read. Decompress it: images hardly "
             "become smaller, and workers can then read them from the file themselves."

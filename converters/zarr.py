@@ -18,17 +18,17 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from .base import FieldSpec, hash_fields, reason_of
 from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
 from .reading.arrays.array_source import ArraySource
-from .reading.arrays.arrays import Column
+from .reading.arrays.columns import Column
 from .reading.arrays.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
 from .reading.extras import require
-from .reading.labels import named_classes
-from .reading.locations import printable, stat_of
+from .reading.locations import folder_at, printable, stat_of
+from .reading.refusals import check_choice
 from .reading.spans import MAX_RECORD
 
 __all__ = ["ZarrSource"]
@@ -65,9 +65,9 @@ class ZarrSource(ArraySource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if not isinstance(location, (str, os.PathLike)) or not Path(location).is_dir():
+        root = folder_at(location)
+        if root is None:
             return False
-        root = Path(location)
         if is_group(root) or node_of(root) is not None:
             return True
         with os.scandir(root) as entries:
@@ -87,8 +87,7 @@ class ZarrSource(ArraySource):
         missing: Missing = "fill",
     ) -> None:
         _tensorstore()
-        if missing not in get_args(Missing):
-            raise OptionError(f"missing={missing!r} is neither fill nor reject")
+        check_choice("missing", missing, get_args(Missing))
         self.notes = []
         self._root = Path(location)
         if not self._root.is_dir():
@@ -108,11 +107,11 @@ class ZarrSource(ArraySource):
             return columns[path]
 
         file = ArrayFile(where, printable(self._root.name), known, column)
-        options = ArrayOptions(channels, fields or {}, arrays, layout, scale)
+        options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
         settled, parts, left = parts_of([file], options)
         self.notes += left
         self.paths = [self._root / path for path in columns]
-        self._settle(Schema(named_classes(settled, "label", classes)), parts)
+        self._settle(Schema(settled), parts)
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         hashes = []

@@ -19,6 +19,8 @@ import numpy as np
 from fastdata.errors import FormatError, SourceError
 from fastdata.schema import ArrayField, BytesField, Field, ScalarField, Schema
 
+from .fields import nested_array
+
 __all__ = ["cell_of", "parse_array", "parse_bytes", "read_schema", "schema_path", "write_schema"]
 
 
@@ -58,11 +60,7 @@ def parse_array(cell: str, field: ArrayField) -> np.ndarray[Any, Any]:
     content = json.loads(cell)
     if isinstance(content, dict):
         return np.zeros(content["shape"], field.dtype)
-    values = np.asarray(content)
-    if values.size == 0 and values.ndim < len(field.shape):
-        missing = field.shape[values.ndim :]
-        values = values.reshape(*values.shape, *(length or 0 for length in missing))
-    return values
+    return nested_array(content, field)
 
 
 def schema_path(manifest: Path) -> Path:

@@ -7,14 +7,13 @@ read by these rules; ``fields={"name": "kind"}`` overrules them.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from fastdata.codecs.image import is_jpeg
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import (
     SCALAR_DTYPES,
@@ -26,21 +25,24 @@ from fastdata.schema import (
     StringField,
 )
 
+from .image_files import is_image_bytes
+from .usual_names import is_mask_name
+
 __all__ = [
     "KINDS",
     "check_names",
     "convert",
     "field_of",
-    "is_image_bytes",
+    "image_field",
     "is_pixels",
     "named_field",
+    "nested_array",
+    "settle_fields",
     "to_numpy",
 ]
 
 KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array", "boxes")
 """What ``fields=`` and ``--field`` take for a field's kind."""
-
-_IMAGE_STARTS = (b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
 
 def named_field(kind: Field | str, channels: int) -> Field:
@@ -64,6 +66,37 @@ def named_field(kind: Field | str, channels: int) -> Field:
     return fields[kind]
 
 
+def settle_fields(
+    names: Iterable[str],
+    fields: Mapping[str, Field | str] | None,
+    channels: int,
+    own: Callable[[str], Field],
+) -> dict[str, Field]:
+    """Return the field of each name: what the user says that it is, else the source's own.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Of all fields, in order.
+    fields : mapping, optional
+        The user's word.
+    channels : int
+        Of images.
+    own : callable
+        Takes a name; asked only for fields that the user does not name.
+
+    Raises
+    ------
+    OptionError
+        If the user names a field that there is not, or an unknown kind.
+    """
+    fields, names = fields or {}, list(names)
+    check_names(fields, names)
+    return {
+        name: named_field(fields[name], channels) if name in fields else own(name) for name in names
+    }
+
+
 def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     """Return an array, a tensor or a nested list of numbers as a NumPy array."""
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
@@ -77,7 +110,7 @@ def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
     """
     first = values[0]
     if isinstance(first, (Image.Image, os.PathLike)) or is_image_bytes(first):
-        return _image(name, channels)
+        return image_field(name, channels)
     if isinstance(first, (bool, np.bool_)):
         return ScalarField("bool")
     if isinstance(first, (int, float)) and not isinstance(first, np.generic):
@@ -98,7 +131,7 @@ def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
             f"stored. Fields are images, text, bytes and numbers of {', '.join(SCALAR_DTYPES)}."
         )
     if is_pixels(arrays[0]):
-        return _image(name, channels)
+        return image_field(name, channels)
     shapes = {array.shape for array in arrays}
     if len({len(shape) for shape in shapes}) != 1:
         raise SourceError(f"field {name!r}: arrays have different numbers of dimensions: {shapes}")
@@ -108,18 +141,11 @@ def field_of(values: Sequence[Any], channels: int, name: str = "") -> Field:
     return ArrayField(dtype, tuple(n[0] if len(set(n)) == 1 else None for n in map(list, lengths)))
 
 
-def _image(name: str, channels: int) -> ImageField:
-    if "mask" in name:
+def image_field(name: str, channels: int) -> ImageField:
+    """Return the field for images; of masks where they are called so."""
+    if is_mask_name(name):
         return ImageField(channels=1, mask=True)
     return ImageField(channels=channels)
-
-
-def is_image_bytes(value: Any) -> bool:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        return False
-    start = bytes(value[:12])
-    webp = start[:4] == b"RIFF" and start[8:] == b"WEBP"
-    return is_jpeg(start) or start.startswith(_IMAGE_STARTS) or webp
 
 
 def is_pixels(array: np.ndarray[Any, Any]) -> bool:
@@ -189,6 +215,15 @@ def _convert_image(value: Any, name: str) -> Any:
     array = to_numpy(value)
     if array.dtype == object:
         raise ValueError(f"{name!r} is a {type(value).__name__}, not an image")
+    return array
+
+
+def nested_array(values: Any, field: ArrayField) -> np.ndarray[Any, Any]:
+    """Return nested lists as an array; of an empty list the field says what is inside."""
+    array = np.asarray(values)
+    if array.size == 0 and array.ndim < len(field.shape):
+        missing = field.shape[array.ndim :]
+        return np.zeros((*array.shape, *(length or 0 for length in missing)), field.dtype)
     return array
 
 

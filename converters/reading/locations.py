@@ -14,16 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import bracex
-import numpy as np
 
 from fastdata.errors import SourceError
 
-from ..base import hash_fields
-
-__all__ = ["files_at", "first_bytes", "hash_files", "is_pattern", "printable", "stat_of"]
+__all__ = ["files_at", "first_bytes", "folder_at", "is_pattern", "path_of", "printable", "stat_of"]
 
 _LIMIT = 1_000_000
 """Files that one pattern may stand for."""
+
+
+def path_of(location: Any) -> Path | None:
+    """Return the path that a location is; None of anything else, an iterable say."""
+    return Path(location) if isinstance(location, (str, os.PathLike)) else None
+
+
+def folder_at(location: Any) -> Path | None:
+    """Return the folder that a location is; None if it is none."""
+    path = path_of(location)
+    return path if path is not None and path.is_dir() else None
 
 
 def is_pattern(location: Any) -> bool:
@@ -50,9 +58,9 @@ def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
     SourceError
         If a file that braces name is missing, or a pattern stands for too many.
     """
-    if not isinstance(location, (str, os.PathLike)):
+    path = path_of(location)
+    if path is None:
         return []
-    path = Path(location)
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -98,12 +106,6 @@ def first_bytes(path: Path, count: int = 4096) -> bytes:
             return file.read(count)
     except OSError:
         return b""
-
-
-def hash_files(paths: Iterable[Path]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return a hash a file, of name, size and time, for `Source.fingerprints`."""
-    hashes = [hash_fields(printable(os.fspath(path.name)), *stat_of(path)) for path in paths]
-    return np.array(hashes, np.uint64)
 
 
 def printable(path: str) -> str:

@@ -11,16 +11,17 @@ from __future__ import annotations
 import abc
 import os
 from array import array
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 
-from ..base import IndexedSource, Reject, Sample, Source
-from .locations import hash_files, printable
+from ..base import IndexedSource, Reject, Sample
+from .fingerprints import FileSource
+from .locations import printable
+from .refusals import not_seekable
 
 __all__ = ["Place", "ScannedSource"]
 
@@ -41,16 +42,12 @@ class Place(NamedTuple):
     length: int
 
 
-class ScannedSource(Source):
+class ScannedSource(FileSource):
     """Samples in the order of their files, and in these one behind the other.
 
     A subclass sets `schema`, `notes` and `paths`, and says what is in a file
     (`scan`) and what sample is at a place (`at`).
     """
-
-    paths: Sequence[Path]
-    beside: Sequence[Path] = ()
-    """Further files that samples depend on."""
 
     @abc.abstractmethod
     def scan(self, file: int) -> Iterator[Place | Reject]:
@@ -97,12 +94,6 @@ class ScannedSource(Source):
     def indexed(self) -> IndexedSource:
         return _Index(self)
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files([*self.paths, *self.beside])
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(os.fspath([*self.paths, *self.beside][index]))
-
 
 class _Index(IndexedSource):
     """Where every sample of a `ScannedSource` is: 20 bytes a sample."""
@@ -119,11 +110,7 @@ class _Index(IndexedSource):
         self._rejects: dict[int, Reject] = {}
         for file, path in enumerate(source.paths):
             if source.compressed(file):
-                raise OptionError(
-                    f"{path}: shuffle needs to reach any sample, and a compressed file can only "
-                    "be read from its front. Decompress it, or pack in order: the loader "
-                    "shuffles too."
-                )
+                raise not_seekable(path)
             self._look_at(file)
         self.num_samples = len(self._files)
 

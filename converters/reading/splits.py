@@ -13,8 +13,8 @@ from pathlib import Path, PurePath
 
 from fastdata.errors import OptionError
 
-from ..folder import is_image_name
-from .locations import files_at
+from .image_files import is_image_name
+from .locations import files_at, folder_at
 
 __all__ = ["choose_split", "has_folders_of_images", "has_images", "split_of", "table_files"]
 
@@ -63,8 +63,9 @@ def choose_split(paths: Sequence[Path], splits: Sequence[str], wanted: str | Non
 
 def table_files(location: object, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files of a location; in a folder, also those of folders in it."""
-    if isinstance(location, (str, os.PathLike)) and os.path.isdir(location):
-        return [p for p in _walk(Path(location), _DEPTH) if p.suffix.lower() in suffixes]
+    folder = folder_at(location)
+    if folder is not None:
+        return [p for p in _walk(folder, _DEPTH) if p.suffix.lower() in suffixes]
     return files_at(location, suffixes)
 
 

@@ -161,8 +161,8 @@ def test_files_that_the_state_lists_must_be_there(tmp_path: Path) -> None:
         ({"_data_files": [{"filename": "../secret.arrow"}]}, "lists the file '../secret.arrow'"),
         ({"_data_files": [7, {}]}, "lists the file None"),
         ({"_indices_data_files": [{"filename": "i.arrow"}]}, "only some are meant"),
-        ("{", "state.json: cannot be read"),
-        ("[" * 100_000, "state.json: cannot be read"),
+        ("{", "state.json: not JSON"),
+        ("[" * 100_000, "state.json: not JSON"),
     ],
 )
 def test_a_state_that_says_something_else_is_an_error(

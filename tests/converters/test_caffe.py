@@ -65,7 +65,7 @@ def test_channels_are_blue_first_unless_said(pictures: list[Picture], tmp_path: 
     assert np.array_equal(stored(tmp_path / "a.lmdb"), wanted)
     pack(path, tmp_path / "b.lmdb", order="rgb")
     assert np.array_equal(stored(tmp_path / "b.lmdb"), wanted[..., ::-1])
-    with pytest.raises(OptionError, match="order='gbr' is neither bgr nor rgb"):
+    with pytest.raises(OptionError, match="order=gbr: expected bgr or rgb"):
         find_source(path, options={"order": "gbr"})
 
 

@@ -212,7 +212,11 @@ def test_masks_that_cannot_be_are_refused(
         pictures,
         lambda c: c.update(categories=[{"id": k, "name": f"c{k}"} for k in range(300)]),
     )
-    message = "neither 'classes'" if options["masks"] == "panoptic" else "254 classes.* are 300"
+    message = (
+        "masks=panoptic: expected classes or instances"
+        if options["masks"] == "panoptic"
+        else "254 classes.* are 300"
+    )
     with pytest.raises(OptionError, match=message):
         find_source(write_coco(tmp_path, pictures, content), options=options)
 

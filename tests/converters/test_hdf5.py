@@ -14,7 +14,7 @@ from cases import Picture, make_pictures
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.converters.reading.arrays import hdf5_blocks
-from fastdata.converters.reading.arrays.arrays import RowSpan
+from fastdata.converters.reading.arrays.columns import RowSpan
 from fastdata.converters.reading.arrays.hdf5_blocks import BlockRow
 from fastdata.converters.reading.spans import FileSpan, close_files
 from fastdata.errors import OptionError, SourceError
@@ -81,7 +81,7 @@ def test_a_layout_that_does_not_fit_is_refused(
     path = write(tmp_path / "a.h5", images=pixels)
     with pytest.raises(OptionError, match="layout=nchw does not fit"):
         find_source(path, options={"layout": "nchw"})
-    with pytest.raises(OptionError, match="layout='hwc' is not one of nhw, nhwc, nchw"):
+    with pytest.raises(OptionError, match="layout=hwc: expected nhw, nhwc or nchw"):
         find_source(path, options={"layout": "hwc"})
     write(tmp_path / "b.h5", images=np.zeros((4, 8, 8, 5), np.uint8))
     with pytest.raises(OptionError, match="1 or 3 channels"):

@@ -106,7 +106,7 @@ def test_a_pickled_column_is_refused_unless_it_is_left_out() -> None:
     with pytest.raises(OptionError, match=r"'set' is pickled.*columns=image"):
         find_source(FIXTURES / "pickle")
     source = find_source(FIXTURES / "pickle", options={"columns": "image"})
-    assert "columns left out: set" in source.notes
+    assert any(note.startswith("columns left out: set (") for note in source.notes)
 
 
 # -- rows that are a table -----------------------------------------------------------
@@ -394,7 +394,7 @@ def edit_index(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path
         (lambda i: i["config"].update(data_format=7), "no such list"),
         (lambda i: i["config"].update(data_spec="[1, 2]"), "data_spec cannot be read"),
         (lambda i: i["config"].update(data_spec="[" * 99999), "data_spec cannot be read"),
-        (lambda i: i["chunks"][0].update(filename="../x.bin"), "not one in its folder"),
+        (lambda i: i["chunks"][0].update(filename="../x.bin"), "outside of its folder"),
         (lambda i: i["chunks"][0].update(chunk_size=2**40), "not a number of samples"),
         (lambda i: i.update(chunks=[]), "lists no chunks"),
         (lambda i: i.update(config=None), "no such list"),

@@ -109,7 +109,7 @@ def test_a_pickled_column_is_refused_unless_it_is_left_out(tmp_path: Path) -> No
         find_source(FIXTURES / "pkl")
     report = pack(FIXTURES / "pkl", tmp_path / "a.lmdb", source_options={"columns": "image=png"})
     assert report.num_samples == COUNT
-    assert "columns left out: anything, label" in report.notes
+    assert any(n.startswith("columns left out: anything, label (") for n in report.notes)
 
 
 def test_an_unknown_compression_is_refused() -> None:
@@ -213,7 +213,7 @@ def test_a_file_outside_the_folder_is_never_opened(
     def change(index: dict[str, Any]) -> None:
         index["shards"][0]["raw_data"]["basename"] = name
 
-    with pytest.raises(SourceError, match="not one in its folder"):
+    with pytest.raises(SourceError, match=r"outside of its folder|no name of a file"):
         find_source(edit_index(tmp_path, change))
 
 

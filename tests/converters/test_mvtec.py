@@ -92,7 +92,7 @@ def test_all_categories_or_one(tmp_path: Path, pictures: list[Picture]) -> None:
         find_source(tmp_path, options={"category": "cable"})
     with pytest.raises(OptionError, match="is a category itself"):
         find_source(tmp_path / "grid", options={"category": "cable"})
-    with pytest.raises(OptionError, match="split='val' is neither"):
+    with pytest.raises(OptionError, match="split=val: expected train or test"):
         find_source(tmp_path, options={"split": "val"})
 
 

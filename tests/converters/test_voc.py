@@ -164,7 +164,7 @@ def test_masks_keep_class_numbers_and_void(tmp_path: Path, pictures: list[Pictur
     (root / "SegmentationObject").mkdir()
     write_mask(root / "SegmentationObject/000002.png", pictures[2])
     assert find_source(root, options={"masks": "instances"}).num_samples == 1
-    with pytest.raises(OptionError, match="neither 'classes' nor 'instances'"):
+    with pytest.raises(OptionError, match="masks=yes: expected classes or instances"):
         find_source(root, options={"masks": "yes"})
 
 

@@ -104,7 +104,7 @@ def test_missing_blocks_are_filled_and_said_or_rejected(
     report = pack(folder, tmp_path / "b.lmdb", missing="reject")
     assert [reject.key for reject in report.rejects] == ["in:images[2]", "in:images[3]"]
     assert "the block 1.0.0.0 is missing" in report.rejects[0].reason
-    with pytest.raises(OptionError, match="missing='skip' is neither fill nor reject"):
+    with pytest.raises(OptionError, match="missing=skip: expected fill or reject"):
         find_source(folder, options={"missing": "skip"})
 
 
@@ -180,7 +180,7 @@ def test_links_to_folders_elsewhere_are_not_followed(
     (tmp_path / "in").mkdir()
     (tmp_path / "in/.zgroup").write_text('{"zarr_format": 2}')
     (tmp_path / "in/images").symlink_to(other / "images")
-    with pytest.raises(OptionError, match="there are no arrays"):
+    with pytest.raises(OptionError, match="there are none"):
         find_source(tmp_path / "in")
 
 

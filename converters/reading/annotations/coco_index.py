@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fastdata.errors import SourceError
 
 from ...base import Reject
-from ..inside import path_inside
 from ..locations import printable
-from ..table import StringTable
+from ..safe_paths import path_inside
+from ..string_table import StringTable
 from .coco_annotations import ROW, pack_row
 from .json_members import Member, json_members
 

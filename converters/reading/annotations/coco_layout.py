@@ -11,8 +11,9 @@ from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 
-from ..inside import path_inside
-from ..locations import first_bytes
+from ..locations import first_bytes, path_of
+from ..safe_paths import path_inside
+from ..selection import listed
 
 __all__ = ["annotation_file", "image_folder", "is_coco"]
 
@@ -24,11 +25,9 @@ _PEEK = 1 << 16
 
 def is_coco(location: Any) -> bool:
     """Tell whether this is a COCO annotation file, or a folder with one where it usually is."""
-    if not isinstance(location, (str, os.PathLike)):
-        return False
-    path = Path(location)
-    if path.is_file():
-        return _looks_so(path)
+    path = path_of(location)
+    if path is None or path.is_file():
+        return path is not None and _looks_so(path)
     return path.is_dir() and bool(_files_in(path))
 
 
@@ -71,7 +70,7 @@ def annotation_file(location: Path, chosen: str) -> tuple[Path, Path]:
     if chosen:
         if not (location / chosen).is_file():
             raise OptionError(
-                f"annotations={chosen}: no such file in {location}; there are {_listed(files)}"
+                f"annotations={chosen}: no such file in {location}; there are {listed(files)}"
             )
         return location, location / chosen
     if not files:
@@ -80,14 +79,10 @@ def annotation_file(location: Path, chosen: str) -> tuple[Path, Path]:
     usual = boxed if boxed else files
     if len(usual) > 1:
         raise OptionError(
-            f"{location}: has the annotation files {_listed(files)}. Name one: "
+            f"{location}: has the annotation files {listed(files)}. Name one: "
             f"--option annotations={usual[0]}"
         )
     return location, location / usual[0]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return (", ".join(names[:12]) + " ..." * (len(names) > 12)) or "none"
 
 
 def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:
@@ -125,6 +120,6 @@ def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> P
                     return folder
     tried = ", ".join(map(str, folders))
     raise SourceError(
-        f"{file}: none of its first images ({_listed(names[:3])}) is in {tried}. Name the folder: "
+        f"{file}: none of its first images ({listed(names[:3])}) is in {tried}. Name the folder: "
         "--option images=FOLDER"
     )

@@ -22,15 +22,17 @@ from fastdata.schema import (
 )
 
 from ...base import FieldSpec, reason_of
+from ..class_names import MOST_CLASSES, classes_of_texts, named_classes
 from ..fields import check_names, named_field
 from ..locations import printable
+from ..selection import ARRAYS
 from .array_source import Part
-from .arrays import Array, Column, FlatColumn, NamesColumn, PictureLayout
-from .choosing import Known, chosen_arrays
+from .columns import Array, Column, FlatColumn, NamesColumn
+from .picture_layout import PictureLayout
+from .roles import Known, chosen_arrays
 
 __all__ = ["ArrayFile", "ArrayOptions", "parts_of"]
 
-_MAX_CLASSES = 1 << 20
 _STEP = 4096
 
 
@@ -45,6 +47,8 @@ class ArrayOptions(NamedTuple):
         ``field=array``; empty for what is called as usual.
     layout : str or None
     scale : float or None
+    classes : str or None
+        A file of names of classes.
     """
 
     channels: int
@@ -52,6 +56,7 @@ class ArrayOptions(NamedTuple):
     arrays: tuple[str, ...] = ()
     layout: str | None = None
     scale: float | None = None
+    classes: str | None = None
 
 
 class ArrayFile(NamedTuple):
@@ -103,13 +108,8 @@ def parts_of(
             )
         settled = fields
         parts.append(part)
-        if left:
-            more = " ..." * (len(left) > 12)
-            notes.append(
-                f"{file.where}: arrays left out: {', '.join(map(printable, left[:12]))}{more} "
-                "(--option arrays=FIELD=ARRAY,... takes others)"
-            )
-    return settled, parts, notes
+        notes += [f"{file.where}: {note}" for note in ARRAYS.left_out(map(printable, left))]
+    return named_classes(settled, "label", options.classes), parts, notes
 
 
 def _part_of(
@@ -129,7 +129,8 @@ def _part_of(
         field = named_field(fields[name], channels) if name in fields else None
         is_text = file.known[chosen[name]].kind == "text"
         if name == "label" and is_text and fields.get(name, "label") == "label":
-            names = _all_names(where, found)
+            what = f"{where}: {found.label!r}"
+            names = classes_of_texts(_texts(where, found), what, options.classes)
             columns[name], field = NamesColumn(found, names), ScalarField(classes=names)
         elif field is None:
             field = _field_of(where, name, found, channels, is_text)
@@ -143,7 +144,7 @@ def _part_of(
     label = settled.get("label")
     if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
         names = tuple(_texts(where, column(chosen["classes"])))
-        if len(names) <= _MAX_CLASSES and "int" in label.dtype:
+        if len(names) <= MOST_CLASSES and "int" in label.dtype:
             settled["label"] = ScalarField(label.dtype, names)
     return settled, Part(where, tuple(columns.values()), tuple(layouts))
 
@@ -197,16 +198,6 @@ def _flat(where: str, flat: Column, offsets: Column | None, label: Column | None
             f"{total:,} bytes of {flat.label!r}, nor how long they are"
         )
     return FlatColumn(flat, numbers, np.append(numbers[1:], total))
-
-
-def _all_names(where: str, column: Column) -> tuple[str, ...]:
-    """Return the different names that a column of text has, sorted."""
-    names: set[str] = set()
-    for name in _texts(where, column):
-        names.add(name)
-        if len(names) > _MAX_CLASSES:
-            raise OptionError(f"{where}: {column.label!r} has too many different names for labels")
-    return tuple(sorted(names))
 
 
 def _texts(where: str, column: Column) -> Iterator[str]:

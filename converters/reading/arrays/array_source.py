@@ -10,18 +10,16 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from fastdata.errors import SourceError
 from fastdata.schema import Schema
 
 from ...base import Deferred, IndexedSource, Reject, Sample, reason_of
-from ..locations import hash_files, printable
+from ..fingerprints import FileSource
 from ..spans import FileSpan, close_files
-from .arrays import Column, PictureLayout, check_rows
+from .columns import Column, check_rows
+from .picture_layout import PictureLayout
 
 __all__ = ["ArraySource", "Part"]
 
@@ -90,14 +88,11 @@ class Part(NamedTuple):
         return (rows, block) if rows <= fitting else (min(block, fitting),) * 2
 
 
-class ArraySource(IndexedSource):
+class ArraySource(FileSource, IndexedSource):
     """Samples that are rows of arrays.
 
     A subclass calls `_settle` with what it has found.
     """
-
-    paths: Sequence[Path]
-    """Files that fingerprints are of."""
 
     def _settle(self, schema: Schema, parts: Sequence[Part]) -> None:
         """Take the columns of all files.
@@ -152,12 +147,6 @@ class ArraySource(IndexedSource):
     def key_at(self, index: int) -> str:
         number, row = self._part(index)
         return self._parts[number].key(row)
-
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files(self.paths)
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(str(self.paths[index]))
 
 
 def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:

@@ -12,7 +12,7 @@ from fastdata.errors import SourceError
 
 from ...base import reason_of
 from ..spans import MAX_RECORD
-from .choosing import Known
+from .roles import Known
 
 __all__ = ["arrays_in"]
 

@@ -10,10 +10,10 @@ import torch
 
 from fastdata.schema import SCALAR_DTYPES
 
-from ..fields import is_image_bytes
+from ..image_files import is_image_bytes
 from ..locations import printable
-from .arrays import Column
-from .choosing import Known
+from .columns import Column
+from .roles import Known
 
 __all__ = ["by_place", "columns_in", "tensors_in"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .choosing import Known
+from fastdata.errors import SourceError
+
+from ..json_files import read_object
+from .roles import Known
 
 __all__ = ["Node", "arrays_in", "is_group", "known_of", "node_of"]
 
@@ -48,12 +50,9 @@ def is_group(folder: Path) -> bool:
 def _json(path: Path) -> Mapping[str, Any]:
     """Return what a small JSON file has; empty if there is none."""
     try:
-        if path.stat().st_size > _METADATA_BYTES:
-            return {}
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return read_object(path, _METADATA_BYTES)
+    except (OSError, SourceError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def node_of(folder: Path) -> Node | None:

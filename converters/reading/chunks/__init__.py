@@ -1,5 +1,5 @@
 """Formats of packed samples: FFCV's .beton, MDS, LitData.
 
-``taking`` says which columns are taken; ``packed`` and ``packed_source`` are folders of chunks
-with an ``index.json``.
+``column_choice`` says which columns are taken, ``raw_values`` how bytes become values;
+``chunk_source`` is a folder of chunks with an ``index.json``, ``sample_layout`` what is in them.
 """

@@ -23,7 +23,7 @@ import numpy as np
 from fastdata.errors import SourceError
 
 from ..spans import MAX_RECORD, read_exactly
-from .decompressing import inflate_zstd
+from ..zstd import inflate_zstd
 
 __all__ = ["Frame", "FramesHead", "inflate_frame", "read_frame", "read_frames_head"]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+
+from ..json_files import read_object
+from ..locations import path_of
+from ..safe_paths import path_inside
 
 __all__ = ["count_of", "index_path", "inside", "list_of", "read_index"]
 
@@ -19,9 +21,9 @@ _LARGEST_COUNT = 1 << 30
 
 def index_path(location: Any) -> Path | None:
     """Return the ``index.json`` that a location is, or has in it."""
-    if not isinstance(location, (str, os.PathLike)):
+    path = path_of(location)
+    if path is None:
         return None
-    path = Path(location)
     path = path / "index.json" if path.is_dir() else path
     return path if path.name == "index.json" and path.is_file() else None
 
@@ -34,15 +36,7 @@ def read_index(path: Path) -> Mapping[str, Any]:
     SourceError
         If it is no JSON object, or too large.
     """
-    try:
-        if path.stat().st_size > _INDEX_BYTES:
-            raise SourceError(f"{path}: more than {_INDEX_BYTES:,} bytes is no index of chunks")
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise SourceError(f"{path}: not an index of chunks")
-    return found
+    return read_object(path, _INDEX_BYTES)
 
 
 def inside(root: Path, name: Any, place: Path) -> Path:
@@ -53,10 +47,10 @@ def inside(root: Path, name: Any, place: Path) -> Path:
     SourceError
         If the name is none, or leads out of the folder.
     """
-    parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ()
-    if not parts or ".." in parts or Path(name).is_absolute():
-        raise SourceError(f"{place}: names the file {name!r}, which is not one in its folder")
-    return root.joinpath(*parts)
+    try:
+        return Path(path_inside(root, name))
+    except SourceError as error:
+        raise SourceError(f"{place}: {error}") from None
 
 
 def list_of(entry: Any, name: str, kind: type | tuple[type, ...], place: Path) -> Sequence[Any]:

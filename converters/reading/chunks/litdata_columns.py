@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
-from .pieces import array_of, raw_image
+from .raw_values import array_of, raw_image
 
 __all__ = ["NUMBERS", "decode", "names_of"]
 

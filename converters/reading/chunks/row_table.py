@@ -19,10 +19,10 @@ from fastdata.errors import SourceError
 from fastdata.schema import ImageField
 
 from ...base import reason_of
-from ..tables.columns import arrow, is_bytes, is_image_struct, kinds_of
+from ..tables.arrow_fields import kinds_of
+from ..tables.arrow_types import arrow, is_bytes, is_image_struct, table_errors
 from ..tables.rows import Mapped, RowPlan, row_reader
-from ..tables.tables import table_errors
-from .taking import Column
+from .column_choice import Column
 
 __all__ = ["RowTable", "has_table", "table_columns"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
-from .forward import BLOCK_BYTES, ForwardReader
+from ..forward_reader import BLOCK_BYTES, ForwardReader
 from .pickled import read_pickle
 from .pickledarray import PickledArray, Stored
 
@@ -101,7 +101,7 @@ class Batch(NamedTuple):
         step = max(1, BLOCK_BYTES // stride)
         while start < stop:
             count = min(step, stop - start)
-            data, reason = file.read(self.offset + start * stride, count * stride)
+            data, reason = file.read_some(self.offset + start * stride, count * stride)
             whole = len(data) // stride
             rows = np.frombuffer(data[: whole * stride], np.uint8).reshape(whole, stride)
             pixels = rows[:, lead:].reshape(whole, *self.shape)

@@ -15,10 +15,10 @@ from typing import IO, Any, NamedTuple
 
 from fastdata.errors import SourceError
 
-from ..inflating import INFLATE_ERRORS, compression_of, inflated_start, open_inflated
+from ..compression import compression_of, inflated_start, open_inflated
+from ..forward_reader import ForwardReader
 from ..locations import first_bytes
 from .cifarbatch import Batch, BatchName, batch_name, binary_batch, pickled_batch, read_names
-from .forward import ForwardReader
 
 __all__ = ["CifarFiles", "cifar_folder", "is_archive", "is_batch", "look_at"]
 
@@ -162,7 +162,9 @@ def _in_archive(path: Path) -> CifarFiles:
                     names |= _names_in(name, opened, member.size)
             if _rest_of(stream).strip(b"\0"):
                 failure = f"{path}: what comes behind byte {tar.offset:,} is no tar"
-    except (*INFLATE_ERRORS, tarfile.TarError, ValueError) as error:
+    except SourceError as error:
+        failure = str(error)
+    except (OSError, tarfile.TarError, ValueError) as error:
         failure = f"{path}: {error}"
     if not compressed:
         batches.sort(key=lambda found: _order(found[1].name))
@@ -193,7 +195,7 @@ def _batch(
     def read(at: int, length: int) -> bytes:
         compressed = compression_of(first_bytes(path, 16)) != ""
         with ForwardReader(path, compressed=compressed) as again:
-            data, reason = again.read(at, length)
+            data, reason = again.read_some(at, length)
         if reason:
             raise SourceError(reason)
         return data

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fastdata.errors import SourceError
 
-from ..inflating import compression_of, inflated_start
+from ..compression import compression_of, inflated_start
 from ..locations import first_bytes
 
 __all__ = ["IdxHead", "IdxPair", "find_pairs", "is_compressed", "is_images", "read_head"]

@@ -12,9 +12,9 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
+from ..forward_reader import BLOCK_BYTES, ForwardReader
 from ..locations import printable
 from ..spans import MAX_RECORD
-from .forward import BLOCK_BYTES, ForwardReader
 from .idxfile import IdxHead, IdxPair, is_images, read_head
 
 __all__ = ["IdxPart"]
@@ -83,7 +83,7 @@ class IdxPart(NamedTuple):
         if self.labels is None or self.labels.item_bytes != 1 or self.pair.labels is None:
             return b""
         with ForwardReader(self.pair.labels, compressed=self.labels.compressed) as file:
-            return file.read(self.labels.offset, 10)[0]
+            return file.read_some(self.labels.offset, 10)[0]
 
     def blocks(self, start: int, stop: int | None = None) -> Iterator[tuple[int, Any, Any]]:
         """Yield blocks of images `start` to `stop`: number, pixels (N x H x W [x C]), labels (N).
@@ -134,7 +134,7 @@ def _more(file: ForwardReader | None, head: IdxHead | None) -> str:
 
 def _rows(file: ForwardReader, head: IdxHead, start: int, count: int) -> tuple[Any, str]:
     size = head.item_bytes
-    data, reason = file.read(head.offset + start * size, count * size)
+    data, reason = file.read_some(head.offset + start * size, count * size)
     whole = len(data) // size
     array = np.frombuffer(data[: whole * size], head.dtype)
     return array.reshape(whole, *head.shape[1:]), reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..messages import message_class
+from ..protobuf import message_class
 
 __all__ = ["datum_class", "parse_datum"]
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
 
-from ..locations import first_bytes, printable
+from ..locations import first_bytes, path_of, printable
 
 __all__ = ["Entry", "LmdbFile", "lmdb_at"]
 
@@ -68,9 +68,9 @@ class _Database(NamedTuple):
 
 def lmdb_at(location: Any) -> Path | None:
     """Return the data file of an LMDB at a location, a file or a folder; None if there is none."""
-    if not isinstance(location, (str, os.PathLike)):
+    path = path_of(location)
+    if path is None:
         return None
-    path = Path(location)
     path = path / "data.mdb" if path.is_dir() else path
     start = first_bytes(path, 32)
     magic = _MAGIC.to_bytes(4, "little")

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fastdata.errors import FastdataError, OptionError, SourceError
 from fastdata.formats.reader import ShardReader
 
 from ...base import IndexedSource, Reject
-from ..locations import hash_files, printable
+from ..fingerprints import FileSource
+from ..locations import printable
+from ..refusals import already_packed
 from ..spans import FileSpan, read_at
-from ..table import StringTable
+from ..string_table import StringTable
 from .lmdb_file import Entry, LmdbFile, lmdb_at
 
 __all__ = ["LmdbIndex", "LmdbSource", "first_values", "is_ours", "missing_keys"]
@@ -95,12 +95,10 @@ class LmdbIndex:
         return FileSpan(str(self.path), self._offsets[index], self._lengths[index])
 
 
-class LmdbSource(IndexedSource):
+class LmdbSource(FileSource, IndexedSource):
     """Values of an LMDB file, one a sample, in the order of their keys."""
 
     index: LmdbIndex
-    paths: list[Path]
-    """Files that fingerprints are of."""
 
     def _open(self, location: Any, database: str | None, *others: str | None) -> None:
         """Look at the whole file, for its keys.
@@ -114,22 +112,13 @@ class LmdbSource(IndexedSource):
         if path is None:
             raise SourceError(f"{location}: no LMDB there: no file, and no folder with data.mdb")
         if is_ours(path):
-            raise SourceError(
-                f"{path}: this is a dataset of fastdata's already; fastdata.open reads "
-                "it, and --format fastdata packs it again."
-            )
+            raise already_packed(path)
         self.notes = []
         self.paths = [path, *(Path(other) for other in others if other is not None)]
         self.index = LmdbIndex(path, database)
 
     def key_at(self, index: int) -> str:
         return self.index.keys[index]
-
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files(self.paths)
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(str(self.paths[index]))
 
 
 def missing_keys(keys: StringTable, wanted: Iterable[str]) -> list[str]:

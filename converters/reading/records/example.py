@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..messages import message_class
+from ..protobuf import message_class
 
 __all__ = ["example_of", "parse_example", "values_of"]
 

@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, StringField
+from fastdata.schema import ArrayField, BytesField, Field, ScalarField, StringField
 
 from ..exported import array_of, needs_shape
-from ..fields import is_image_bytes
+from ..fields import image_field
+from ..image_files import is_image_bytes
+from ..usual_names import IMAGES, LABELS, first_called
 from .example import values_of
 
 __all__ = ["exported_value", "field_of_feature", "usual_features", "value_of_feature"]
 
-_IMAGES = ("image/encoded", "image", "image_raw", "image/raw", "jpeg", "img", "encoded")
-_LABELS = ("image/class/label", "label", "class", "target", "labels")
+# As TensorFlow's own datasets call them, then what is usual.
+_IMAGES = ("image/encoded", "image/raw", *IMAGES)
+_LABELS = ("image/class/label", *LABELS)
 
 
 def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -31,19 +34,20 @@ def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     for example in examples:
         for name, feature in example.items():
             first.setdefault(name, values_of(feature))
-    images = [name for name in _IMAGES if _is_image(first.get(name, ()))]
-    images += [name for name, values in first.items() if _is_image(values)]
+    images = [name for name, values in first.items() if _is_image(values)]
     if not images:
         return {"image": _IMAGES[0], "label": _LABELS[0]}
-    labels = [name for name in _LABELS if first.get(name) and isinstance(first[name][0], int)]
-    return {"image": images[0], **({"label": labels[0]} if labels else {})}
+    image = first_called(images, _IMAGES) or images[0]
+    numbers = [name for name, values in first.items() if values and isinstance(values[0], int)]
+    label = first_called(numbers, _LABELS)
+    return {"image": image} if label is None else {"image": image, "label": label}
 
 
 def _is_image(values: Sequence[Any]) -> bool:
     return len(values) == 1 and isinstance(values[0], bytes) and is_image_bytes(values[0])
 
 
-def field_of_feature(features: Sequence[Any], channels: int, mask: bool) -> Field:
+def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field:
     """Return the field for a feature, from some records' values of it.
 
     Parameters
@@ -51,14 +55,14 @@ def field_of_feature(features: Sequence[Any], channels: int, mask: bool) -> Fiel
     features : sequence
         As protobuf has them.
     channels : {3, 1}
-    mask : bool
-        Whether an image is a mask.
+    name : str
+        Of the field, which says whether an image is a mask.
     """
     columns = [values_of(feature) for feature in features]
     first = next((column[0] for column in columns if column), None)
     if isinstance(first, bytes):
         if is_image_bytes(first):
-            return ImageField(channels=1, mask=True) if mask else ImageField(channels=channels)
+            return image_field(name, channels)
         return StringField() if all(map(_is_text, columns)) else BytesField()
     # Of an empty list the kind alone is known.
     kinds = {feature.WhichOneof("kind") for feature in features}

@@ -24,8 +24,8 @@ from typing import Any
 
 from fastdata.errors import SourceError
 
+from ..compression import compression_of, inflated_start, open_inflated
 from ..extras import require
-from ..inflating import INFLATE_ERRORS, compression_of, inflated_start, open_inflated
 from ..locations import first_bytes
 from ..spans import MAX_RECORD, read_at, read_exactly
 
@@ -152,7 +152,7 @@ def stream_frames(path: Path, check: bool) -> Iterator[tuple[int, bytes | Source
                 reason = _bad_head(head)
                 length = int.from_bytes(head[:8], "little")
                 data = b"" if reason else read_exactly(stream, length + _FOOT, str(path), offset)
-            except (*INFLATE_ERRORS, SourceError) as error:
+            except (OSError, SourceError) as error:
                 reason = str(error)
             if reason:
                 raise BadFrameError(reason, path, offset)

@@ -8,18 +8,16 @@ and never opened.  Source: ``python/mxnet/recordio.py`` and ``tools/im2rec.py`` 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from fastdata.errors import SourceError
 
-from ..table import StringTable
+from ..string_table import StringTable
+from ..text_lines import text_lines
 
 __all__ = ["ImageList", "read_index"]
-
-_LINE = 1 << 16
 
 
 def read_index(path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -31,7 +29,7 @@ def read_index(path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         If a line is not a key and a position.
     """
     positions = array("q")
-    for number, line in _lines(path):
+    for number, line in text_lines(path):
         try:
             _, position = line.split("\t")
             positions.append(int(position))
@@ -56,7 +54,7 @@ class ImageList:
         self.path = path
         self._rows = StringTable()
         ids = array("Q")
-        for number, line in _lines(path):
+        for number, line in text_lines(path):
             try:
                 columns = line.split("\t")
                 ids.append(int(columns[0]))
@@ -93,15 +91,3 @@ def _entry(columns: list[str]) -> tuple[list[float], str]:
     if not labels:
         raise ValueError("no label")
     return labels, columns[-1]
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-            number = 0
-            while line := file.readline(_LINE):
-                number += 1
-                if line.strip():
-                    yield number, line.rstrip("\r\n")
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}") from error

@@ -9,7 +9,7 @@ from typing import Any
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, Schema, StringField
 
 from ..exported import Exported
-from .columns import dtype_of, is_bytes, is_image_struct, is_list, is_text, storage, type_of
+from .arrow_types import dtype_of, is_bytes, is_image_struct, is_list, is_text, storage, type_of
 
 __all__ = ["check_columns"]
 

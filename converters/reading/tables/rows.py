@@ -12,8 +12,9 @@ import numpy as np
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from ..exported import array_of, needs_shape
+from ..fields import nested_array
 from ..spans import FileSpan
-from .columns import arrow, is_list, storage
+from .arrow_types import arrow, is_list, storage
 
 __all__ = ["KEY", "Mapped", "RowPlan", "key_reader", "row_reader"]
 
@@ -121,7 +122,7 @@ def _column(
     if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):
         return lambda row: _given(array[row].values, name).to_numpy(zero_copy_only=False)
     if isinstance(field, ArrayField):
-        return lambda row: _nested(_given(array[row].as_py(), name), field)
+        return lambda row: nested_array(_given(array[row].as_py(), name), field)
     values = array.to_pylist()
     if numbers is not None:
         return lambda row: _number(_given(values[row], name), name, numbers)
@@ -136,15 +137,6 @@ def _given(value: Any, name: str) -> Any:
     if value is None:
         raise ValueError(f"the column {name!r} is null in this row")
     return value
-
-
-def _nested(value: Any, field: ArrayField) -> np.ndarray[Any, Any]:
-    """Return nested lists as an array; of an empty list the field says what is inside."""
-    values = np.asarray(value)
-    if values.size == 0 and values.ndim < len(field.shape):
-        missing = field.shape[values.ndim :]
-        values = np.zeros((*values.shape, *(length or 0 for length in missing)), field.dtype)
-    return values
 
 
 def _shaped(array: Any, shapes: Any, name: str, field: ArrayField) -> Callable[[int], Any]:

@@ -11,10 +11,11 @@ import numpy as np
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
 
-from ..fields import check_names, field_of, is_image_bytes, named_field
+from ..fields import field_of, image_field, settle_fields
+from ..image_files import is_image_bytes
 from ..npy import parse_npy
 from ..spans import FileSpan
-from .members import IMAGES, NUMBERS, Chosen, is_mask
+from .member_choice import IMAGES, NUMBERS, Chosen
 
 __all__ = ["settle", "value_of"]
 
@@ -34,34 +35,30 @@ def settle(
     SourceError
         If what the samples have fits no field.
     """
-    check_names(fields, list(chosen))
-    settled: dict[str, Field] = {}
-    for name, entry in chosen.items():
-        if name in fields:
-            settled[name] = named_field(fields[name], channels)
-            continue
-        values, failure = [], ""
-        for sample in samples:
-            data = next((sample[suffix] for suffix in entry.suffixes if suffix in sample), None)
-            if data is not None:
-                try:
-                    values.append(_guessed(data, entry, name))
-                except (ValueError, RecursionError) as error:
-                    failure = f": {error}"
-        if not values:
-            raise SourceError(
-                f"{name!r} can be read from none of the first samples{failure}. Say what kind of "
-                "field it is, or name other members: --option members=FIELD=SUFFIX,..."
-            )
-        mask = "mask" in name or is_mask(entry.suffixes[0].rpartition(".")[0])
-        settled[name] = _field(values, channels, name, mask)
-    return settled
+    return settle_fields(
+        chosen, fields, channels, lambda name: _field(name, chosen[name], samples, channels)
+    )
 
 
-def _field(values: list[Any], channels: int, name: str, mask: bool) -> Field:
+def _field(
+    name: str, entry: Chosen, samples: Sequence[Mapping[str, bytes]], channels: int
+) -> Field:
+    values, failure = [], ""
+    for sample in samples:
+        data = next((sample[suffix] for suffix in entry.suffixes if suffix in sample), None)
+        if data is not None:
+            try:
+                values.append(_guessed(data, entry, name))
+            except (ValueError, RecursionError) as error:
+                failure = f": {error}"
+    if not values:
+        raise SourceError(
+            f"{name!r} can be read from none of the first samples{failure}. Say what kind of "
+            "field it is, or name other members: --option members=FIELD=SUFFIX,..."
+        )
     first = values[0]
     if is_image_bytes(first):
-        return ImageField(channels=1, mask=True) if mask else ImageField(channels=channels)
+        return image_field(f"{name} {entry.suffixes[0].rpartition('.')[0]}", channels)
     if isinstance(first, np.ndarray) and first.ndim:
         # Not as field_of has it, which takes some arrays of uint8 for images.
         if len({array.ndim for array in values}) > 1:

@@ -9,28 +9,10 @@ from fastdata.schema import Schema
 
 from ...base import Deferred
 from ..spans import FileSpan
+from .member_choice import Chosen
 from .member_values import value_of
-from .members import Chosen
 
-__all__ = ["Group", "Members", "Plan", "Told"]
-
-
-class Group:
-    """Members with one key, one behind the other."""
-
-    __slots__ = ("end", "held", "key", "members", "problem", "start")
-
-    def __init__(
-        self,
-        key: bytes,
-        start: int,
-        end: int,
-        members: dict[str, FileSpan | bytes],
-        problem: str,
-        held: int,
-    ) -> None:
-        self.key, self.start, self.end = key, start, end
-        self.members, self.problem, self.held = members, problem, held
+__all__ = ["Members", "Plan", "Told"]
 
 
 class Plan(NamedTuple):

@@ -1,15 +1,12 @@
-"""Columns of a manifest: what they hold, guessed from their cells, and what they are called."""
+"""What type a column of text has: whole numbers, numbers, names of images, or text."""
 
 from __future__ import annotations
 
-import keyword
 import re
 
-from fastdata.schema import RESERVED_NAMES
+from .image_files import is_image_name
 
-from ..folder import is_image_name
-
-__all__ = ["ColumnGuess", "identifiers"]
+__all__ = ["ColumnGuess"]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE)
@@ -67,17 +64,3 @@ class ColumnGuess:
     def classes(self) -> tuple[str, ...]:
         """The different cells, sorted, where they may be labels."""
         return tuple(sorted(self._values))
-
-
-def identifiers(names: list[str]) -> list[str]:
-    """Return columns' names as field names."""
-    found = []
-    for name in names:
-        text = re.sub(r"\W", "_", name.strip(), flags=re.ASCII).lstrip("_0123456789")[:99]
-        text = text or "column"
-        if text.lower() == "class" and not any(n.strip().lower() == "label" for n in names):
-            text = "label"
-        if keyword.iskeyword(text) or text in RESERVED_NAMES:
-            text += "_"
-        found.append(text)
-    return found

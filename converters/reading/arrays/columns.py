@@ -1,20 +1,19 @@
 """Arrays with one row a sample: what HDF5, zarr, N5 and torch files have.
 
 A `Column` is what a format gives: rows, of pixels or of bytes of image files, that can be
-read a block at a time, or of which it knows where in the file they are.  A `PictureLayout`
-says how a row is a picture.  ``array_source.py`` makes samples of them.
+read a block at a time, or of which it knows where in the file they are.  ``picture_layout.py`` says
+how a row is a picture, ``array_source.py`` makes samples of them.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 
 from ..spans import MAX_RECORD, FileSpan, read_at
 
@@ -22,15 +21,11 @@ __all__ = [
     "Column",
     "FlatColumn",
     "NamesColumn",
-    "PictureLayout",
     "RowSpan",
     "check_rows",
 ]
 
 Array = np.ndarray[Any, Any]
-
-LAYOUTS = ("nhw", "nhwc", "nchw")
-_CHANNELS = (1, 3)
 
 
 class RowSpan(NamedTuple):
@@ -182,88 +177,3 @@ class NamesColumn(Column):
             self._numbers.get(name, ValueError(f"{name!r} is none of the classes"))
             for name in self._names.read(start, stop)
         ]
-
-
-@dataclass(frozen=True)
-class PictureLayout:
-    """How a row of an array is a picture.
-
-    Attributes
-    ----------
-    order : {"nhw", "nhwc", "nchw"}
-    scale : float or None
-        Pixels are multiplied by it and rounded; None where they are 8-bit numbers already.
-    """
-
-    order: Literal["nhw", "nhwc", "nchw"]
-    scale: float | None = None
-
-    @classmethod
-    def of(
-        cls,
-        where: str,
-        column: Column,
-        *,
-        layout: str | None = None,
-        scale: float | None = None,
-        mask: bool = False,
-    ) -> PictureLayout:
-        """Find out how a column holds pictures.
-
-        Raises
-        ------
-        OptionError
-            If it does not, or needs an option to; the message says which.
-        """
-        if layout is not None and layout.lower() not in LAYOUTS:
-            raise OptionError(f"layout={layout!r} is not one of {', '.join(LAYOUTS)}")
-        shape, dtype = column.shape, column.dtype
-        what = f"{where}: {column.label!r} is {dtype} of shape {shape}"
-        fitting = _orders(shape)
-        order = layout.lower() if layout is not None else next(iter(fitting), None)
-        if order not in fitting:
-            raise OptionError(
-                f"{what}; pictures are N x H x W, or N x H x W x C or N x C x H x W with 1 or 3 "
-                "channels. Name another array: --option arrays=image=ARRAY,label=ARRAY"
-                + (f" (layout={layout} does not fit this one)" if layout else "")
-            )
-        if dtype is None or dtype.kind not in "buif":
-            raise OptionError(f"{what}, which are no pixels")
-        if scale is None and dtype != np.uint8:
-            if not mask or dtype.kind == "f":
-                raise OptionError(
-                    f"{what}; pixels are uint8. Say by what they are multiplied to be 0 to 255: "
-                    "--option scale=255 (of 0 to 1), scale=1 (of 0 to 255), scale=0.00389105 (of "
-                    "16 bits)"
-                )
-            scale = 1.0
-        return cls(order, scale)  # type: ignore[arg-type]
-
-    def picture(self, row: Array) -> Array:
-        """Return a row as uint8 pixels, H x W or H x W x C.
-
-        Raises
-        ------
-        ValueError
-            If scaled pixels are beyond 0 to 255.
-        """
-        if self.scale is not None:
-            with np.errstate(all="ignore"):
-                scaled = np.rint(row.astype(np.float64) * self.scale)
-            if scaled.size and not (scaled.min() >= 0 and scaled.max() <= 255):  # or NaN
-                raise ValueError(
-                    f"pixels from {row.min()} to {row.max()} times scale={self.scale:g} are not "
-                    "all from 0 to 255"
-                )
-            row = scaled.astype(np.uint8)
-        return row.transpose(1, 2, 0) if self.order == "nchw" else row
-
-
-def _orders(shape: tuple[int, ...]) -> list[str]:
-    """Return in which orders an array can be pictures, the likeliest first."""
-    if len(shape) == 3:
-        return ["nhw"]
-    if len(shape) != 4:
-        return []
-    last = ["nhwc"] if shape[3] in _CHANNELS else []
-    return last + (["nchw"] if shape[1] in _CHANNELS else [])

@@ -11,15 +11,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import SourceError
 
 from ..exported import Exported
-from ..naming import safe_name
+from ..field_names import safe_name, unique_name
+from ..image_files import SUFFIXES
+from ..selection import MEMBERS
+from ..usual_names import is_mask_name
 
-__all__ = ["IMAGES", "NUMBERS", "Chosen", "choose", "exported_members", "is_mask", "main_suffixes"]
+__all__ = ["IMAGES", "NUMBERS", "Chosen", "choose", "exported_members", "main_suffixes"]
 
-IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
-_MASKS = ("mask", "seg", "segmentation", "masks")
+IMAGES = (*(suffix[1:] for suffix in SUFFIXES), "gif")
 _LABELS = ("cls", "class")
 NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript", "json", "jsn")
@@ -70,22 +72,15 @@ def choose(
     if not wanted:
         return _usual(there, samples, notes, place)
     chosen: dict[str, Chosen] = {}
-    for entry in wanted:
-        field, equals, rest = entry.partition("=")
-        suffixes, _, key = rest.partition(":")
+    for field, member in MEMBERS.parse(wanted).items():
+        suffixes, _, key = member.partition(":")
         alternatives = tuple(part.strip().lower() for part in suffixes.split(";") if part.strip())
-        if not equals or not alternatives:
-            raise OptionError(f"members: {entry!r} is not of the form field=suffix")
         for suffix in alternatives:
             if suffix.rpartition(".")[2] in _PICKLES:
-                raise OptionError(f"members: {suffix!r} is a pickle: reading it would execute it")
+                raise MEMBERS.refused(place, suffix, "is a pickle: reading it would execute it")
         if not set(alternatives) & set(there):
-            raise OptionError(
-                f"{place}: no member {rest!r} for the field {field!r}; the first samples have "
-                f"{', '.join(there[:30])}. Name what is wanted: "
-                "--option members=image=SUFFIX,label=SUFFIX,text=json:KEY"
-            )
-        chosen[field.strip()] = Chosen(alternatives, key.strip())
+            raise MEMBERS.missing(place, field, member, there, "the first samples have")
+        chosen[field] = Chosen(alternatives, key.strip())
     return chosen
 
 
@@ -122,14 +117,11 @@ def _usual(
         if kind in IMAGES:
             images.setdefault(stem, []).append(suffix)
     if not images:
-        raise SourceError(
-            f"{place}: no image in the first samples, which have {', '.join(there[:30])}. Name "
-            "what is wanted: --option members=image=SUFFIX,label=SUFFIX"
-        )
+        raise SourceError(MEMBERS.unclear(place, "no image in the first samples", there))
     kinds = {suffix for suffixes in images.values() for suffix in suffixes}
     samples = [sample for sample in samples if not kinds.isdisjoint(sample)]  # no README.md
-    masks = [stem for stem in images if is_mask(stem)]
-    plain = [stem for stem in images if not is_mask(stem)]
+    masks = [stem for stem in images if is_mask_name(stem)]
+    plain = [stem for stem in images if not is_mask_name(stem)]
     chosen: dict[str, Chosen] = {}
     for stem in plain:
         name = "image" if stem == "" or len(plain) == 1 else safe_name(stem)
@@ -137,10 +129,8 @@ def _usual(
     for stem in masks:
         _put(chosen, "mask" if len(masks) == 1 else safe_name(stem), images[stem], samples)
     if not chosen:
-        raise SourceError(
-            f"{place}: no image is in most of the first samples; their members are "
-            f"{', '.join(there[:30])}. Name what is wanted: --option members=image=SUFFIX"
-        )
+        reason = "no image is in most of the first samples"
+        raise SourceError(MEMBERS.unclear(place, reason, there))
     label = next((suffix for suffix in _LABELS if suffix in there), None)
     if label is not None:
         _put(chosen, "label", [label], samples)
@@ -152,21 +142,13 @@ def _usual(
             name = "text" if suffix == "txt" else stem or kind
             _put(chosen, safe_name(name), [suffix], samples)
     left = sorted(set(there) - {suffix for entry in chosen.values() for suffix in entry.suffixes})
-    if left:
-        notes.append(
-            f"members left out: {', '.join(left[:12])}{' ...' * (len(left) > 12)} "
-            "(--option members=FIELD=SUFFIX,... takes others)"
-        )
+    notes += MEMBERS.left_out(left)
     return chosen
 
 
 def _rank(suffix: str) -> int:
     kind = suffix.rpartition(".")[2]
     return IMAGES.index(kind) if kind in IMAGES else len(IMAGES)
-
-
-def is_mask(stem: str) -> bool:
-    return bool(set(re.split(r"[^a-z]+", stem)) & set(_MASKS))
 
 
 def _put(
@@ -185,6 +167,4 @@ def _put(
             taken.append(suffix)
     if 2 * sum(not set(taken).isdisjoint(sample) for sample in samples) < len(samples):
         return  # most samples would be rejected for the want of it
-    while name in chosen:
-        name += "_"
-    chosen[name] = Chosen(tuple(taken))
+    chosen[unique_name(name, chosen)] = Chosen(tuple(taken))

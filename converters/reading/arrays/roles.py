@@ -8,24 +8,26 @@ of classes, offsets), and the rest of the name tells arrays of one dataset from 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fastdata.errors import OptionError
 
+from ..selection import ARRAYS
+from ..usual_names import IMAGES, LABELS, MASKS
+
 __all__ = ["Known", "chosen_arrays"]
 
 _ROLES = {
-    "image": "image images img imgs x data pixels picture pictures jpeg jpegs png bytes encoded",
-    "label": "label labels y target targets class gt category",
-    "mask": "mask masks segmentation",
-    "classes": "classes names categories",
-    "offsets": "offset offsets indptr starts lengths sizes ends",
+    "image": (*IMAGES, "x", "data", "bytes"),
+    "label": (*LABELS, "gt"),
+    "mask": MASKS,
+    "classes": ("classes", "names", "categories"),
+    "offsets": ("offset", "offsets", "indptr", "starts", "lengths", "sizes", "ends"),
 }
-_WORDS = {word: role for role, words in _ROLES.items() for word in words.split()}
-_SHOWN = 30
+_WORDS = {word: role for role, words in _ROLES.items() for word in words}
 
 
 class Known(NamedTuple):
@@ -89,29 +91,22 @@ def chosen_arrays(
         If there is no such array, or it is not clear which hold the pictures.
     """
     if arrays:
-        pairs = [entry.partition("=") for entry in arrays]
-        chosen = {field: (array or field).strip("/") for field, _, array in pairs}
+        chosen = {field: array.strip("/") for field, array in ARRAYS.parse(arrays).items()}
         if "image" not in chosen:
-            raise OptionError(f"arrays={','.join(arrays)}: names no image; {_remedy(where, known)}")
+            reason = f"arrays={','.join(arrays)} names no image"
+            raise OptionError(ARRAYS.unclear(where, reason, _told(known)))
     else:
         chosen = _usual(where, known)
     for field, array in chosen.items():
         if array not in known:
-            raise OptionError(
-                f"{where}: no array {array!r} for the field {field!r}; {_remedy(where, known)}"
-            )
+            raise ARRAYS.missing(where, field, array, _told(known))
         if known[array].refused:
-            raise OptionError(f"{where}: {array!r}: {known[array].refused}")
+            raise ARRAYS.refused(where, array, f"cannot be read: {known[array].refused}")
     return chosen, sorted(set(known) - set(chosen.values()))
 
 
-def _remedy(where: str, known: Mapping[str, Known]) -> str:
-    told = [f"{name}: {array}" for name, array in list(known.items())[:_SHOWN]]
-    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return (
-        f"there are {'; '.join(told) or 'no arrays'}{more}. Name what is wanted: --option "
-        "arrays=image=ARRAY,label=ARRAY"
-    )
+def _told(known: Mapping[str, Known]) -> Iterator[str]:
+    return (f"{name}: {array}" for name, array in known.items())
 
 
 def _usual(where: str, known: Mapping[str, Known]) -> dict[str, str]:
@@ -125,10 +120,8 @@ def _usual(where: str, known: Mapping[str, Known]) -> dict[str, str]:
         ]
     if len(images) != 1:
         several = f"{len(images)} may be" if images else "none is called like"
-        raise OptionError(
-            f"{where}: it is not clear which array has the images, {several} it; "
-            f"{_remedy(where, known)}"
-        )
+        reason = f"it is not clear which array has the images, {several} it"
+        raise OptionError(ARRAYS.unclear(where, reason, _told(known)))
     chosen = {"image": images[0]}
     count = known[images[0]].shape[0]
     rest = roles[images[0]][1]

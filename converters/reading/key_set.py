@@ -9,10 +9,10 @@ from array import array
 
 import xxhash
 
-__all__ = ["SeenKeys"]
+__all__ = ["KeySet"]
 
 
-class SeenKeys:
+class KeySet:
     """The hashes of keys, in a table with open addressing.
 
     Two keys are taken for one where 64 bits of their hashes agree: of ten million keys, with

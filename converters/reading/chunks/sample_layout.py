@@ -26,7 +26,7 @@ from fastdata.schema import Field
 from ...base import Deferred
 from ..fields import convert
 from ..spans import read_at
-from .decompressing import inflate_zstd
+from ..zstd import inflate_zstd
 
 __all__ = ["Inflated", "Plan", "Stored"]
 

@@ -8,49 +8,32 @@ of a sample does not depend on damage before it.
 from __future__ import annotations
 
 import abc
-import contextlib
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
+from ..class_names import classes_of_texts, named_classes
 from ..exported import Exported, read_exported
-from ..labels import named_classes
-from ..locations import hash_files, printable
+from ..fingerprints import FileSource
+from ..locations import printable
+from ..refusals import no_files
 from ..splits import choose_split, split_of
+from .arrow_fields import choose_columns, features_of, kinds_of, settle_columns
+from .arrow_types import arrow, is_text, plain, table_errors, type_of
 from .blocks import Block, Blocks
-from .columns import (
-    arrow,
-    choose_columns,
-    features_of,
-    is_bytes,
-    is_text,
-    kinds_of,
-    settle_columns,
-    type_of,
-)
+from .column_values import first_bytes_of, texts_of
 from .exported_table import check_columns
 from .rows import Mapped, RowPlan, key_reader, row_reader
 
 __all__ = ["TableSource", "table_errors"]
 
-_MOST_CLASSES = 100_000
-_PEEK = 16
 
-
-def table_errors() -> tuple[type[Exception], ...]:
-    """Return what pyarrow raises for files that are damaged."""
-    return (arrow().ArrowException, OSError, ValueError, KeyError, SourceError, MemoryError)
-
-
-class TableSource(IndexedSource):
+class TableSource(FileSource, IndexedSource):
     """Rows of tables; a subclass says what blocks a file has, and reads them."""
 
     paths: list[Path]
@@ -94,7 +77,7 @@ class TableSource(IndexedSource):
     ) -> None:
         """Look at all files; settle schema and blocks."""
         if not paths:
-            raise SourceError(f"{location}: no {self.name} files there")
+            raise no_files(location, f"{self.name} files")
         is_folder = Path(location).is_dir()
         top = os.path.commonpath([path.parent.absolute() for path in paths])
         self.root = Path(location).absolute() if is_folder else Path(top)
@@ -113,7 +96,7 @@ class TableSource(IndexedSource):
             return
         features = {**self.told(), **features_of(schema.metadata)}
         try:
-            kinds = kinds_of(schema, features, self._starts(schema), channels)
+            kinds = kinds_of(schema, features, first_bytes_of(self, schema), channels)
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{self.paths[first]}: a column's name is no text: {error}"
@@ -125,7 +108,9 @@ class TableSource(IndexedSource):
         as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
         for name in as_label & set(chosen):
             if isinstance(settled[name], StringField) and (fields or {}).get(name) != "string":
-                settled[name] = ScalarField(classes=self._class_names(chosen[name]))
+                what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
+                names = classes_of_texts(texts_of(self, self._blocks, chosen[name]), what, own)
+                settled[name] = ScalarField(classes=names)
         self._add_split(settled, chosen, [splits[k] for k in taken])
         numbers = {
             name: {text: number for number, text in enumerate(field.classes)}
@@ -163,32 +148,8 @@ class TableSource(IndexedSource):
                 self._reasons.setdefault(file, reason_of(error))
         raise SourceError(f"{self.paths[0]}: cannot be read: {self._reasons[0]}")
 
-    def _starts(self, schema: Any) -> dict[str, bytes]:
-        """Return the first values of columns of bytes, by which images are recognised."""
-        names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-        starts: dict[str, bytes] = {}
-        for file, block in itertools.islice(self._first_blocks(), _PEEK):
-            if len(starts) == len(names):
-                break
-            with contextlib.suppress(*table_errors()):  # the next may be whole
-                for batch in self.batches(file, block, names):
-                    batch.validate(full=True)
-                    for name in names:
-                        values = batch.column(batch.schema.names.index(name)).drop_null()
-                        if name not in starts and len(values):
-                            starts[name] = values[0].as_py()
-                    break
-        return starts
-
-    def _first_blocks(self) -> Iterator[tuple[int, int]]:
-        for file in range(len(self.paths)):
-            with contextlib.suppress(*table_errors()):
-                for block, rows in enumerate(self.blocks(file)):
-                    if not isinstance(rows, str) and rows:
-                        yield file, block
-
     def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
-        return chosen[name] in self._types and is_text(_plain(self._types[chosen[name]]))
+        return chosen[name] in self._types and is_text(plain(self._types[chosen[name]]))
 
     def _find_blocks(self, schema: Any) -> None:
         """Ask all files for their blocks."""
@@ -210,7 +171,7 @@ class TableSource(IndexedSource):
         schema = self.table_schema(file)
         for name, type_ in self._types.items():
             found = type_of(schema, name) if schema.names.count(name) == 1 else None
-            if found is None or _plain(found) != _plain(type_):
+            if found is None or plain(found) != plain(type_):
                 raise OptionError(
                     f"{self.paths[file]}: the column {name!r} is {found or 'not there'}; in "
                     f"{self.paths[0]} it is {type_}. Pack one kind of file at a time, or choose "
@@ -218,29 +179,6 @@ class TableSource(IndexedSource):
                 )
 
     # -- classes and splits -------------------------------------------------------------
-
-    def _class_names(self, column: str) -> tuple[str, ...]:
-        """Return the different texts of a column, sorted; reads that column of all files."""
-        unique = arrow(".compute").unique
-        names: set[str] = set()
-        for block in map(self._blocks.__getitem__, range(len(self._blocks))):
-            if block.lost:
-                continue
-            with contextlib.suppress(*table_errors()):  # its rows are rejected later
-                for batch in self.batches(block.file, block.number, [column]):
-                    batch.validate(full=True)
-                    values = batch.column(batch.schema.names.index(column))
-                    if hasattr(values, "dictionary_decode"):
-                        values = values.dictionary_decode()
-                    names.update(filter(None, unique(values).to_pylist()))
-                    if len(names) > _MOST_CLASSES:
-                        break
-            if len(names) > _MOST_CLASSES:
-                raise OptionError(
-                    f"the column {column!r} has more than {_MOST_CLASSES:,} different texts, too "
-                    "many for classes; keep it as text: --field label=string"
-                )
-        return tuple(sorted(names))
 
     def _add_split(
         self, settled: dict[str, Field], chosen: dict[str, str], splits: list[str]
@@ -309,13 +247,5 @@ class TableSource(IndexedSource):
         file, row = self._blocks.in_file(index)
         return f"{self._names[file]}@{row}"
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files([*self.paths, *self.beside])
-
     def fingerprint_key(self, index: int) -> str:
         return [*self._names, *(printable(path.name) for path in self.beside)][index]
-
-
-def _plain(type_: Any) -> Any:
-    """Return the type of what a dictionary holds: files may number it by larger integers."""
-    return type_.value_type if arrow(".types").is_dictionary(type_) else type_

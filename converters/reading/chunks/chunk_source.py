@@ -1,6 +1,6 @@
 """A folder of chunks of packed samples and their ``index.json``: MDS, LitData.
 
-``packed.py`` tells what a chunk is.
+``sample_layout.py`` tells what a chunk is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, Schema
 
 from ...base import FieldSpec, Reject, Sample
-from ..labels import named_classes
-from ..locations import hash_files, printable
+from ..class_names import named_classes
+from ..compression import open_inflated
+from ..locations import printable
 from ..scanned import Place, ScannedSource
+from ..selection import COLUMNS
 from ..spans import MAX_RECORD, check_length, read_at, read_exactly
-from .decompressing import open_decompressed
-from .packed import Inflated, Plan, Stored
-from .taking import Column, choose_columns
+from .column_choice import Column, choose_columns
+from .sample_layout import Inflated, Plan, Stored
 
 __all__ = ["PackedSource"]
 
@@ -81,8 +82,7 @@ class PackedSource(ScannedSource):
         self.schema = Schema(named_classes(settled, "label", classes))
         self.plan = plan._replace(schema=self.schema, picked=tuple(picked))
         left = [column.name or str(n) for n, column in enumerate(columns) if n not in picked]
-        if left:
-            self.notes.append(f"columns left out: {', '.join(left)}")
+        self.notes += COLUMNS.left_out(left)
 
     def _field_of(self, encoding: str, columns: list[bytes]) -> Field | str:
         try:
@@ -161,7 +161,7 @@ class PackedSource(ScannedSource):
 
     def stream(self, file: int) -> Iterator[Sample | Reject]:
         self.verify(file)
-        with open_decompressed(self.paths[file], self.codecs[file]) as stream:
+        with open_inflated(self.paths[file], self.codecs[file]) as stream:
             yield from self._unpacked(file, stream)
 
     def _unpacked(self, file: int, stream: IO[bytes]) -> Iterator[Sample | Reject]:
@@ -195,11 +195,9 @@ class PackedSource(ScannedSource):
         # Chunks of an index that was merged have the same names in different folders.
         return f"{printable(os.path.relpath(self.paths[file], self.root))}@{offset}"
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        return hash_files([self.index, *self.paths])
-
-    def fingerprint_key(self, index: int) -> str:
-        return printable(os.fspath([self.index, *self.paths][index]))
+    @property
+    def files_read(self) -> list[Path]:
+        return [self.index, *self.paths]
 
 
 def _misplaced(begin: int, end: int, last: int, size: int) -> str:

@@ -8,20 +8,18 @@ be called so.
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import RESERVED_NAMES, Field, ImageField, ScalarField
+from fastdata.schema import Field, ImageField, ScalarField
 
-from ..fields import check_names, field_of, named_field
+from ..field_names import safe_name, unique_name
+from ..fields import field_of, settle_fields
+from ..selection import COLUMNS, listed
+from ..usual_names import IMAGES, LABELS, first_called
 
-__all__ = ["Column", "choose_columns", "field_name", "guessed"]
-
-_IMAGES = ("image", "images", "img", "jpg", "jpeg", "png", "picture", "pic", "pil", "rgb")
-_LABELS = ("label", "labels", "class", "class_id", "class_index", "cls", "target", "targets", "y")
+__all__ = ["Column", "choose_columns", "guessed"]
 
 
 class Column(NamedTuple):
@@ -71,66 +69,50 @@ def choose_columns(
         If two columns have one name.
     """
     names = [column.name or str(number) for number, column in enumerate(columns)]
-    listing = ", ".join(names[:30])
     if len(set(names)) < len(names):
-        raise SourceError(f"{place}: two columns have the same name: {listing}")
+        raise SourceError(f"{place}: two columns have the same name: {listed(names, 30)}")
     if wanted:
         chosen = {}
-        for field, _, name in (entry.partition("=") for entry in wanted):
-            if (name or field) not in names:
-                raise OptionError(
-                    f"{place}: no column {name or field!r} for the field {field!r}; there are "
-                    f"{listing}. Name what is wanted: --option columns=image=COLUMN,label=COLUMN"
-                )
-            chosen[field] = names.index(name or field)
+        for field, name in COLUMNS.parse(wanted).items():
+            if name not in names:
+                raise COLUMNS.missing(place, field, name, names)
+            chosen[field] = names.index(name)
     else:
         chosen = {name: number for number, name in enumerate(_usual(columns))}
-    check_names(fields, list(chosen))
     for number in chosen.values():
         if columns[number].field is None:
-            able = [n for n, column in zip(names, columns, strict=True) if column.field]
-            raise OptionError(
-                f"{place}: the column {names[number]!r} {columns[number].refusal}. Name those to "
-                f"take without it: --option columns={','.join(able) or 'image=COLUMN'}"
-            )
-    settled = {}
-    for name, number in chosen.items():
-        own = columns[number].field
-        assert own is not None
-        settled[name] = named_field(fields[name], channels) if name in fields else own
-    return settled, list(chosen.values())
+            able = [name for name, column in zip(names, columns, strict=True) if column.field]
+            raise COLUMNS.refused(place, names[number], columns[number].refusal, able)
+
+    def own(name: str) -> Field:
+        field = columns[chosen[name]].field
+        assert field is not None
+        return field
+
+    return settle_fields(chosen, fields, channels, own), list(chosen.values())
 
 
 def _usual(columns: Sequence[Column]) -> list[str]:
     """Return a field name a column."""
-    names = [field_name(column.name, f"column{number}") for number, column in enumerate(columns)]
+    names = [safe_name(column.name, f"column{number}") for number, column in enumerate(columns)]
     if "image" not in names:
         images = [n for n, c in enumerate(columns) if isinstance(c.field, ImageField)]
-        usual = [n for n in images if columns[n].name.lower() in _IMAGES]
+        usual = first_called((columns[n].name for n in images), IMAGES)
         if images:
-            names[(usual or images)[0]] = "image"
+            names[next((n for n in images if columns[n].name == usual), images[0])] = "image"
     if "label" not in names:
-        labels = [_is_label(column) for column in columns]
-        if any(labels):
-            names[labels.index(True)] = "label"
+        numbers = [column.name for column in columns if _is_whole(column)]
+        label = "" if "" in numbers else first_called(numbers, LABELS)
+        if label is not None:
+            at = next(n for n, c in enumerate(columns) if c.name == label and _is_whole(c))
+            names[at] = "label"
     for number, name in enumerate(names):  # e.g. of "a b" and "a-b"
-        while name in names[:number]:
-            name += "_"
-        names[number] = name
+        names[number] = unique_name(name, names[:number])
     return names
 
 
-def _is_label(column: Column) -> bool:
-    field = column.field
-    if not isinstance(field, ScalarField) or "int" not in field.dtype:
-        return False
-    return not column.name or column.name.lower() in _LABELS
-
-
-def field_name(name: str, otherwise: str) -> str:
-    """Return a column's name as far as a field can have it."""
-    text = re.sub(r"\W", "_", name.strip(), flags=re.ASCII).lstrip("_0123456789")[:90] or otherwise
-    return text + "_" if keyword.iskeyword(text) or text in RESERVED_NAMES else text
+def _is_whole(column: Column) -> bool:
+    return isinstance(column.field, ScalarField) and "int" in column.field.dtype
 
 
 def guessed(values: Sequence[Any], channels: int) -> Field | str:

@@ -13,18 +13,14 @@ Tar Format".
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import NamedTuple
 
 from fastdata.errors import SourceError
 
-from ..inflating import INFLATE_ERRORS, open_inflated
-from ..spans import check_length, read_exactly
+from ..forward_reader import ForwardReader
 
-__all__ = ["BLOCK", "Front", "Member", "is_header", "members", "open_front"]
+__all__ = ["BLOCK", "Member", "is_header", "members"]
 
 BLOCK = 512
 _LARGEST_EXTRA = 1 << 20
@@ -71,76 +67,12 @@ class Member(NamedTuple):
         return self.offset + _blocks(self.size)
 
 
-class Front(Protocol):
-    """A file that is read from its front on; offsets may not go back."""
-
-    name: str
-    size: int | None
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return a piece; less of it where the file ends.
-
-        Raises
-        ------
-        SourceError
-            If the length is absurd, or compressed data is damaged.
-        """
-        ...
-
-
-class _Plain:
-    def __init__(self, name: str, descriptor: int) -> None:
-        self.name = name
-        self.size: int | None = os.fstat(descriptor).st_size
-        self._descriptor = descriptor
-
-    def read(self, offset: int, length: int) -> bytes:
-        check_length(length, self.name, offset)
-        # Not allocated on the word of a header: what the file does not have is not asked for.
-        return os.pread(self._descriptor, min(length, max(0, (self.size or 0) - offset)), offset)
-
-
-class _Inflated:
-    def __init__(self, name: str, stream: IO[bytes]) -> None:
-        self.name = name
-        self.size: int | None = None
-        self._stream = stream
-        self._at = 0
-
-    def read(self, offset: int, length: int) -> bytes:
-        try:
-            while self._at < offset:
-                piece = self._stream.read(min(_STEP, offset - self._at))
-                if not piece:
-                    return b""
-                self._at += len(piece)
-            if length > _STEP:
-                data = read_exactly(self._stream, length, self.name, offset)
-            else:
-                data = self._stream.read(length)
-        except INFLATE_ERRORS as error:
-            raise SourceError(f"{self.name}: the compressed data is damaged: {error}") from error
-        self._at += len(data)
-        return data
-
-
-@contextlib.contextmanager
-def open_front(path: Path, compressed: bool) -> Iterator[Front]:
-    """Open an archive, compressed by gzip or zlib or not at all."""
-    if compressed:
-        with open_inflated(path) as stream:
-            yield _Inflated(os.fspath(path), stream)
-        return
-    with open(path, "rb", buffering=0) as file:
-        yield _Plain(os.fspath(path), file.fileno())
-
-
 def is_header(block: bytes) -> bool:
     """Tell whether these 512 bytes are the header of a member."""
     return len(block) == BLOCK and block != _END and not _damage(block)
 
 
-def members(front: Front, start: int = 0, stop: int | None = None) -> Iterator[Member]:
+def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> Iterator[Member]:
     """Yield the members of an archive, or those between two places.
 
     Archives one behind the other (``cat a.tar b.tar``) are all read, which other tools
@@ -211,7 +143,7 @@ def _blocks(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def _damaged(front: Front, offset: int, reason: str) -> SourceError:
+def _damaged(front: ForwardReader, offset: int, reason: str) -> SourceError:
     return SourceError(f"{reason}, at byte {offset:,}; the rest of {front.name} is lost")
 
 
@@ -265,7 +197,7 @@ def _pax(text: bytes) -> dict[bytes, bytes] | None:
     return records
 
 
-def _behind_sparse_map(front: Front, offset: int, block: bytes) -> int:
+def _behind_sparse_map(front: ForwardReader, offset: int, block: bytes) -> int:
     """Return the offset of the last block of a sparse file's headers."""
     more = block[482]
     while more:
@@ -277,7 +209,7 @@ def _behind_sparse_map(front: Front, offset: int, block: bytes) -> int:
     return offset
 
 
-def _behind_zeros(front: Front, offset: int) -> int:
+def _behind_zeros(front: ForwardReader, offset: int) -> int:
     """Return where the first block from `offset` on is that has more than zeros."""
     while piece := front.read(offset, _STEP):
         rest = piece.lstrip(b"\0")

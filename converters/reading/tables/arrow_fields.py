@@ -1,10 +1,8 @@
-"""Columns of Arrow tables as fields, and rows of their batches as values.
+"""Columns of Arrow tables as fields.
 
 What Hugging Face's ``datasets`` says of columns, in the entry ``huggingface`` of the schema's
 metadata, is followed: which are images, how classes are called, how large arrays are.  Source:
 ``datasets/features/features.py`` (``Features.from_dict``), ``features/image.py``.
-
-pyarrow is imported when first needed; its objects are typed ``Any``.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import (
-    SCALAR_DTYPES,
     ArrayField,
     BytesField,
     Field,
@@ -24,32 +21,23 @@ from fastdata.schema import (
     StringField,
 )
 
-from ..extras import require
-from ..fields import check_names, is_image_bytes, named_field
-from ..naming import safe_name
+from ..field_names import safe_name, unique_name
+from ..fields import check_names, image_field, settle_fields
+from ..image_files import is_image_bytes
+from ..selection import COLUMNS
+from ..usual_names import LABELS, first_called
+from .arrow_types import (
+    arrow,
+    dtype_of,
+    is_bytes,
+    is_image_struct,
+    is_list,
+    is_text,
+    storage,
+    type_of,
+)
 
-__all__ = [
-    "arrow",
-    "choose_columns",
-    "dtype_of",
-    "features_of",
-    "is_bytes",
-    "is_image_struct",
-    "is_list",
-    "is_text",
-    "kinds_of",
-    "settle_columns",
-    "storage",
-    "type_of",
-]
-
-_LABELS = ("label", "labels", "target", "class", "category")
-_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "uint64": "int64"}
-
-
-def arrow(module: str = "") -> Any:
-    """Import pyarrow, or a module of it."""
-    return require(f"pyarrow{module}", "parquet", "reading Parquet and Arrow files")
+__all__ = ["Kind", "choose_columns", "features_of", "kinds_of", "settle_columns"]
 
 
 def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
@@ -93,35 +81,28 @@ def choose_columns(
         If nothing is wanted and there is no image.
     """
     if wanted:
-        chosen: dict[str, str] = {}
-        for entry in wanted:
-            field, equals, column = entry.partition("=")
-            column = column if equals else field
+        chosen = COLUMNS.parse(wanted)
+        for field, column in chosen.items():
             if column not in kinds:
-                raise OptionError(
-                    f"{place}: no column {column!r} for the field {field!r}; there are "
-                    f"{', '.join(list(kinds)[:30])}. Name what is wanted: "
-                    "--option columns=image=COLUMN,label=COLUMN"
-                )
+                raise COLUMNS.missing(place, field, column, kinds)
             if kinds[column].field is None:
-                raise OptionError(f"{place}: the column {column!r} is {kinds[column].reason}")
-            chosen[field if equals else safe_name(field)] = column
+                able = (name for name, kind in kinds.items() if kind.field is not None)
+                raise COLUMNS.refused(place, column, f"is {kinds[column].reason}", able)
         return chosen
     fits = {name: kind.field for name, kind in kinds.items() if kind.field is not None}
     images = [n for n, f in fits.items() if isinstance(f, ImageField) and not f.mask]
     masks = [n for n, f in fits.items() if isinstance(f, ImageField) and f.mask]
-    left = [f"{name} ({kind.reason})" for name, kind in kinds.items() if kind.field is None]
     if not images:
+        types = (f"{name}: {type_of(schema, name)}" for name in kinds)
         raise SourceError(
-            f"{place}: no column of images; there are "
-            f"{', '.join(f'{n}: {type_of(schema, n)}' for n in list(kinds)[:20])}. An image is a "
-            "struct of bytes and path, or bytes of an image file in a binary column: "
-            "--option columns=image=COLUMN,label=COLUMN"
+            COLUMNS.unclear(place, "no column of images", types)
+            + " An image is a struct of bytes and path, or an image file's bytes in a binary column"
         )
     named = {images[0]: "image"} if len(images) == 1 else {}
     if len(masks) == 1:
         named[masks[0]] = "mask"
-    label = next((n for n in _LABELS if isinstance(fits.get(n), (ScalarField, StringField))), None)
+    scalar = [n for n, f in fits.items() if isinstance(f, (ScalarField, StringField))]
+    label = first_called(scalar, LABELS)
     with_classes = [n for n, f in fits.items() if isinstance(f, ScalarField) and f.classes]
     if label is None and len(with_classes) == 1:
         label = with_classes[0]
@@ -130,12 +111,10 @@ def choose_columns(
     order = [*images, *masks, *([label] if label else []), *fits]
     chosen = {}
     for column in dict.fromkeys(order):
-        name = named.get(column) or safe_name(column)
-        while name in chosen or (name in named.values() and column not in named):
-            name += "_"
-        chosen[name] = column
-    if left:
-        notes.append(f"columns left out: {', '.join(left[:12])}{' ...' * (len(left) > 12)}")
+        others = {name for other, name in named.items() if other != column}
+        chosen[unique_name(named.get(column) or safe_name(column), {*chosen, *others})] = column
+    reasons = [f"{name} ({kind.reason})" for name, kind in kinds.items() if kind.field is None]
+    notes += COLUMNS.left_out(reasons)
     return chosen
 
 
@@ -146,18 +125,21 @@ def settle_columns(
     channels: int,
 ) -> dict[str, Field]:
     """Return the field of each name; one of text whose name says label is given classes later."""
+    own = {name: kinds[column].field for name, column in chosen.items()}
+    # Numbers and text named as labels stay what they are: text is given classes later.
     check_names(fields, list(chosen))
-    settled: dict[str, Field] = {}
-    for name, column in chosen.items():
-        field = kinds[column].field
-        if name in fields:
-            given = named_field(fields[name], channels)
-            is_label = fields[name] == "label" and isinstance(field, (ScalarField, StringField))
-            settled[name] = field if is_label and field is not None else given
-        else:
-            assert field is not None
-            settled[name] = field
-    return settled
+    named = {
+        name: kind
+        for name, kind in fields.items()
+        if kind != "label" or not isinstance(own[name], (ScalarField, StringField))
+    }
+
+    def field_of(name: str) -> Field:
+        field = own[name]
+        assert field is not None
+        return field
+
+    return settle_fields(chosen, named, channels, field_of)
 
 
 def kinds_of(
@@ -191,8 +173,7 @@ def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, chann
     type_ = storage(type_)
     says = feature.get("_type")
     if is_image_struct(type_) or (is_bytes(type_) and (says == "Image" or is_image_bytes(start))):
-        mask = "mask" in name.lower() or "segment" in name.lower()
-        return Kind(ImageField(channels=1, mask=True) if mask else ImageField(channels=channels))
+        return Kind(image_field(name, channels))
     if is_bytes(type_):
         return Kind(BytesField())
     if types.is_dictionary(type_):
@@ -221,55 +202,3 @@ def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, chann
         except OptionError as error:
             return Kind(None, str(error))
     return Kind(None, f"a list of {type_}, which no field holds")
-
-
-def type_of(schema: Any, name: str) -> Any:
-    """Return the type of the first column of a name; by number, as damaged names may have a NUL."""
-    return schema.field(schema.names.index(name)).type
-
-
-def storage(type_: Any) -> Any:
-    """Return the type that an extension type is stored as."""
-    return getattr(type_, "storage_type", type_)
-
-
-def is_bytes(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(types.is_binary(type_) or types.is_large_binary(type_)) or str(type_) == (
-        "binary_view"
-    )
-
-
-def is_text(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(types.is_string(type_) or types.is_large_string(type_)) or str(type_) == (
-        "string_view"
-    )
-
-
-def is_list(type_: Any) -> bool:
-    types = arrow(".types")
-    return bool(
-        types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    )
-
-
-def is_image_struct(type_: Any) -> bool:
-    """Tell whether this is how ``datasets`` keeps an image: bytes and a path."""
-    if not arrow(".types").is_struct(type_):
-        return False
-    children = {child.name: child.type for child in type_}
-    path = children.get("path")
-    return (
-        {"bytes"} <= set(children) <= {"bytes", "path"}
-        and is_bytes(children["bytes"])
-        # Where no image has a path, and no schema was given, the column's type is null.
-        and (path is None or is_text(path) or arrow(".types").is_null(path))
-    )
-
-
-def dtype_of(type_: Any) -> str:
-    """Return the dtype of a column of numbers; empty for any other."""
-    name = str(type_)
-    name = _DTYPES.get(name, name)
-    return name if name in SCALAR_DTYPES else ""

@@ -1,0 +1,108 @@
+"""Names of classes: the option ``classes=``, which names a file of them, and labels of text."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from fastdata.errors import OptionError
+from fastdata.schema import Field, ScalarField
+
+__all__ = ["MOST_CLASSES", "classes_of_texts", "named_classes", "read_class_names"]
+
+MOST_CLASSES = 1 << 20
+"""Different texts that labels may have."""
+
+_LARGEST = 64 << 20
+
+
+def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Read names of classes from a text file, one a line, the first for class 0.
+
+    Raises
+    ------
+    OptionError
+        If the file is missing, is no UTF-8 text, or has an empty line before its end.
+    """
+    try:
+        if os.path.getsize(path) > _LARGEST:
+            raise OptionError(f"classes={os.fspath(path)}: too large for a list of names")
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"classes={os.fspath(path)}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"classes={os.fspath(path)}: not a text in UTF-8") from error
+    names = tuple(line.strip() for line in text.rstrip().splitlines())
+    if not names or not all(names):
+        raise OptionError(f"classes={os.fspath(path)}: expected a name on every line")
+    return names
+
+
+def named_classes(
+    fields: Mapping[str, Field],
+    name: str,
+    path: str | os.PathLike[str] | None,
+    known: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> dict[str, Field]:
+    """Return fields in which the numbers of one field have the names that a file gives.
+
+    Parameters
+    ----------
+    fields : mapping
+    name : str
+        Of the field.
+    path : path-like, optional
+        The option ``classes=``; without it the fields stay as they are.
+    known : mapping
+        Lists of names that the option may name instead of a file.
+
+    Raises
+    ------
+    OptionError
+        If there is no such field of whole numbers.
+    """
+    if path is None:
+        return dict(fields)
+    field = fields.get(name)
+    if not isinstance(field, ScalarField) or "int" not in field.dtype:
+        raise OptionError(f"classes={os.fspath(path)}: there is no field {name!r} of class numbers")
+    names = known.get(os.fspath(path)) or read_class_names(path)
+    return {**fields, name: dataclasses.replace(field, classes=names)}
+
+
+def classes_of_texts(
+    texts: Iterable[str], what: str, path: str | os.PathLike[str] | None = None
+) -> tuple[str, ...]:
+    """Return the names of the classes of labels that are text, in the order of their numbers.
+
+    They are those of the user's file, so that the option ``classes=`` means the same whether
+    labels are numbers or text; without it the different texts, sorted.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Of all samples; not gone through where the user names a file.
+    what : str
+        Where they are from, for messages.
+    path : path-like, optional
+        The option ``classes=``.
+
+    Raises
+    ------
+    OptionError
+        If there are too many.
+    """
+    if path is not None:
+        return read_class_names(path)
+    names: set[str] = set()
+    for text in texts:
+        names.add(text)
+        if len(names) > MOST_CLASSES:
+            raise OptionError(
+                f"{what} has more than {MOST_CLASSES:,} different texts, too many for classes; "
+                "keep it as text: --field label=string"
+            )
+    return tuple(sorted(names))

@@ -1,0 +1,178 @@
+"""Files that are compressed as a whole, read from their front.
+
+gzip (RFC 1952) and zlib (RFC 1950) are recognised by their first bytes; of bzip2 and Zstandard
+an index says so.  Damage and an early end are a `SourceError`, never less data.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+from fastdata.errors import SourceError
+
+from .locations import first_bytes
+from .zstd import decompressor, zstandard
+
+__all__ = [
+    "InflatedStream",
+    "check_codec",
+    "compression_of",
+    "inflated_start",
+    "open_inflated",
+    "other_compression",
+]
+
+_WINDOW = 1 << 17
+_BITS = {"gzip": 31, "zlib": 15}
+_CODECS = {"gz": "gzip", "bz2": "bzip2", "zstd": "zstd"}
+"""As indexes name them."""
+_OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def compression_of(start: bytes) -> str:
+    """Return how a file with these first bytes is compressed: "gzip", "zlib" or ""."""
+    if start[:3] == b"\x1f\x8b\x08":
+        return "gzip"
+    if len(start) > 1 and start[0] == 0x78 and int.from_bytes(start[:2], "big") % 31 == 0:
+        return "zlib"
+    return ""
+
+
+def other_compression(start: bytes) -> str:
+    """Return how it is compressed where `open_inflated` does not see that itself; or ""."""
+    return next((name for magic, name in _OTHERS.items() if start.startswith(magic)), "")
+
+
+def check_codec(name: str, place: str) -> str:
+    """Return the codec that an index names, ``zstd:7`` say, as `open_inflated` takes it.
+
+    Raises
+    ------
+    SourceError
+        If it is not known.
+    MissingExtraError
+        If it needs a package that is not installed.
+    """
+    codec = name.partition(":")[0]
+    if codec not in _CODECS:
+        raise SourceError(
+            f"{place}: compressed by {name!r}, of which fastdata knows {', '.join(_CODECS)}. "
+            "Decompress the files with the library that wrote them."
+        )
+    if codec == "zstd":
+        zstandard()
+    return codec
+
+
+def inflated_start(start: bytes, count: int) -> bytes:
+    """Return the first `count` bytes that a compressed file holds, from its own first bytes.
+
+    Empty where they cannot be had.
+    """
+    bits = _BITS.get(compression_of(start))
+    if bits is None:
+        return b""
+    try:
+        return zlib.decompressobj(bits).decompress(start, count)
+    except zlib.error:
+        return b""
+
+
+class InflatedStream:
+    """What a compressed file holds; reading raises SourceError where that is damaged."""
+
+    def __init__(self, stream: Any, damage: tuple[type[Exception], ...], path: Path) -> None:
+        self._stream, self._damage, self._path = stream, damage, path
+
+    def read(self, count: int) -> bytes:
+        """Return so many bytes; fewer at the end."""
+        return self._checked(self._stream.read, count)
+
+    def read1(self, count: int) -> bytes:
+        """Return some bytes, at most `count`: all of those that come before damage can be had."""
+        return self._checked(self._stream.read1, count)
+
+    def _checked(self, read: Callable[[int], bytes], count: int) -> bytes:
+        try:
+            return read(count)
+        except self._damage as error:
+            raise SourceError(f"{self._path}: cannot be decompressed: {error}") from error
+
+
+@contextlib.contextmanager
+def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
+    """Open a file for reading what it holds, by `InflatedStream` where it is compressed.
+
+    Parameters
+    ----------
+    path : Path
+    codec : {"gz", "bz2", "zstd"}, optional
+        As an index says.  Without it, gzip and zlib are recognised, and other files are read
+        as they are.
+    """
+    kind = compression_of(first_bytes(path, 3)) if codec is None else _CODECS[codec]
+    with contextlib.ExitStack() as stack:
+        file: IO[bytes] = stack.enter_context(open(path, "rb", buffering=_WINDOW))
+        if not kind:
+            yield file
+            return
+        damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+        stream: Any
+        if kind in _BITS:
+            stream = io.BufferedReader(_InflatedFile(file, _BITS[kind]))
+        elif kind == "bzip2":
+            stream = bz2.BZ2File(file)  # buffered already
+        else:
+            damage += (zstandard().ZstdError,)
+            stream = decompressor().stream_reader(file, read_across_frames=True, closefd=False)
+            stream = io.BufferedReader(stream, _WINDOW)
+        stack.callback(stream.close)
+        yield cast(IO[bytes], InflatedStream(stream, damage, path))
+
+
+class _InflatedFile(io.RawIOBase):
+    """What a compressed file holds, read from its front.
+
+    Unlike ``gzip.GzipFile`` it gives all that is whole before it says that the rest is not.
+    """
+
+    def __init__(self, file: IO[bytes], bits: int) -> None:
+        self._file = file
+        self._bits = bits
+        self._inflater = zlib.decompressobj(bits)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data and len(buffer):
+            given = self._rest or self._file.read(_WINDOW)
+            if self._inflater.eof and not self._next_member(given):
+                return 0
+            data = self._inflater.decompress(given, len(buffer))
+            self._rest = self._inflater.unconsumed_tail
+            if self._inflater.eof:
+                self._rest = self._inflater.unused_data
+            elif not given and not data:
+                raise EOFError("the compressed data ends too early")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next_member(self, given: bytes) -> bool:
+        """Tell whether the file goes on; gzip's may, and may end with zeros (RFC 1952, 2.2)."""
+        while given and not given.strip(b"\0"):
+            given = self._file.read(_WINDOW)
+        if not given:
+            return False
+        if self._bits != 31 or given[:1] != b"\x1f":
+            raise zlib.error("there is more behind the end of the compressed data")
+        self._inflater = zlib.decompressobj(self._bits)
+        return True

@@ -1,0 +1,47 @@
+"""Which files are images, by their names and by their first bytes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+from fastdata.codecs.image import is_jpeg
+
+__all__ = ["SUFFIXES", "ignored_files", "is_image_bytes", "is_image_name", "suffix_of"]
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""``torchvision.datasets.folder.IMG_EXTENSIONS``."""
+
+_STARTS = (b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+
+
+def is_image_name(name: str) -> bool:
+    """Tell whether torchvision would take a file of this name for an image."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def suffix_of(name: str) -> str:
+    """Return a file's suffix, or its name if it has none, for `ignored_files`."""
+    return os.path.splitext(name)[1] or name
+
+
+def ignored_files(counts: Counter[str]) -> list[str]:
+    """Return the note on files that are no images, in a list; empty if there are none.
+
+    Parameters
+    ----------
+    counts : Counter
+        How many there are, by `suffix_of`.
+    """
+    kinds = ", ".join(f"{count} {suffix}" for suffix, count in counts.most_common(5))
+    return [f"{counts.total()} files without an image suffix left out: {kinds}"] * bool(counts)
+
+
+def is_image_bytes(value: Any) -> bool:
+    """Tell whether these are bytes, and begin as a JPEG, PNG, WebP, GIF, BMP or TIFF does."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        return False
+    start = bytes(value[:12])
+    webp = start[:4] == b"RIFF" and start[8:] == b"WEBP"
+    return is_jpeg(start) or start.startswith(_STARTS) or webp

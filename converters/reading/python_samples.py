@@ -1,0 +1,96 @@
+"""What Python's iterables and Datasets yield, as samples: names, fields and values."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastdata.errors import SourceError
+from fastdata.schema import Field, Schema
+
+from ..base import FieldSpec, reason_of
+from .fields import convert, field_of, settle_fields
+
+__all__ = ["PEEK", "first_samples", "schema_of", "to_values"]
+
+PEEK = 16
+"""Samples from which fields are told."""
+
+
+def first_samples(dataset: Any) -> list[Any]:
+    """Return some samples of a map-style dataset, leaving out those that fail.
+
+    They are asked of a shallow copy of a torch Dataset: one that opens a file at
+    its first sample must do that in the workers, since HDF5 and LMDB handles
+    do not survive fork.
+    """
+    if isinstance(dataset, _torch_dataset()):
+        dataset = copy.copy(dataset)
+    samples = []
+    failure: Exception | None = None
+    for index in range(min(PEEK, len(dataset))):
+        try:
+            samples.append(dataset[index])
+        except Exception as error:  # a user's Dataset may raise anything
+            failure = error
+    if failure is not None and not samples:
+        raise SourceError(
+            f"none of the dataset's first {PEEK} samples can be read, the last of them since: "
+            f"{reason_of(failure)}"
+        ) from failure
+    return samples
+
+
+def _torch_dataset() -> type[Any]:
+    from torch.utils.data import Dataset
+
+    return Dataset
+
+
+def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
+    """Bring what a dataset yields into the schema's form.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit.
+    """
+    values = _values(item, list(schema))
+    if values.keys() != schema.keys():
+        raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
+    return tuple(convert(values[name], field, name) for name, field in schema.items())
+
+
+def schema_of(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:
+    """Return the fields of some samples.
+
+    Raises
+    ------
+    SourceError
+        If there are none.
+    """
+    if not samples:
+        raise SourceError("the iterable is empty: there is nothing to pack")
+    rows = [_values(sample, list(fields)) for sample in samples]
+
+    def own(name: str) -> Field:
+        return field_of([row[name] for row in rows if name in row], channels, name)
+
+    return Schema(settle_fields(rows[0], fields, channels, own))
+
+
+def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return a sample's values by field name."""
+    if isinstance(item, Mapping):
+        return dict(item)
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+    if hasattr(item, "_asdict"):
+        return dict(item._asdict())
+    if not isinstance(item, (tuple, list)):
+        item = (item,)
+    if len(names) != len(item):
+        names = ["image", "label", *(f"field{k}" for k in range(2, len(item)))][: len(item)]
+    return dict(zip(names, item, strict=True))

@@ -1,0 +1,145 @@
+"""The options by which users choose what is read: ``FIELD=NAME``, the same in every format.
+
+``columns=``, ``features=``, ``arrays=`` and ``members=`` differ in what the format calls its
+parts, and in nothing else: ``image=photo,label`` takes the part ``photo`` as the field
+``image``, and ``label`` under its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fastdata.errors import OptionError
+
+from .field_names import safe_name
+
+__all__ = ["ARRAYS", "COLUMNS", "FEATURES", "MEMBERS", "Selection", "left_out", "listed"]
+
+_MOST_KNOWN = 30
+
+
+def listed(names: Iterable[str], most: int = 12) -> str:
+    """Return names with commas between them, ``a, b, c``; dots stand for those beyond `most`."""
+    every = list(names)
+    return ", ".join(every[:most]) + " ..." * (len(every) > most) or "none"
+
+
+def left_out(what: str, names: Iterable[str], remedy: str = "") -> list[str]:
+    """Return the note on what a source does not take, in a list; empty if it takes all.
+
+    Parameters
+    ----------
+    what : str
+        What these are: ``"columns"``.
+    names : iterable of str
+    remedy : str
+        How to have them, where they can be had.
+    """
+    every = list(names)
+    return [f"{what} left out: {listed(every)}{f' ({remedy})' if remedy else ''}"] * bool(every)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One such option.
+
+    Attributes
+    ----------
+    option : str
+        Its name, which is also what the parts are: ``"columns"``.
+    part : str
+        One of them: ``"column"``.
+    example : str
+        What stands for its name in messages.
+    """
+
+    option: str
+    part: str
+    example: str
+
+    def parse(self, entries: Sequence[str]) -> dict[str, str]:
+        """Return the part that each field is read from.
+
+        Raises
+        ------
+        OptionError
+            If an entry is not ``FIELD=NAME`` or ``NAME``, or a field is named twice.
+        """
+        chosen: dict[str, str] = {}
+        for entry in entries:
+            field, equals, name = (text.strip() for text in entry.partition("="))
+            if not field or (equals and not name):
+                raise OptionError(
+                    f"{self.option}={','.join(entries)}: {entry!r} is neither "
+                    f"FIELD={self.example} nor {self.example}"
+                )
+            if not equals:
+                field, name = safe_name(field), field
+            if field in chosen:
+                raise OptionError(
+                    f"{self.option}={','.join(entries)}: the field {field!r} stands twice"
+                )
+            chosen[field] = name
+        return chosen
+
+    @property
+    def remedy(self) -> str:
+        """What to do where the choice is not clear."""
+        return (
+            f"Name what is wanted: --option {self.option}=image={self.example},label={self.example}"
+        )
+
+    def missing(
+        self, place: object, field: str, name: str, known: Iterable[str], there: str = "there are"
+    ) -> OptionError:
+        """Return the error for a part that is not there.
+
+        Parameters
+        ----------
+        place : object
+            The file.
+        field, name : str
+            As `parse` returns them.
+        known : iterable of str
+            What there is.
+        there : str
+            How that is said.
+        """
+        return OptionError(
+            f"{place}: no {self.part} {name!r} for the field {field!r}; {there} "
+            f"{listed(known, _MOST_KNOWN)}. {self.remedy}"
+        )
+
+    def unclear(self, place: object, reason: str, known: Iterable[str]) -> str:
+        """Return the message where nothing is chosen and nothing is usual."""
+        return f"{place}: {reason}; there are {listed(known, _MOST_KNOWN)}. {self.remedy}"
+
+    def refused(
+        self, place: object, name: str, reason: str, able: Iterable[str] = ()
+    ) -> OptionError:
+        """Return the error for a part that cannot be read.
+
+        Parameters
+        ----------
+        place : object
+        name : str
+        reason : str
+            Goes on behind its name: ``"is pickled"``.
+        able : iterable of str
+            Those that can be.
+        """
+        others = ",".join(able)
+        remedy = f". Take others: --option {self.option}={others}" if others else ""
+        return OptionError(f"{place}: the {self.part} {name!r} {reason}{remedy}")
+
+    def left_out(self, names: Iterable[str]) -> list[str]:
+        """Return the note on parts that are not taken; see `left_out`."""
+        takes = f"--option {self.option}=FIELD={self.example},... takes others"
+        return left_out(self.option, names, takes)
+
+
+ARRAYS = Selection("arrays", "array", "ARRAY")
+COLUMNS = Selection("columns", "column", "COLUMN")
+FEATURES = Selection("features", "feature", "FEATURE")
+MEMBERS = Selection("members", "member", "SUFFIX")

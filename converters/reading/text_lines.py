@@ -1,0 +1,38 @@
+"""Lines of text files that lie beside a dataset: lists of keys, labels, places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastdata.errors import FastdataError, SourceError
+
+__all__ = ["text_lines"]
+
+_LONGEST = 1 << 16
+
+
+def text_lines(
+    path: Path, errors: str = "surrogateescape", refusal: type[FastdataError] = SourceError
+) -> Iterator[tuple[int, str]]:
+    """Yield number and text of the lines that are not empty.
+
+    A line beyond 64 KiB is taken for several, so that no more than that is in memory.
+
+    Parameters
+    ----------
+    path : Path
+    errors : str
+        What becomes of bytes that are no UTF-8, as `bytes.decode` takes it.
+    refusal : type
+        What is raised if the file cannot be read: OptionError where an option names it.
+    """
+    try:
+        with open(path, encoding="utf-8", errors=errors, newline="\n") as file:
+            number = 0
+            while line := file.readline(_LONGEST):
+                number += 1
+                if line.strip():
+                    yield number, line.rstrip("\r\n")
+    except OSError as error:
+        raise refusal(f"{path}: {error.strerror}") from error
