@@ -86,6 +86,12 @@ class FolderSource(IndexedSource):
                 if not self._add(os.path.join(part, name), numbers[name], ignored):
                     empty.append(os.path.join(part, name))
             self._ends.append(len(self._paths))
+        begun = next((name for name in empty if name.endswith(".partial")), None)
+        if begun is not None:
+            raise SourceError(
+                f"{self.root}: {begun} is no class folder but a pack that is being written here; "
+                f"choose a destination outside of {self.root}"
+            )
         if empty:
             raise SourceError(
                 f"{self.root}: no image in the class folder{'s' * (len(empty) > 1)} "

@@ -149,6 +149,7 @@ def test_classes_by_name_and_number(whole: Path, tmp_path: Path) -> None:
     expected = np.flatnonzero(labels != 1)
     assert report.num_samples == len(expected) == 13
     assert blobs(tmp_path / "a.lmdb") == [blobs(whole)[k] for k in expected]
+    assert fastdata.subset(whole, tmp_path / "b.lmdb", classes="cat").num_samples == 6
     # Classes keep their numbers.
     assert fastdata.open(tmp_path / "a.lmdb").classes == ["ant", "bee", "cat"]
 

@@ -778,3 +778,28 @@ def test_sources_of_other_people_cannot_break_a_pack(tmp_path: Path, monkeypatch
         "no image",
         "six ?",
     ]
+
+
+def test_a_destination_inside_of_what_is_packed_is_refused(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "images")
+    with pytest.raises(SourceError, match="choose a destination outside of"):
+        fastdata.pack(folder, folder / "x.lmdb", num_workers=0)
+    assert sorted(os.listdir(folder)) == ["ant", "bee"]
+
+
+def test_large_images_are_not_held_by_the_dozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packer, "_CHUNK_BYTES", 100_000)
+    sizes: list[int] = []
+    take = packer.Packer._take
+
+    def noted(self: packer.Packer, result: Any) -> None:
+        sizes.append(len(result.records))
+        take(self, result)
+
+    monkeypatch.setattr(packer.Packer, "_take", noted)
+    large = (np.zeros((150, 150, 3), np.uint8) for _ in range(7))  # 67,500 bytes each
+    small = (np.zeros((5, 5, 3), np.uint8) for _ in range(40))
+    fastdata.pack(itertools.chain(large, small), tmp_path / "x.lmdb", num_workers=0)
+    assert sizes == [2, 2, 2, 32, 9]

@@ -26,7 +26,7 @@ def subset(
     dataset: Dataset | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     destination: str | os.PathLike[str],
     *,
-    classes: Sequence[str | int] | None = None,
+    classes: str | int | Sequence[str | int] | None = None,
     where: Mapping[str, Values] | None = None,
     indices: Sequence[int] | np.ndarray[Any, Any] | None = None,
     fraction: float | None = None,
@@ -49,7 +49,7 @@ def subset(
     ----------
     dataset : Dataset or path-like
     destination : path-like
-    classes : sequence of str or int, optional
+    classes : str, int or sequence of these, optional
         Names, or numbers, of the classes of the label that are taken.
     where : mapping of str to value or values, optional
         Fields (numbers, class names or text) and the values of them that are taken:
@@ -117,7 +117,7 @@ def subset(
 def chosen_indices(
     dataset: Dataset,
     *,
-    classes: Sequence[str | int] | None = None,
+    classes: str | int | Sequence[str | int] | None = None,
     where: Mapping[str, Values] | None = None,
     indices: Sequence[int] | np.ndarray[Any, Any] | None = None,
     fraction: float | None = None,
@@ -132,7 +132,7 @@ def chosen_indices(
         label = _label_of(dataset)
         if label in conditions:
             raise OptionError(f"where={label!r} and classes are the same question; give one")
-        conditions[label] = tuple(classes)
+        conditions[label] = (classes,) if isinstance(classes, (str, int)) else tuple(classes)
     taken = np.arange(len(dataset)) if indices is None else _checked(dataset, indices)
     for name, values in conditions.items():
         taken = taken[np.isin(_column(dataset, name, taken), _wanted(dataset, name, values))]

@@ -34,7 +34,7 @@ from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
 from fastdata.schema import Schema
 
-from ..base import IndexedSource, Reject, Sample, Source
+from ..base import Deferred, IndexedSource, Reject, Sample, Source
 from .chunk import ChunkResult
 from .job import Job, rejects_path
 from .options import PackOptions
@@ -44,6 +44,7 @@ from .workers import Encode
 __all__ = ["Packer"]
 
 CHUNK_SAMPLES = 32
+_CHUNK_BYTES = 64 << 20
 _COMMIT_BYTES = 64 << 20
 _COMMIT_SECONDS = 10.0
 
@@ -206,7 +207,7 @@ class Packer:
         return map(self.source.get, map(int, self.order[start : self.total]))
 
     def _chunks(self) -> Iterator[list[Sample | Reject]]:
-        """Cut what is left into chunks, none of which spans two shards."""
+        """Cut what is left into chunks, none of which spans two shards or is very large."""
         position, number = self.job.state.position, self.job.state.shard
         samples = self._samples(position)
         while True:
@@ -215,7 +216,7 @@ class Packer:
             if count == 0:
                 number += 1
                 continue
-            chunk = list(itertools.islice(samples, count))
+            chunk = _taken(samples, count)
             if not chunk:
                 return
             position += len(chunk)
@@ -335,3 +336,31 @@ class Packer:
             rejects_path=rejects_path(destination) if state.num_rejected else None,
             notes=tuple(self.source.notes),
         )
+
+
+def _taken(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:
+    """Return the next samples; fewer where they are large, as they are all held at once."""
+    chunk: list[Sample | Reject] = []
+    held = 0
+    for sample in itertools.islice(samples, count):
+        chunk.append(sample)
+        held += _held_bytes(sample)
+        if held >= _CHUNK_BYTES:
+            break
+    return chunk
+
+
+def _held_bytes(sample: Sample | Reject) -> int:
+    """Return the bytes that a sample brings with it, rather than where they are."""
+    if isinstance(sample, Reject):
+        return 0
+    values = sample.values
+    return _bytes_in(tuple(vars(values).values()) if isinstance(values, Deferred) else values)
+
+
+def _bytes_in(value: Any) -> int:
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return sum(map(_bytes_in, value)) if type(value) is tuple else 0

@@ -315,7 +315,8 @@ def test_a_huge_count_costs_nothing(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [((3, 5, 0), "says that its images are"), ((3, 0xFFFFFFFF, 0xFFFFFFFF), "damaged"),
-     ((3, 5, 4, 2), "damaged")],
+     ((3, 5, 4, 2), "damaged"),
+     ((3, 32_000, 32_000), "damaged")],
 )  # fmt: skip
 def test_absurd_shapes_are_refused(tmp_path: Path, shape: tuple[int, ...], message: str) -> None:
     head = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastdata.codecs.image import MAX_PIXELS
 from fastdata.errors import SourceError
 
 from ..forward_reader import BLOCK_BYTES, ForwardReader
 from ..locations import printable
-from ..spans import MAX_RECORD
 from .idxfile import IdxHead, IdxPair, is_images, read_head
 
 __all__ = ["IdxPart"]
@@ -55,7 +55,7 @@ class IdxPart(NamedTuple):
             )
         if (
             0 in head.shape
-            or head.item_bytes > MAX_RECORD
+            or math.prod(head.shape[1:3]) > MAX_PIXELS
             or head.shape[3:] not in ((), (1,), (3,))
         ):
             raise SourceError(f"{pair.images}: says that its images are {head.shape[1:]}: damaged")
