@@ -24,7 +24,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample, reason_of
-from .reading.chunks.chunk_source import PackedSource
+from .reading.chunks.chunk_source import ChunkSource
 from .reading.chunks.column_choice import Column, choose_columns, guessed
 from .reading.chunks.frames import inflate_frame, read_frame, read_frames_head
 from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
@@ -43,7 +43,7 @@ __all__ = ["LitDataSource"]
 _KEPT_OPEN = 16
 
 
-class LitDataSource(PackedSource):
+class LitDataSource(ChunkSource):
     """A folder of LitData's chunks.
 
     Parameters

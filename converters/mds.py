@@ -21,7 +21,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
-from .reading.chunks.chunk_source import PackedSource
+from .reading.chunks.chunk_source import ChunkSource
 from .reading.chunks.column_choice import guessed
 from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
 from .reading.chunks.mds_encodings import SCALARS, array_type_of, decode
@@ -35,7 +35,7 @@ _HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}
 _STEP = 1 << 20
 
 
-class MDSSource(PackedSource):
+class MDSSource(ChunkSource):
     """A folder of MDS shards.
 
     Parameters

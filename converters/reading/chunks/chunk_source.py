@@ -27,13 +27,13 @@ from ..spans import MAX_RECORD, check_length, read_at, read_exactly
 from .column_choice import Column, choose_columns
 from .sample_layout import Inflated, Plan, Stored
 
-__all__ = ["PackedSource"]
+__all__ = ["ChunkSource"]
 
 _OFFSETS = 4096
 _PEEK = 16
 
 
-class PackedSource(ScannedSource):
+class ChunkSource(ScannedSource):
     """A folder of chunks and their index; a subclass reads that and calls `settle`.
 
     It sets `index`, `root`, `notes`, and for each chunk `paths`, `counts` and `codecs`.
