@@ -14,7 +14,6 @@ __all__ = ["CASES", "instances", "write_coco"]
 
 def instances(pictures: Sequence[Picture]) -> dict[str, Any]:
     """Return the content of a file of instances: each picture has one box."""
-    height, width = pictures[0].pixels.shape[:2]
     return {
         "info": {"description": "pictures of bées", "year": 2017},
         "licenses": [{"id": 1, "name": "CC-BY", "url": "http://example.org/"}],
@@ -22,8 +21,8 @@ def instances(pictures: Sequence[Picture]) -> dict[str, Any]:
             {
                 "license": 1,
                 "file_name": f"{p.name}.jpg",
-                "height": height,
-                "width": width,
+                "height": p.pixels.shape[0],
+                "width": p.pixels.shape[1],
                 "id": 7 + 3 * k,
             }
             for k, p in enumerate(pictures)
