@@ -66,7 +66,10 @@ class ScannedSource(FileSource):
         return False
 
     def stream(self, file: int) -> Iterator[Sample | Reject]:
-        """Yield the samples of a file that can be read only from its front."""
+        """Yield the samples of a file that can be read only from its front.
+
+        Asked only of files that are `compressed`; a format without any needs none.
+        """
         raise NotImplementedError(f"{self.name} has no compressed files")
 
     def key(self, file: int, offset: int) -> str:

@@ -91,8 +91,11 @@ class Column(abc.ABC):
         """Return rows; an exception in the place of one is why that one cannot be read."""
 
     def place(self, index: int) -> Any:
-        """Return a `RowSpan`, a `FileSpan`, or what else has a ``read()`` for the worker."""
-        raise NotImplementedError
+        """Return a `RowSpan`, a `FileSpan`, or what else has a ``read()`` for the worker.
+
+        Asked only of columns that are `placed`.
+        """
+        raise NotImplementedError(f"{self.label} is read by blocks")
 
     @property
     def row_bytes(self) -> int:
