@@ -7,7 +7,9 @@ Two things are measured of each format, by the time of the pack call with two wo
 
 - photographs: the given files, repeated until there are 2,000 (`--photographs`), packed to short
   side 256 as JPEG of quality 90, beside the same photographs in class folders.  Formats that
-  hold pixels have photographs of 320 x 320 pixels, and class folders of these beside them.
+  hold pixels have photographs of 320 x 320 pixels, and class folders of these beside them;
+  formats that have masks are read without and with them, these beside a manifest with a column
+  of images and one of masks.
 - small pictures: 20,000 (`--small`) of 32 x 32 pixels, taken over as they are.
 
 The files are written by the same code that writes them for the tests
@@ -38,6 +40,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "converters")]
 
+from case_mvtec import mask_of  # noqa: E402
 from cases import CLASSES, Case, all_cases  # noqa: E402
 
 SQUARE = 320
@@ -95,12 +98,36 @@ def class_folders(folder: Path, pictures: Sequence[Any]) -> Path:
 FOLDERS = Case("class folders", "folder", class_folders)
 
 
+def manifest_of_masks(folder: Path, pictures: Sequence[Any]) -> Path:
+    """Write a manifest of images and masks."""
+    lines = ["image\tmask\n"]
+    for picture in pictures:
+        (folder / f"{picture.name}.jpg").write_bytes(picture.data)
+        Image.fromarray(mask_of(picture)).save(folder / f"{picture.name}.png")
+        lines.append(f"{picture.name}.jpg\t{picture.name}.png\n")
+    (folder / "images.tsv").write_text("".join(lines))
+    return folder / "images.tsv"
+
+
+MANIFEST = Case("manifest of masks", "manifest", manifest_of_masks)
+BESIDE = {"photographs": FOLDERS, "masks": MANIFEST, "squares": FOLDERS}
+WITH_MASKS = ("coco-masks", "mvtec", "mvtec-whole", "voc-masks")
+
+
+def kind_of(case: Case) -> str:
+    """Return what of a case is measured, a key of `BESIDE`."""
+    if case.holds == "pixels":
+        return "squares"
+    return "masks" if case.name in WITH_MASKS else "photographs"
+
+
 def chosen_cases(only: Sequence[str], *, every: bool) -> list[Case]:
-    """Return the cases that are measured: of each format the first that holds files or pixels."""
+    """Return the cases that are measured: of each format the first of each kind."""
     found: dict[tuple[str, ...], Case] = {}
-    for case in all_cases():
+    # What fastdata has exported comes last: others' files are what is measured.
+    for case in sorted(all_cases(), key=lambda case: case.name.startswith("exported")):
         if not only or any(part in case.name for part in only):
-            found.setdefault((case.format, case.holds, case.name if every or only else ""), case)
+            found.setdefault((case.format, kind_of(case), case.name if every or only else ""), case)
     return list(found.values())
 
 
@@ -160,18 +187,18 @@ def main() -> int:
     cases = chosen_cases(options.only or (), every=options.every)
     large: list[Contender] = []
     bars: list[Bar] = []
-    for holds, kind in (("files", "photographs"), ("pixels", "squares")):
-        chosen = [case for case in cases if case.holds == holds]
+    for kind, beside in BESIDE.items():
+        chosen = [case for case in cases if kind_of(case) == kind]
         if not chosen:
             continue
-        pictures = photographs(images, options.photographs, square=holds == "pixels")
-        for case in (FOLDERS, *chosen):
+        pictures = photographs(images, options.photographs, square=kind == "squares")
+        for case in (beside, *chosen):
             location = written(case, work, kind, pictures)
             large.append(contender(case, kind, location, work, options))
-            if case is not FOLDERS:
-                bars.append(Bar(large[-1].name, f"{kind}: {FOLDERS.name}", ASKED))
+            if case is not beside:
+                bars.append(Bar(large[-1].name, f"{kind}: {beside.name}", ASKED))
     tiny = []
-    for case in (FOLDERS, *cases):
+    for case in (FOLDERS, *(case for case in cases if kind_of(case) != "masks")):
         location = written(case, work, "small", small_pictures(options.small))
         tiny.append(contender(case, "small", location, work, options))
     settings = {

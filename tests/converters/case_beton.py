@@ -43,7 +43,7 @@ class Beton:
         assert len(width) >= sum(sizes[kind] for _, kind, _ in self.fields)
         head = 24 + 1041 * len(self.fields)
         start = head + len(width) * len(self.rows)
-        pages, table, metadata = b"", b"", b""
+        pages, table, metadata = bytearray(), bytearray(), bytearray()
         for number, row in enumerate(self.rows):
             places = []
             for value in row:
@@ -58,7 +58,7 @@ class Beton:
         )
         count, end = len(self.rows), start + len(pages)
         first = struct.pack("<HHIQQ", version, len(self.fields), page, count, end)
-        return first + descriptors + metadata + pages + table
+        return b"".join((first, descriptors, metadata, pages, table))
 
     def _pack(self, row: Sequence[tuple[object, ...]], places: Sequence[int]) -> bytes:
         """Return a record; as C's compilers do, numbers are at multiples of their size."""

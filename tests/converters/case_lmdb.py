@@ -15,7 +15,7 @@ __all__ = ["CASES", "datum", "write_lmdb"]
 
 def write_lmdb(path: Path, pairs: Iterable[tuple[bytes, bytes]], **options: Any) -> Path:
     """Write keys and values with lmdb, in the layout of LMDB 0.9 unless options say so."""
-    options = {"map_size": 256 << 20, "lib_version": 0, **options}
+    options = {"map_size": 4 << 30, "lib_version": 0, **options}
     with (
         lmdb.open(str(path), **options) as environment,
         environment.begin(write=True) as transaction,

@@ -42,7 +42,7 @@ def hub(folder: Path, pictures: Sequence[Picture]) -> Path:
     half = len(pictures) // 2
     for number, part in enumerate((pictures[:half], pictures[half:])):
         path = folder / "data" / f"train-{number:05}-of-00002.parquet"
-        pq.write_table(table(part), path, row_group_size=4)
+        pq.write_table(table(part), path, row_group_size=max(4, len(part) // 10))
     return folder
 
 
@@ -72,7 +72,7 @@ def saved_to_disk(folder: Path, pictures: Sequence[Picture]) -> Path:
     for name, part in zip(names, (pictures[:half], pictures[half:]), strict=True):
         content = table(part)
         with pa.ipc.new_stream(folder / name, content.schema) as writer:
-            writer.write_table(content, max_chunksize=4)
+            writer.write_table(content, max_chunksize=max(4, len(part) // 10))
     state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
     (folder / "state.json").write_text(json.dumps(state))
     (folder / "dataset_info.json").write_text(json.dumps({"features": FEATURES}))

@@ -15,11 +15,12 @@ MAGIC = struct.pack("<I", 0xCED7230A)
 
 def record(data: bytes) -> bytes:
     """Return a record as ``RecordIOWriter::WriteRecord`` writes it."""
-    parts, begin = [], 0
-    for at in range(0, len(data) & ~3, 4):
-        if data[at : at + 4] == MAGIC:
+    parts, begin, at = [], 0, data.find(MAGIC)
+    while at >= 0:
+        if at % 4 == 0:
             parts.append(data[begin:at])
             begin = at + 4
+        at = data.find(MAGIC, at + (4 if at % 4 == 0 else 1))
     parts.append(data[begin:])
     kinds = [0] if len(parts) == 1 else [1, *[2] * (len(parts) - 2), 3]
     out = b""
@@ -38,7 +39,7 @@ def packed(data: bytes, label: float | list[float], number: int = 0) -> bytes:
 
 def write_records(path: Path, contents: Sequence[bytes], *, index: bool = True) -> Path:
     """Write records as ``MXIndexedRecordIO`` does."""
-    lines, out = [], b""
+    lines, out = [], bytearray()
     for number, content in enumerate(contents):
         lines.append(f"{number}\t{len(out)}\n")
         out += record(content)
