@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fastdata.codecs.image import contiguous
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
@@ -144,7 +145,7 @@ class CifarSource(FileSource, IndexedSource):
         self, batch: Batch, row: int, image: Any, labels: dict[str, int]
     ) -> Sample | Reject:
         key = f"{batch.name}[{row}]"
-        values: list[Any] = [image]
+        values: list[Any] = [contiguous(image)]
         for name, field in self.schema.items():
             if name not in _NAMES:
                 continue

@@ -19,6 +19,7 @@ from fastdata.errors import OptionError, SourceError
 from .base import FieldSpec, Source
 from .reading.locations import files_at, is_pattern
 from .reading.spans import close_files
+from .reading.splits import has_folders_of_images
 
 __all__ = ["FormatOption", "find_source", "format_class", "format_names", "options_of"]
 
@@ -114,6 +115,10 @@ def find_source(
     source.given = arguments
     if format is None and isinstance(location, (str, os.PathLike)) and chosen.name != "folder":
         source.notes.append(f"read as {chosen.name} (--format names another)")
+        if not chosen.image_files and has_folders_of_images(location):
+            source.notes.append(
+                "the folders of images there are not taken (--format folder takes them instead)"
+            )
     return source
 
 

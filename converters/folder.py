@@ -27,6 +27,7 @@ from .reading.fingerprints import hash_samples
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
 from .reading.locations import folder_at, printable, stat_of
 from .reading.refusals import refuse_fields
+from .reading.selection import listed
 from .reading.string_table import StringTable
 
 __all__ = ["FolderSource"]
@@ -48,6 +49,7 @@ class FolderSource(IndexedSource):
     name = "folder"
     summary = "class folders, as torchvision's ImageFolder takes them, or split folders of these"
     general = True
+    image_files = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
@@ -79,6 +81,7 @@ class FolderSource(IndexedSource):
         self._paths = StringTable()
         self._labels = array("q")
         self._ends = []
+        self.notes += images_beside(self.root, splits)
         ignored: Counter[str] = Counter()
         empty = []
         for part in splits:
@@ -158,6 +161,18 @@ class FolderSource(IndexedSource):
 def folders_in(path: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted."""
     return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+
+
+def images_beside(root: Path, splits: list[str]) -> list[str]:
+    """Return the note on images that are in no class folder, in a list; empty if all are."""
+    names = [
+        os.path.join(part, entry.name)
+        for part in splits
+        for entry in os.scandir(root / part)
+        if is_image_name(entry.name) and entry.is_file()
+    ]
+    shown = listed(map(printable, sorted(names)), 5)
+    return [f"{len(names):,} images in no class folder left out: {shown}"] * bool(names)
 
 
 def split_folders(root: Path, folders: list[str], notes: list[str]) -> list[str]:

@@ -619,3 +619,11 @@ def test_a_wrong_selection_is_exit_code_2(tmp_path: Path, packed: Path, text: st
     result = run("export", packed, tmp_path / "out", f"--select={text}")
     assert result.exit_code == 2
     assert "is not START:STOP" in result.stderr
+
+
+def test_a_pattern_that_the_shell_replaced_is_told_of(tmp_path: Path) -> None:
+    names = [tmp_path / f"{number}.tar" for number in range(3)]
+    result = run("pack", *names, tmp_path / "train.lmdb")
+    assert result.exit_code == 2
+    assert "Quote a pattern" in result.stderr
+    assert not (tmp_path / "train.lmdb").exists()

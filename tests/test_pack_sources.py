@@ -237,7 +237,8 @@ def test_class_folders_are_read_as_torchvision_reads_them(tmp_path: Path, name: 
         os.path.relpath(path, tmp_path) for path, _ in samples
     ]
     assert source.notes == [
-        "4 files without an image suffix left out: 1 .bak, 1 jpg, 1 .txt, 1 .gif"
+        "1 images in no class folder left out: in-the-root.jpg",
+        "4 files without an image suffix left out: 1 .bak, 1 jpg, 1 .txt, 1 .gif",
     ]
 
 

@@ -19,6 +19,7 @@ from fastdata.codecs.encode import decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import (
     Decoded,
     check_pixels,
+    contiguous,
     dct_scale,
     decode_image,
     decode_jpeg,
@@ -221,7 +222,7 @@ def _as_pixels(value: Any, field: ImageField) -> Pixels:
     if array.shape[2] not in (1, 3) and array.shape[0] in (1, 3):
         array = array.transpose(1, 2, 0)
     if array.shape[2] == field.channels:
-        return np.ascontiguousarray(array)
+        return contiguous(array)
     if array.shape[2] in (1, 3) and not field.mask:
         return to_pixels(
             Image.fromarray(array if array.shape[2] == 3 else array[:, :, 0]), field.channels

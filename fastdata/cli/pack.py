@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 import click
@@ -45,6 +46,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
 @click.command("pack", epilog=_EPILOG, short_help="Pack images into a dataset.")
 @click.argument("source", type=click.Path())
 @click.argument("destination", type=click.Path())
+@click.argument("more", nargs=-1, metavar="")
 @click.option(
     "--size",
     type=parse_size,
@@ -119,6 +121,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
 def pack_command(
     source: str,
     destination: str,
+    more: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     fields: Any,
@@ -126,6 +129,12 @@ def pack_command(
     **options: Any,
 ) -> int:
     """Pack the images of SOURCE into the dataset DESTINATION (.lmdb, .h5 or a folder)."""
+    if more:
+        raise click.UsageError(
+            f"one SOURCE and one DESTINATION are asked for, and these are {2 + len(more)} names. "
+            "Quote a pattern, so that the shell leaves it as it is: "
+            f"fastdata pack '*{PurePath(source).suffix}' {more[-1]}"
+        )
     try:
         import fastdata
 

@@ -47,6 +47,8 @@ Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage; 5 disk full."""
 @traceback_option
 def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> int:
     """Write an HTML page with samples of DATASET, class counts, sizes, rejects and the schema."""
+    if options["html"] == "-":
+        raise click.UsageError("--html names a file")
     import fastdata
 
     shown = fastdata.view(dataset, **options)

@@ -93,3 +93,13 @@ def test_folders_beside_mvtecs_categories_are_named(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "screw/train/0.png")
     notes = find_source(tmp_path).notes
     assert any(note.endswith("left out: screw") for note in notes), notes
+
+
+def test_folders_of_images_beside_another_dataset_are_named(tmp_path: Path) -> None:
+    root = class_folders(tmp_path, "cat", "dog")
+    shape = struct.pack(">4i", 0x803, 2, 3, 3)
+    (root / "train-images-idx3-ubyte").write_bytes(shape + bytes(18))
+    source = find_source(root)
+    assert source.name == "idx"
+    assert any("--format folder" in note for note in source.notes), source.notes
+    assert find_source(root, format="folder").num_samples == 2

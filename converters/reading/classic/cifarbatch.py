@@ -106,7 +106,7 @@ class Batch(NamedTuple):
             rows = np.frombuffer(data[: whole * stride], np.uint8).reshape(whole, stride)
             pixels = rows[:, lead:].reshape(whole, *self.shape)
             if self.shape[0] == 3:
-                pixels = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
+                pixels = pixels.transpose(0, 2, 3, 1)
             labels: dict[str, Any]
             labels = {name: values[start : start + whole] for name, values in self.labels.items()}
             labels |= {name: rows[:, k] for k, name in enumerate(self.leading)}

@@ -53,6 +53,8 @@ class IdxPart(NamedTuple):
             raise SourceError(
                 f"{pair.images}: is {shown}; expected images, N x H x W or N x H x W x C, of uint8"
             )
+        if head.shape[0] == 0:
+            raise SourceError(f"{pair.images}: has no images")
         if (
             0 in head.shape
             or math.prod(head.shape[1:3]) > MAX_PIXELS
