@@ -18,7 +18,7 @@ from fastdata.errors import SourceError
 from .base import FieldSpec, Reject, Sample
 from .reading.json_files import read_object
 from .reading.locations import first_bytes
-from .reading.splits import has_images, table_files
+from .reading.splits import table_files, tables_alone
 from .reading.tables.arrow_types import arrow
 from .reading.tables.blocks import Block
 from .reading.tables.rows import Mapped, row_reader
@@ -53,10 +53,8 @@ class ArrowSource(TableSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        files = table_files(location, _SUFFIXES)
-        if not files or not _is_arrow(first_bytes(files[0], 8)):
-            return False
-        return not (Path(location).is_dir() and has_images(Path(location)))
+        files = tables_alone(location, _SUFFIXES)
+        return bool(files) and _is_arrow(first_bytes(files[0], 8))
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from fastdata.errors import OptionError, SourceError
 
 from .base import Deferred, FieldSpec, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
-from .reading.splits import has_images, table_files
+from .reading.splits import table_files, tables_alone
 from .reading.tables.arrow_types import arrow, table_errors
 from .reading.tables.blocks import Block
 from .reading.tables.rows import RowPlan, key_reader, row_reader
@@ -55,10 +55,8 @@ class ParquetSource(TableSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        files = table_files(location, _SUFFIXES)
-        if not files or first_bytes(files[0], 4) not in (_MAGIC, _ENCRYPTED):
-            return False
-        return not (Path(location).is_dir() and has_images(Path(location)))
+        files = tables_alone(location, _SUFFIXES)
+        return bool(files) and first_bytes(files[0], 4) in (_MAGIC, _ENCRYPTED)
 
     def __init__(
         self,

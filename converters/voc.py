@@ -199,9 +199,11 @@ class VocSource(IndexedSource):
         for index in range(self.num_samples):
             if index in self._rejects:
                 continue
-            path = Path(self._annotation_of(self._names[index]))
+            path = self._annotation_of(self._names[index])
             with contextlib.suppress(OSError, SourceError):  # the worker says what is the matter
-                yield from class_names(path.read_bytes(), path.name)
+                with open(path, "rb") as file:
+                    data = file.read()
+                yield from class_names(data, path)
 
     def _image_of(self, name: str) -> str:
         return os.path.join(self.root, "JPEGImages", name)

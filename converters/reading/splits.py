@@ -16,7 +16,14 @@ from fastdata.errors import OptionError
 from .image_files import is_image_name
 from .locations import files_at, folder_at
 
-__all__ = ["choose_split", "has_folders_of_images", "has_images", "split_of", "table_files"]
+__all__ = [
+    "choose_split",
+    "has_folders_of_images",
+    "has_images",
+    "split_of",
+    "table_files",
+    "tables_alone",
+]
 
 _KEYWORDS = {
     "train": ("train", "training"),
@@ -65,14 +72,23 @@ def table_files(location: object, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files of a location; in a folder, also those of folders in it."""
     folder = folder_at(location)
     if folder is not None:
-        return [p for p in _walk(folder, _DEPTH) if p.suffix.lower() in suffixes]
+        walked = _walk(folder, _DEPTH)
+        return [Path(entry.path) for entry in walked if entry.name.lower().endswith(suffixes)]
     return files_at(location, suffixes)
+
+
+def tables_alone(location: object, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the same files; none where there are images, which are then the dataset."""
+    folder = folder_at(location)
+    if folder is not None and has_images(folder):  # asked first: it does not walk through them
+        return []
+    return table_files(location, suffixes)
 
 
 def has_images(folder: Path) -> bool:
     """Tell whether there are image files among the first files of a folder, or of those in it."""
-    for number, path in enumerate(_walk(folder, _DEPTH)):
-        if is_image_name(path.name):
+    for number, entry in enumerate(_walk(folder, _DEPTH)):
+        if is_image_name(entry.name):
             return True
         if number == _LOOKED_AT:
             break
@@ -91,12 +107,12 @@ def has_folders_of_images(location: object) -> bool:
     return any(has_images(path) for path in below)
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
+def _walk(folder: str | Path, depth: int) -> Iterator[os.DirEntry[str]]:
     """Yield files in sorted order, those of a folder before those of folders in it."""
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     entries = [entry for entry in entries if not entry.name.startswith(".")]
-    yield from (Path(entry.path) for entry in entries if entry.is_file())
+    yield from (entry for entry in entries if entry.is_file())
     if depth > 1:
         for entry in entries:
             if entry.is_dir():
-                yield from _walk(Path(entry.path), depth - 1)
+                yield from _walk(entry.path, depth - 1)
