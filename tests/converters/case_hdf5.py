@@ -58,8 +58,8 @@ def flat(folder: Path, pictures: Sequence[Picture]) -> Path:
 
 
 CASES = [
-    Case("hdf5-chunked", "hdf5", chunked, holds="pixels"),
     Case("hdf5-planes", "hdf5", planes, holds="pixels"),
+    Case("hdf5-chunked", "hdf5", chunked, holds="pixels"),
     Case("hdf5-variable", "hdf5", variable),
     Case("hdf5-flat", "hdf5", flat),
 ]
