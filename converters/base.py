@@ -88,9 +88,6 @@ class Source(abc.ABC):
     general : bool
         Whether it takes what is also a special case of other formats (any folder, any
         iterable); it is then asked after those.
-    image_files : bool
-        Whether images are files of their own: folders of them are what it reads, and
-        no other dataset that lies there too.
     schema : Schema
     num_samples : int or None
         None where only reading to the end would tell.
@@ -107,7 +104,6 @@ class Source(abc.ABC):
     packed_with: Mapping[str, Any] | None = None
     summary: ClassVar[str] = ""
     general: ClassVar[bool] = False
-    image_files: ClassVar[bool] = False
     schema: Schema
     num_samples: int | None = None
     notes: list[str]

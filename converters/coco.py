@@ -55,7 +55,6 @@ class CocoSource(IndexedSource):
 
     name = "coco"
     summary = "COCO: a JSON file of boxes, regions or captions, and its images"
-    image_files = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec, Source
+from .reading.fingerprints import FileSource
 from .reading.locations import files_at, is_pattern
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images
@@ -115,7 +116,7 @@ def find_source(
     source.given = arguments
     if format is None and isinstance(location, (str, os.PathLike)) and chosen.name != "folder":
         source.notes.append(f"read as {chosen.name} (--format names another)")
-        if not chosen.image_files and has_folders_of_images(location):
+        if isinstance(source, FileSource) and has_folders_of_images(location):
             source.notes.append(
                 "the folders of images there are not taken (--format folder takes them instead)"
             )

@@ -49,7 +49,6 @@ class FolderSource(IndexedSource):
     name = "folder"
     summary = "class folders, as torchvision's ImageFolder takes them, or split folders of these"
     general = True
-    image_files = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

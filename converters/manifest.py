@@ -60,7 +60,6 @@ class ManifestSource(IndexedSource):
     name = "manifest"
     summary = "a CSV or TSV with the columns path,label[,more]"
     general = True
-    image_files = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

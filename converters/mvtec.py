@@ -54,7 +54,6 @@ class MvtecSource(IndexedSource):
 
     name = "mvtec"
     summary = "MVTec AD: a category's train, test and ground_truth, or all categories"
-    image_files = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -70,7 +70,6 @@ class VocSource(IndexedSource):
 
     name = "voc"
     summary = "Pascal VOC: JPEGImages, Annotations, ImageSets, SegmentationClass"
-    image_files = True
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,12 @@ __all__ = [
     "FORMS",
     "ORIENTED",
     "SMALL",
+    "Pictures",
     "digest_of",
     "finish",
     "image_folder",
+    "jpegs",
+    "like_image_folder",
     "open_if_there",
     "pil_file",
     "pixels",
@@ -192,3 +196,37 @@ def run_child(action: Callable[..., None], *args: Any) -> int:
     process.close()
     assert isinstance(code, int)
     return code
+
+
+class Pictures(torch.utils.data.Dataset[Any]):
+    """A map-style Dataset, and where it has been called."""
+
+    def __init__(self, count: int = 20) -> None:
+        self.count = count
+        self.home = os.getpid()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return {
+            "image": np.full((70, 71, 3), index, np.uint8),
+            "label": index % 3,
+            "elsewhere": os.getpid() != self.home,
+        }
+
+
+def jpegs(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.jpg"))
+
+
+def like_image_folder(folder: Path) -> Any:
+    """Return what has the attributes of a ``torchvision.datasets.ImageFolder``."""
+    image_folder(folder, 7)
+    return SimpleNamespace(
+        root=str(folder),
+        classes=["ant", "bee"],
+        samples=[(str(p), ["ant", "bee"].index(p.parent.name)) for p in jpegs(folder)],
+        transform=None,
+        target_transform=None,
+    )

@@ -32,7 +32,7 @@ from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
-from fastdata.schema import ImageField, Schema
+from fastdata.schema import Field, ImageField, Schema
 
 from ..base import Deferred, Reject, Sample, reason_of
 from ..reading.fields import convert, to_numpy
@@ -67,12 +67,13 @@ def encode_chunk(
     """
     results: list[Record | Reject] = []
     total = 0
+    plan = _Plan.of(schema)
     for sample in samples:
         if isinstance(sample, Reject):
             results.append(sample)
             continue
         try:
-            record, count = _encode_sample(sample, schema, options)
+            record, count = _encode_sample(sample, plan, options)
             total += count
             results.append(record)
         except Exception as error:  # a bad sample, or a user's Dataset, may raise anything
@@ -80,7 +81,33 @@ def encode_chunk(
     return ChunkResult(results, total)
 
 
-def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tuple[Record, int]:
+class _Plan(NamedTuple):
+    """What a schema asks for, found out once a chunk.
+
+    Attributes
+    ----------
+    fields : tuple of (str, Field)
+    masks : bool
+        Whether there are masks, which must have the size of their image.
+    boxes : tuple of int
+        Places of the fields that hold boxes.
+    picture : str
+        The image field that these are of.
+    """
+
+    fields: tuple[tuple[str, Field], ...]
+    masks: bool
+    boxes: tuple[int, ...]
+    picture: str
+
+    @classmethod
+    def of(cls, schema: Schema) -> _Plan:
+        masks = any(field.mask for field in schema.images.values())
+        boxes = tuple(at for at, name in enumerate(schema) if name in schema.boxes)
+        return cls(tuple(schema.items()), masks, boxes, picture_of(schema) if boxes else "")
+
+
+def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple[Record, int]:
     key, given = sample
     if isinstance(given, Deferred):
         loaded = given.load()
@@ -89,7 +116,7 @@ def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tu
     total = 0
     values: list[Any] = []
     placements: dict[str, Placement] = {}
-    for value, (name, field) in zip(given, schema.items(), strict=True):
+    for value, (name, field) in zip(given, plan.fields, strict=True):
         if not isinstance(field, ImageField):
             values.append(convert(value, field, name))
             continue
@@ -100,12 +127,10 @@ def _encode_sample(sample: Sample, schema: Schema, options: EncodeOptions) -> tu
         total += _stored_bytes(value)
         image, placements[name] = place_image(value, field, options)
         values.append(image)
-    _check_masks(values, schema)
-    if schema.boxes:
-        placement = placements[picture_of(schema)]
-        for at, name in enumerate(schema):
-            if name in schema.boxes:
-                values[at] = place_boxes(values[at], placement)
+    if plan.masks:
+        _check_masks(values, plan)
+    for at in plan.boxes:
+        values[at] = place_boxes(values[at], placements[plan.picture])
     key.encode()  # UnicodeEncodeError, a ValueError, where it is no text
     return Record(key, tuple(values)), total
 
@@ -116,13 +141,13 @@ def _stored_bytes(value: Any) -> int:
     return len(value) if isinstance(value, (bytes, bytearray, memoryview)) else 0
 
 
-def _check_masks(values: Sequence[Any], schema: Schema) -> None:
+def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
     """Refuse a mask of another size than its image, the first that is no mask."""
-    fields = schema.images
-    images = {name: v for name, v in zip(schema, values, strict=True) if name in fields}
-    image = next((value for name, value in images.items() if not fields[name].mask), None)
-    for name, value in images.items():
-        if image is not None and fields[name].mask and value[2:4] != image[2:4]:
+    both = zip(plan.fields, values, strict=True)
+    images = [(n, field, value) for (n, field), value in both if isinstance(field, ImageField)]
+    image = next((value for _, field, value in images if not field.mask), None)
+    for name, field, value in images:
+        if image is not None and field.mask and value[2:4] != image[2:4]:
             raise ImageError(
                 f"{name!r} would be {value.width} x {value.height} and its image "
                 f"{image.width} x {image.height}: image and mask must have the same size"

@@ -196,10 +196,13 @@ def convert(value: Any, field: Field, name: str) -> Any:
     if array.dtype.kind not in "biuf":
         # Python's own integers beyond 64 bits have dtype object.
         raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
-    with np.errstate(all="ignore"):
-        result = array.astype(field.dtype)
-    if array.dtype != result.dtype and not _same(array, result):
-        raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
+    if array.dtype == field.dtype:
+        result = array.copy()
+    else:
+        with np.errstate(all="ignore"):
+            result = array.astype(field.dtype)
+        if not _same(array, result):
+            raise ValueError(f"{name!r}: {_shown(value)} does not fit {field.dtype}")
     return result[()] if isinstance(field, ScalarField) else result
 
 

@@ -75,7 +75,8 @@ class AnnotatedImage(Deferred):
         ValueError
             If an annotation does not fit; the message has its place.
         """
-        data = Path(self.image).read_bytes()
+        with open(self.image, "rb") as file:
+            data = file.read()
         values: dict[str, Any] = {"image": data, "image_id": self.number}
         rows = np.frombuffer(self.rows, ROW)
         if "boxes" in self.plan.fields:

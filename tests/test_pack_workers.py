@@ -1,0 +1,284 @@
+"""The workers of a pack: how they die, and the memory they take."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import psutil
+import pytest
+import torch
+from pack_helpers import digest_of, image_folder, pixels, png
+
+import fastdata
+from fastdata.converters.base import IndexedSource, Reject, Sample
+from fastdata.converters.packing import driver, packer, pool
+from fastdata.converters.packing.pool import ProcessPool, run_in_order
+from fastdata.errors import (
+    WorkerError,
+)
+from fastdata.formats import lmdb as lmdb_format
+from fastdata.schema import ImageField, Schema, StringField
+
+QUICK: dict[str, Any] = {"size": 24, "num_workers": 0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Forty images of two classes, two of them broken."""
+    root = image_folder(tmp_path / "images", 40)
+    files = sorted(root.rglob("*.jpg"))
+    files[4].write_bytes(b"")
+    files[30].write_bytes(b"<html>")
+    return root
+
+
+class Deadly:
+    """Ends its process at some samples."""
+
+    def __init__(self, *deadly: int, count: int = 60) -> None:
+        self.deadly = deadly
+        self.count = count
+        self.home = os.getpid()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.deadly and os.getpid() != self.home:
+            os._exit(3)
+        return np.full((20, 30, 3), index, np.uint8), index
+
+
+@pytest.mark.parametrize("deadly", [(20,), (59,), (17, 18, 40)])
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_sample_that_kills_its_worker_costs_itself_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadly: tuple[int, ...], num_workers: int
+) -> None:
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
+    report = fastdata.pack(Deadly(*deadly), tmp_path / "x.lmdb", num_workers=num_workers)
+    assert report.rejects == [
+        Reject(
+            f"{k:08}", "the worker process died on it (a crash of the decoder, or out of memory)"
+        )
+        for k in deadly
+    ]
+    labels = [sample.label for sample in fastdata.open(tmp_path / "x.lmdb")]
+    assert labels == [k for k in range(60) if k not in deadly]
+
+
+def test_workers_killed_from_outside_cost_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 2)
+    get_context = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda *method: get_context("fork"))
+    whole = fastdata.pack(folder, tmp_path / "whole.lmdb", **QUICK)
+    take = packer.Packer._take
+    killed = []
+
+    def take_and_kill(self: Any, result: Any) -> None:
+        take(self, result)
+        if self.job.state.position in (6, 20):
+            # Besides workers there may be dead ones, and multiprocessing's own processes
+            # (resource tracker, fork server), which earlier tests have started.
+            alive = [
+                child
+                for child in psutil.Process().children()
+                if child.status() != psutil.STATUS_ZOMBIE
+                and "multiprocessing" not in " ".join(child.cmdline())
+            ]
+            worker = alive[0]
+            worker.kill()
+            killed.append(worker.pid)
+
+    monkeypatch.setattr(packer.Packer, "_take", take_and_kill)
+    report = fastdata.pack(folder, tmp_path / "x.lmdb", size=24, num_workers=2)
+    assert len(killed) == 2
+    assert report.digest == whole.digest
+    assert report.rejects == whole.rejects
+
+
+def test_a_broken_executor_of_the_users_is_an_error_and_the_pack_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
+
+    class Killer(IndexedSource):
+        name = "killer"
+        schema = Schema({"image": ImageField(), "text": StringField()})
+        num_samples = 40
+        notes = ()  # type: ignore[assignment]
+        deadly = True
+
+        def __init__(self, location: Any = None, **options: Any) -> None:
+            pass
+
+        @classmethod
+        def recognises(cls, location: Any) -> bool:
+            return False
+
+        def __getitem__(self, index: int) -> Sample:
+            if index == 33 and self.deadly:
+                return Sample("33", (Suicide(), "x"))
+            return Sample(str(index), (png(index), "x"))
+
+    monkeypatch.setattr(driver, "find_source", lambda source, **options: source)
+    context = multiprocessing.get_context("fork")
+    path = tmp_path / "x.lmdb"
+    with ProcessPoolExecutor(1, mp_context=context) as executor, pytest.raises(BrokenProcessPool):
+        fastdata.pack(Killer(), path, **QUICK, executor=executor)
+    Killer.deadly = False
+    report = fastdata.pack(Killer(), path, **QUICK)
+    assert report.num_samples == 40
+    assert report.resumed_at >= 4
+
+
+class Suicide:
+    """Ends the process in which it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return (os._exit, (9,))
+
+
+SCRIPT = """
+import sys, multiprocessing
+multiprocessing.set_start_method({method!r}, force=True)
+import numpy as np
+import fastdata
+fastdata.pack([(np.full((100, 300, 3), k, np.uint8), k) for k in range(9)], {path!r}, num_workers=1)
+"""
+
+
+# To the fork server a script is what it is to spawned processes.
+@pytest.mark.parametrize(("method", "works"), [("fork", True), ("spawn", False)])
+def test_a_script_without_main_guard_works_or_is_told(
+    tmp_path: Path, method: str, works: bool
+) -> None:
+    """It must not hang, although workers are to get more than fits into a pipe."""
+    path = tmp_path / "x.lmdb"
+    (tmp_path / "script.py").write_text(SCRIPT.format(method=method, path=str(path)))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode == 0) == works
+    assert path.exists() == works
+    if not works:
+        assert "WorkerError: the worker processes died as they started" in done.stderr
+        assert "`if __name__ == '__main__':`" in done.stderr
+
+
+def test_workers_that_cannot_start_are_an_error_not_a_loop(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_start_worker", lambda setup: os._exit(1))
+    context = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda: context)
+    with pytest.raises(WorkerError, match="died as they started"):
+        fastdata.pack(folder, tmp_path / "x.lmdb", num_workers=2)
+
+
+def test_a_process_with_busy_threads_may_fork_workers(folder: Path, tmp_path: Path) -> None:
+    """OpenCV's and torch's own threads do not survive fork; workers must not wait for them."""
+    big = torch.rand(400, 400)
+    for _ in range(3):
+        big = big @ big / 100
+        cv2.GaussianBlur(np.zeros((1500, 1500, 3), np.float32), (31, 31), 5)
+    before = cv2.getNumThreads()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        report = fastdata.pack(folder, tmp_path / "x.lmdb", size=24, num_workers=2)
+    assert report.num_samples == 38
+    assert cv2.getNumThreads() == before  # this process keeps its own settings
+
+
+# -- memory ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("executor", [None, "threads"])
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_no_more_samples_are_in_memory_than_chunks_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int, executor: str | None
+) -> None:
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 4)
+    drawn = itertools.count()
+    ahead = []
+    take = packer.Packer._take
+
+    def measured(self: Any, result: Any) -> None:
+        take(self, result)
+        drawn_now = int(repr(drawn)[6:-1])
+        ahead.append(drawn_now - self.job.state.position)
+
+    def source() -> Iterator[Any]:
+        for _ in range(400):
+            yield np.full((8, 8, 3), next(drawn) % 256, np.uint8)
+
+    monkeypatch.setattr(packer.Packer, "_take", measured)
+    pool = ThreadPoolExecutor(2) if executor else None
+    fastdata.pack(source(), tmp_path / "x.lmdb", num_workers=num_workers, executor=pool)
+    if pool:
+        pool.shutdown()
+    workers = 2 if executor else num_workers
+    chunks = 1 if workers == 0 else 2 * workers + 3
+    # A source's first 16 samples are looked at beforehand.
+    assert max(ahead) <= max(16, 4 * chunks)
+    assert len(ahead) == 100
+
+
+def test_run_in_order_keeps_order_whatever_finishes_first() -> None:
+    def work(chunk: Any) -> Any:
+        time.sleep(0.01 * ((chunk * 7) % 4))
+        return chunk
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(run_in_order(range(40), work, threads.submit, 6)) == list(range(40))
+
+
+def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
+    started = []
+
+    def work(chunk: Any) -> Any:
+        started.append(chunk)
+        time.sleep(0.01)
+        return chunk
+
+    with ThreadPoolExecutor(1) as threads:
+        results = run_in_order(itertools.count(), work, threads.submit, 8)
+        assert next(results) == 0
+        results.close()
+    assert len(started) <= 4
+
+
+def test_a_pool_may_be_closed_twice(tmp_path: Path) -> None:
+    workers = ProcessPool(1, tmp_path / "scratch")
+    workers.close()
+    workers.close()
+
+
+@pytest.mark.parametrize("codec", ["raw", "png"])
+def test_a_map_that_grows_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any
+) -> None:
+    monkeypatch.setattr(packer, "CHUNK_SAMPLES", 8)
+    images = [np.random.default_rng(k).integers(0, 256, (40, 50, 3), np.uint8) for k in range(60)]
+    whole = fastdata.pack(images, tmp_path / "whole.lmdb", codec=codec, num_workers=0)
+    monkeypatch.setattr(lmdb_format, "_FIRST_MAP_BYTES", 64 << 10)
+    monkeypatch.setattr(lmdb_format, "_PENDING_BYTES", 30 << 10)
+    monkeypatch.setattr(packer, "_COMMIT_BYTES", 100 << 10)
+    report = fastdata.pack(images, tmp_path / "x.lmdb", codec=codec, num_workers=0)
+    assert report.digest == whole.digest == digest_of(tmp_path / "x.lmdb")
+    for sample, image in zip(fastdata.open(tmp_path / "x.lmdb"), images, strict=True):
+        np.testing.assert_array_equal(pixels(sample.image), image)

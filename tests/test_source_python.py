@@ -1,0 +1,451 @@
+"""Samples from Python: iterables, torch Datasets, torchvision's."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+import itertools
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from pack_helpers import Pictures, jpegs, like_image_folder, pil_file, pixels, png
+from PIL import Image
+from samples import photo
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
+
+import fastdata
+from fastdata.converters.base import (
+    Reject,
+)
+from fastdata.converters.finding import find_source
+from fastdata.converters.python import DatasetSource, ImageFolderSource, IterableSource
+from fastdata.converters.reading import shared as shared_objects
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import (
+    ArrayField,
+    BytesField,
+    Field,
+    ImageField,
+    ScalarField,
+    StringField,
+)
+
+IMAGE = ImageField()
+INT, FLOAT = ScalarField("int64"), ScalarField("float64")
+
+
+class Named(NamedTuple):
+    image: Any
+    label: int
+
+
+@dataclasses.dataclass
+class Described:
+    image: Any
+    label: int
+
+
+Ordinary = collections.namedtuple("Ordinary", ["image", "label"])
+
+SHAPES: dict[str, Callable[[Any, int], Any]] = {
+    "tuple": lambda image, label: (image, label),
+    "list": lambda image, label: [image, label],
+    "dict": lambda image, label: {"image": image, "label": label},
+    "NamedTuple": Named,
+    "namedtuple": Ordinary,
+    "dataclass": Described,
+}
+ONE = photo(50, 60)
+IMAGES: dict[str, Callable[[Path], Any]] = {
+    "array": lambda folder: ONE,
+    "tensor": lambda folder: torch.from_numpy(ONE.transpose(2, 0, 1).copy()),
+    "PIL": lambda folder: Image.fromarray(ONE),
+    "bytes": lambda folder: pil_file(ONE, "PNG"),
+    "bytearray": lambda folder: bytearray(pil_file(ONE, "PNG")),
+    "memoryview": lambda folder: memoryview(pil_file(ONE, "PNG")),
+    "path": lambda folder: folder / "one.png",
+}
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_samples_in_any_shape_are_taken(tmp_path: Path, shape: str, indexed: bool) -> None:
+    samples = [SHAPES[shape](ONE, label) for label in range(3)]
+    fastdata.pack(
+        samples if indexed else iter(samples), tmp_path / "x.lmdb", codec="png", num_workers=0
+    )
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert dict(dataset.schema) == {"image": IMAGE, "label": INT}
+    assert [sample.label for sample in dataset] == [0, 1, 2]
+    assert list(dataset.keys) == ["00000000", "00000001", "00000002"]
+    np.testing.assert_array_equal(pixels(dataset[2].image), ONE)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("kind", IMAGES)
+def test_images_of_any_kind_are_taken(tmp_path: Path, kind: str, indexed: bool) -> None:
+    """Through a worker, so that they are sent there too."""
+    (tmp_path / "one.png").write_bytes(pil_file(ONE, "PNG"))
+    samples = [IMAGES[kind](tmp_path)]
+    fastdata.pack(
+        samples if indexed else iter(samples), tmp_path / "x.lmdb", codec="png", num_workers=1
+    )
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert dict(dataset.schema) == {"image": IMAGE}
+    np.testing.assert_array_equal(pixels(dataset[0].image), ONE)
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "found"),
+    [
+        ([1, -(2**63), 2**63 - 1], INT, [1, -(2**63), 2**63 - 1]),
+        ([1, 2.5], FLOAT, [1.0, 2.5]),
+        ([True, False], ScalarField("bool"), [True, False]),
+        ([np.uint8(3), np.uint8(255)], ScalarField("uint8"), [3, 255]),
+        ([np.float32(0.5)], ScalarField("float32"), [0.5]),
+        ([np.bool_(True)], ScalarField("bool"), [True]),
+        ([torch.tensor(4), torch.tensor(5)], INT, [4, 5]),
+        ([torch.tensor(0.5, requires_grad=True)], ScalarField("float32"), [0.5]),
+        (["a", "", "é\n"], StringField(), ["a", "", "é\n"]),
+        ([b"a", b""], BytesField(), [b"a", b""]),
+        ([bytearray(b"ab"), memoryview(b"c")], BytesField(), [b"ab", b"c"]),
+        ([[1, 2], [3, 4]], ArrayField("int64", (2,)), [[1, 2], [3, 4]]),
+        ([[1, 2], [3.5, 4]], ArrayField("float64", (2,)), [[1.0, 2.0], [3.5, 4.0]]),
+        ([[1.5], [], [1.0, 2.0]], ArrayField("float64", (None,)), [[1.5], [], [1.0, 2.0]]),
+        (
+            [np.zeros((2, 4), np.float32), np.zeros((0, 4), np.float32)],
+            ArrayField("float32", (None, 4)),
+            [[[0.0] * 4] * 2, []],
+        ),
+        ([torch.ones(2, dtype=torch.float16)], ArrayField("float16", (2,)), [[1.0, 1.0]]),
+    ],
+)
+def test_every_kind_of_field_is_inferred_and_kept(
+    tmp_path: Path, values: list[Any], field: Field, found: list[Any]
+) -> None:
+    samples = [{"image": ONE, "value": value} for value in values]
+    for source in (samples, iter(samples)):
+        fastdata.pack(source, tmp_path / "x.lmdb", size=16, num_workers=0, overwrite=True)
+        dataset = fastdata.open(tmp_path / "x.lmdb")
+        assert dataset.schema["value"] == field
+        values = [s.value.tolist() if hasattr(s.value, "tolist") else s.value for s in dataset]
+        assert values == found
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad", "reason"),
+    [
+        ("int", 1, 2**70, f"'value': {2**70} does not fit int64"),
+        ("int", 1, 2**63, "does not fit int64"),
+        ("int", 1, 1.5, "'value': 1.5 does not fit int64"),
+        ("int", 1, float("nan"), "'value': nan does not fit int64"),
+        ("int", 1, "1", "'value': '1' does not fit int64"),
+        ("int", 1, None, "'value': None does not fit int64"),
+        ("int", 1, [1, 2], r"'value' has shape (2,), not one number"),
+        (ScalarField("uint8"), 255, 256, "'value': 256 does not fit uint8"),
+        (ScalarField("uint8"), 255, -1, "'value': -1 does not fit uint8"),
+        (ScalarField("float16"), 1.0, 1e9, "'value': 1000000000.0 does not fit float16"),
+        ("bool", True, 2, "'value': 2 does not fit bool"),
+        ("string", "a", 7, "'value' is a int, not text"),
+        ("string", "a", "\ud800", "surrogates not allowed"),
+        ("bytes", b"a", 7, "'value' is a int, not bytes"),
+        ("bytes", b"a", "a", "'value' is a str, not bytes"),
+        (ArrayField("float32", (2,)), [1, 2], [1, 2, 3], r"has shape (3,), not (2,)"),
+        ("array", [1.0], [[1.0], [2.0, 3.0]], "'value' is a list, not numbers"),
+        ("array", [1.0], ["a"], "'value': ['a'] does not fit float32"),
+        ("array", [1.0], [1e300], "'value': [1e+300] does not fit float32"),
+        ("image", ONE, 7, "pixels are int64, not uint8"),
+        ("image", ONE, object(), "'value' is a object, not an image"),
+        ("image", ONE, "no/such/file.png", "No such file or directory"),
+        ("image", ONE, ONE.astype(np.float32), "pixels are float32, not uint8"),
+    ],
+)
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_value_that_does_not_fit_is_rejected_and_the_rest_packed(
+    tmp_path: Path, field: Any, good: Any, bad: Any, reason: str, indexed: bool
+) -> None:
+    samples = [{"image": ONE, "value": value} for value in (good, bad, good)]
+    report = fastdata.pack(
+        samples if indexed else iter(samples),
+        tmp_path / "x.lmdb",
+        size=16,
+        num_workers=0,
+        fields={"value": field},
+    )
+    assert list(fastdata.open(tmp_path / "x.lmdb").keys) == ["00000000", "00000002"]
+    (reject,) = report.rejects
+    assert reject.key == "00000001"
+    assert reason in reject.reason
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"image": ONE}, "the sample has the fields ['image'], not ['image', 'label']"),
+        ({"image": ONE, "label": 1, "more": 2}, "['image', 'label', 'more'], not"),
+        ((ONE, 1, 2), "the sample has the fields ['image', 'label', 'field2'], not"),
+        (ONE, "the sample has the fields ['image'], not"),
+        ({}, "the sample has the fields [], not"),
+    ],
+)
+def test_a_sample_with_other_fields_is_rejected(
+    tmp_path: Path, bad: Any, reason: str, indexed: bool
+) -> None:
+    samples = [(ONE, 0), *[(ONE, 1)] * 20, bad, (ONE, 2)]
+    report = fastdata.pack(
+        samples if indexed else iter(samples), tmp_path / "x.lmdb", size=16, num_workers=0
+    )
+    (reject,) = report.rejects
+    assert (report.num_samples, reject.key) == (22, "00000021")
+    assert reason in reject.reason
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_an_image_opened_but_not_read_is_rejected_where_it_is_broken(
+    tmp_path: Path, indexed: bool, num_workers: int
+) -> None:
+    whole = pil_file(photo(80, 90), "JPEG")
+    files = [whole, whole[: len(whole) // 2], whole]
+    opened = [Image.open(io.BytesIO(data)) for data in files]
+    source = opened if indexed else iter(opened)
+    report = fastdata.pack(source, tmp_path / "x.lmdb", num_workers=num_workers)
+    assert report.num_samples == 2
+    assert [reject.key for reject in report.rejects] == ["00000001"]
+    assert "truncated" in report.rejects[0].reason
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "message"),
+    [
+        (iter([]), None, "the iterable is empty"),
+        ([], None, "the iterable is empty"),
+        ([(ONE, None)], None, "field 'label': a NoneType of dtype object cannot be stored"),
+        ([(ONE, 1j)], None, "field 'label': a complex of dtype complex128 cannot be stored"),
+        ([(ONE, [1]), (ONE, [[1]])], None, "arrays have different numbers of dimensions"),
+        ([(ONE, 1)], {"lable": "int"}, r"fields \['lable'\] are not in the source"),
+        ([{"image": ONE, "class": 1}], None, "field name 'class'"),
+    ],
+)
+def test_samples_that_cannot_be_stored_are_refused(source: Any, fields: Any, message: str) -> None:
+    with pytest.raises((SourceError, OptionError), match=message):
+        find_source(source, fields=fields)
+
+
+def test_fields_are_named_by_the_user_where_samples_are_tuples(tmp_path: Path) -> None:
+    fields = {"photo": "image", "depth": ImageField(channels=1), "score": "float"}
+    fastdata.pack([(ONE, ONE[:, :, 0], 1)] * 2, tmp_path / "x.lmdb", fields=fields, num_workers=0)
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert dict(dataset.schema) == {"photo": IMAGE, "depth": ImageField(1), "score": FLOAT}
+    assert dataset[1].score == 1.0
+
+
+def test_a_field_called_mask_is_one() -> None:
+    source = find_source([{"image": ONE, "mask": ONE[:, :, 0], "mask_of_two": ONE[:, :, 0]}])
+    assert dict(source.schema) == {
+        "image": IMAGE,
+        "mask": ImageField(1, mask=True),
+        "mask_of_two": ImageField(1, mask=True),
+    }
+
+
+def test_a_dataset_with_classes_gives_them_to_its_labels() -> None:
+    data = Pictures()
+    data.classes = ["a", "b", "c"]
+    assert find_source(data).schema["label"] == ScalarField(classes=("a", "b", "c"))
+
+
+class Stream(IterableDataset[Any]):
+    """Has a ``__getitem__`` that only raises, as all of torch's do."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((ONE, k) for k in range(5))
+
+
+def test_an_iterable_dataset_is_iterated_not_indexed(tmp_path: Path) -> None:
+    assert isinstance(find_source(Stream()), IterableSource)
+    assert fastdata.pack(Stream(), tmp_path / "x.lmdb", num_workers=0).num_samples == 5
+
+
+class Faulty(Pictures):
+    """Fails in every way at some of its samples."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            raise RuntimeError("the first of all")
+        if index == 5:
+            raise FileNotFoundError(2, "No such file or directory", "there.jpg")
+        if index == 6:
+            raise KeyError("k")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_a_dataset_raises_becomes_the_reason(tmp_path: Path, num_workers: int) -> None:
+    report = fastdata.pack(Faulty(), tmp_path / "x.lmdb", num_workers=num_workers)
+    assert report.rejects == [
+        Reject("00000000", "RuntimeError: the first of all"),
+        Reject("00000005", "No such file or directory: there.jpg"),
+        Reject("00000006", "KeyError: 'k'"),
+    ]
+    assert report.num_samples == 17
+
+
+def test_a_dataset_none_of_whose_samples_can_be_read_says_why() -> None:
+    class Broken(Pictures):
+        def __getitem__(self, index: int) -> Any:
+            raise RuntimeError("no disk in the drive")
+
+    with pytest.raises(SourceError, match=r"none of the dataset's first 16 .*no disk in the drive"):
+        find_source(Broken())
+
+
+class OpensLate(Pictures):
+    """Opens its file at its first sample, as HDF5 and LMDB Datasets must."""
+
+    handle: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.handle is None:
+            self.handle = os.getpid()
+        assert self.handle == os.getpid(), "the handle has come through a fork"
+        return ONE, index
+
+
+def test_looking_at_a_dataset_opens_nothing_that_workers_inherit(tmp_path: Path) -> None:
+    data = OpensLate()
+    report = fastdata.pack(data, tmp_path / "x.lmdb", num_workers=1)
+    assert (report.num_samples, report.num_rejected) == (20, 0)
+    assert data.handle is None
+
+
+@pytest.fixture
+def start_method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make one start method the default."""
+    method: str = request.param
+    context = multiprocessing.get_context(method)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda: context)
+    return method
+
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.mark.parametrize("start_method", METHODS, indirect=True)
+def test_a_dataset_is_called_in_the_workers(tmp_path: Path, start_method: str) -> None:
+    report = fastdata.pack(Pictures(), tmp_path / "x.lmdb", num_workers=1)
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert (len(dataset), report.rejects, report.notes) == (20, [], ())
+    assert all(sample.elsewhere for sample in dataset)
+    assert [sample.label for sample in dataset] == [k % 3 for k in range(20)]
+
+
+class Unsendable(Pictures):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def __copy__(self) -> Unsendable:
+        return self
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"], indirect=True)
+def test_a_dataset_that_cannot_be_sent_is_called_here(tmp_path: Path, start_method: str) -> None:
+    report = fastdata.pack(Unsendable(), tmp_path / "x.lmdb", num_workers=1)
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert (len(dataset), report.rejects) == (20, [])
+    assert {sample.elsewhere for sample in dataset} == {start_method == "fork"}
+    if start_method == "spawn":
+        (note,) = report.notes
+        assert "cannot be sent to worker processes (TypeError: cannot pickle" in note
+    else:
+        assert report.notes == ()
+
+
+def test_nothing_keeps_a_dataset_after_its_pack(tmp_path: Path) -> None:
+    import gc
+
+    fastdata.pack(Pictures(), tmp_path / "x.lmdb", num_workers=0)
+    gc.collect()
+    assert not shared_objects._OBJECTS
+
+
+def test_datasets_that_are_packed_at_once_are_told_apart() -> None:
+    one, other = DatasetSource([(ONE, 1)]), DatasetSource([(ONE, 2)])
+    for source in (one, other):
+        source.worker_setup()
+    values = [source[0].values.load()[1] for source in (one, other)]
+    assert values == [1, 2]
+
+
+@pytest.mark.parametrize("make", [lambda d: Subset(d, [4, 2]), lambda d: ConcatDataset([d, d])])
+def test_wrapped_datasets_are_packed(tmp_path: Path, make: Callable[[Any], Any]) -> None:
+    data = make(Pictures(6))
+    fastdata.pack(data, tmp_path / "x.lmdb", num_workers=0)
+    dataset = fastdata.open(tmp_path / "x.lmdb")
+    assert [s.label for s in dataset] == [data[k]["label"] for k in range(len(data))]
+
+
+def test_an_image_folder_without_transforms_is_packed_from_its_files(tmp_path: Path) -> None:
+    data = like_image_folder(tmp_path / "images")
+    assert isinstance(find_source(data), ImageFolderSource)
+    one = fastdata.pack(data, tmp_path / "a.lmdb", num_workers=0)
+    other = fastdata.pack(tmp_path / "images", tmp_path / "b.lmdb", num_workers=0)
+    assert one.digest == other.digest
+    assert one.source_bytes == sum(path.stat().st_size for path in jpegs(tmp_path / "images"))
+
+
+@pytest.mark.parametrize("name", ["transform", "target_transform", "transforms"])
+def test_an_image_folder_with_a_transform_is_called(tmp_path: Path, name: str) -> None:
+    data = like_image_folder(tmp_path / "images")
+    setattr(data, name, lambda image: image)
+
+    class Transformed(Pictures):
+        def __init__(self) -> None:
+            super().__init__()
+            self.__dict__.update(vars(data))
+
+    assert isinstance(find_source(Transformed()), DatasetSource)
+
+
+def test_a_folder_dataset_of_other_files_is_called() -> None:
+    data = Pictures()
+    data.samples = [("a.npy", 0)]
+    data.classes = ["a"]
+    data.transform = None
+    assert isinstance(find_source(data), DatasetSource)
+
+
+def test_odd_characters_survive(tmp_path: Path) -> None:
+    odd = ['"', "\\", "\t", "\u2028", "\U0001f600", "'", "\x7f", "\r"]
+    (tmp_path / "1.jpg").write_bytes(png())
+    rows = "".join(f'1.jpg,"{cell.replace(chr(34), chr(34) * 2)}"\n' for cell in odd)
+    (tmp_path / "list.csv").write_bytes(("path,text\n" + rows).encode())
+    fastdata.pack(tmp_path / "list.csv", tmp_path / "x.lmdb", num_workers=0, size=16)
+    assert [sample.text for sample in fastdata.open(tmp_path / "x.lmdb")] == odd
+
+
+def test_an_iterable_is_read_no_further_than_the_limit(tmp_path: Path) -> None:
+    drawn = itertools.count()
+
+    def endless() -> Iterator[Any]:
+        while True:
+            yield ONE, next(drawn)
+
+    report = fastdata.pack(endless(), tmp_path / "x.lmdb", limit=20, num_workers=0)
+    assert report.num_samples == 20
+    assert next(drawn) <= 21
