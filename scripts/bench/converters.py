@@ -111,6 +111,16 @@ def manifest_of_masks(folder: Path, pictures: Sequence[Any]) -> Path:
     return folder / "images.tsv"
 
 
+def manifest(folder: Path, pictures: Sequence[Any]) -> Path:
+    """Write a manifest of images and labels."""
+    lines = ["path\tlabel\n"]
+    for picture in pictures:
+        (folder / f"{picture.name}.jpg").write_bytes(picture.data)
+        lines.append(f"{picture.name}.jpg\t{picture.label}\n")
+    (folder / "images.tsv").write_text("".join(lines))
+    return folder / "images.tsv"
+
+
 MANIFEST = Case("manifest of masks", "manifest", manifest_of_masks)
 BESIDE = {"photographs": FOLDERS, "masks": MANIFEST, "squares": FOLDERS}
 WITH_MASKS = ("coco-masks", "mvtec", "mvtec-whole", "voc-masks")
@@ -127,7 +137,8 @@ def chosen_cases(only: Sequence[str], *, every: bool) -> list[Case]:
     """Return the cases that are measured: of each format the first of each kind."""
     found: dict[tuple[str, ...], Case] = {}
     # What fastdata has exported comes last: others' files are what is measured.
-    for case in sorted(all_cases(), key=lambda case: case.name.startswith("exported")):
+    cases = [Case("manifest", "manifest", manifest), *all_cases()]
+    for case in sorted(cases, key=lambda case: case.name.startswith("exported")):
         if not only or any(fnmatchcase(case.name, pattern) for pattern in only):
             found.setdefault((case.format, kind_of(case), case.name if every or only else ""), case)
     return list(found.values())
