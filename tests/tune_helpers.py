@@ -84,3 +84,16 @@ def say_so(number: int) -> None:
 def sleep(batch: Any) -> None:
     """Take 20 ms."""
     time.sleep(0.02)
+
+
+class Squares(Dataset[torch.Tensor]):
+    """A dataset that is not packed."""
+
+    def __init__(self, count: int = 8, scale: float = 1.0) -> None:
+        self.count, self.scale = count, scale
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(index * self.scale)
