@@ -24,6 +24,7 @@ from fastdata.errors import DatasetNotFoundError, DestinationExistsError
 __all__ = [
     "FORMS",
     "ORIENTED",
+    "QUICK",
     "SMALL",
     "Pictures",
     "digest_of",
@@ -40,6 +41,7 @@ __all__ = [
     "run_child",
     "slow_pack",
     "start_child",
+    "two_broken",
     "with_bad_images",
     "with_orientation",
 ]
@@ -51,6 +53,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "hdf5 shards": {"container": "hdf5", "shard_size": 5},
 }
 """Options of `pack` for every form that a dataset has."""
+
+QUICK: dict[str, Any] = {"size": 24, "num_workers": 0}
+"""Options of a pack without processes."""
 
 SMALL = {"size": 24, "resize": "short", "num_workers": 0}
 """Options of a pack that takes little time."""
@@ -230,3 +235,12 @@ def like_image_folder(folder: Path) -> Any:
         transform=None,
         target_transform=None,
     )
+
+
+def two_broken(root: Path) -> Path:
+    """Write forty images of two classes, two of them broken."""
+    image_folder(root, 40)
+    files = jpegs(root)
+    files[4].write_bytes(b"")
+    files[30].write_bytes(b"<html>")
+    return root

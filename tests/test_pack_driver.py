@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pack_helpers import digest_of, image_folder, pil_file, png, rejects_of
+from pack_helpers import QUICK, digest_of, image_folder, pil_file, png, rejects_of, two_broken
 from samples import photo
 
 import fastdata
@@ -28,17 +28,10 @@ from fastdata.errors import (
 from fastdata.formats.manifest import Manifest
 from fastdata.schema import ImageField, Schema, StringField
 
-QUICK: dict[str, Any] = {"size": 24, "num_workers": 0}
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Forty images of two classes, two of them broken."""
-    root = image_folder(tmp_path / "images", 40)
-    files = sorted(root.rglob("*.jpg"))
-    files[4].write_bytes(b"")
-    files[30].write_bytes(b"<html>")
-    return root
+    return two_broken(tmp_path / "images")
 
 
 REASONS = {

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from pack_helpers import digest_of, image_folder, pixels, png
+from pack_helpers import QUICK, digest_of, pixels, png, two_broken
 
 import fastdata
 from fastdata.converters.base import IndexedSource, Reject, Sample
@@ -32,17 +32,10 @@ from fastdata.errors import (
 from fastdata.formats import lmdb as lmdb_format
 from fastdata.schema import ImageField, Schema, StringField
 
-QUICK: dict[str, Any] = {"size": 24, "num_workers": 0}
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Forty images of two classes, two of them broken."""
-    root = image_folder(tmp_path / "images", 40)
-    files = sorted(root.rglob("*.jpg"))
-    files[4].write_bytes(b"")
-    files[30].write_bytes(b"<html>")
-    return root
+    return two_broken(tmp_path / "images")
 
 
 class Deadly:
