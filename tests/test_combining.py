@@ -30,6 +30,7 @@ from fastdata.errors import (
     RejectedError,
     SourceError,
 )
+from fastdata.schema import ArrayField
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +175,29 @@ def test_fields_indices_and_what_is_left(tmp_path: Path) -> None:
     assert ages(tmp_path / "d.lmdb") == [5, 11, 2]
     fastdata.subset(tmp_path / "a.lmdb", tmp_path / "e.lmdb", indices=[5, -1, 2], invert=True)
     assert ages(tmp_path / "e.lmdb") == [0, 1, 3, 4, 6, 7, 8, 9, 10]
+
+
+def test_samples_with_a_box_of_a_class_are_chosen(tmp_path: Path) -> None:
+    labels = ([0, 0, 1], [], [1], [2, 0])
+    rows = [
+        {"image": np.zeros((20, 20, 3), np.uint8), "labels": np.array(row, np.int64), "place": k}
+        for k, row in enumerate(labels)
+    ]
+    names = ArrayField("int64", (None,), classes=("ant", "bee", "cat"))
+    fastdata.pack(
+        rows, tmp_path / "a.lmdb", fields={"labels": names}, num_workers=0, progress=False
+    )
+
+    def chosen(**options: Any) -> list[int]:
+        fastdata.subset(tmp_path / "a.lmdb", tmp_path / "b.lmdb", overwrite=True, **options)
+        return [sample.place for sample in fastdata.open(tmp_path / "b.lmdb")]
+
+    assert chosen(classes="ant") == [0, 3]
+    assert chosen(classes=["bee", 2]) == [0, 2, 3]
+    assert chosen(where={"labels": "ant", "place": [2, 3]}) == [3]
+    assert chosen(classes=["ant", "bee", "cat"], invert=True) == [1]
+    with pytest.raises(OptionError, match="classes are ant, bee, cat"):
+        chosen(classes="dog")
 
 
 def test_a_fraction_and_its_rest_are_the_whole(whole: Path, tmp_path: Path) -> None:
