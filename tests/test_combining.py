@@ -291,6 +291,27 @@ def test_fewer_classes_are_matched_by_name_and_new_ones_refused(
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "cats", "first"]
 
 
+def test_the_classes_of_boxes_are_matched_by_name(tmp_path: Path) -> None:
+    def rows(*labels: list[int]) -> list[dict[str, Any]]:
+        pixels = np.zeros((20, 20, 3), np.uint8)
+        return [{"image": pixels, "labels": np.array(row, np.uint8)} for row in labels]
+
+    def pack(name: str, classes: str, *labels: list[int]) -> Path:
+        names = ArrayField("uint8", (None,), classes=tuple(classes))
+        path = tmp_path / name
+        fastdata.pack(rows(*labels), path, fields={"labels": names}, num_workers=0, progress=False)
+        return path
+
+    path = pack("a.lmdb", "abc", [0, 2], [])
+    fastdata.append(path, pack("b.lmdb", "cb", [0, 1, 0], []))
+    labels = [sample.labels for sample in fastdata.open(path)]
+    assert [row.tolist() for row in labels] == [[0, 2], [], [2, 1, 2], []]
+    report = fastdata.append(path, pack("c.lmdb", "ba", [0, 7], [1]))
+    assert [reject.reason for reject in report.rejects] == ["class 7 of 2"]
+    with pytest.raises(SourceError, match="the dataset has no class 'd'"):
+        fastdata.append(path, pack("d.lmdb", "d", [0]))
+
+
 def test_a_dataset_is_appended_byte_for_byte(whole: Path, images: Path, tmp_path: Path) -> None:
     path = pack_part(images, tmp_path / "a.lmdb")
     before = blobs(path)
