@@ -20,7 +20,7 @@ from .base import FieldSpec, Source
 from .reading.fingerprints import FileSource
 from .reading.locations import files_at, is_pattern
 from .reading.spans import close_files
-from .reading.splits import has_folders_of_images
+from .reading.splits import has_folders_of_images, mixed_splits
 
 __all__ = ["FormatOption", "find_source", "format_class", "format_names", "options_of"]
 
@@ -120,6 +120,9 @@ def find_source(
             source.notes.append(
                 "the folders of images there are not taken (--format folder takes them instead)"
             )
+    # Formats that know of splits have an option for them.
+    if isinstance(source, FileSource) and "split" not in {o.name for o in options_of(chosen)}:
+        source.notes += mixed_splits(source.files_read)
     return source
 
 

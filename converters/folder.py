@@ -81,6 +81,7 @@ class FolderSource(IndexedSource):
         self._labels = array("q")
         self._ends = []
         self.notes += images_beside(self.root, splits)
+        self.notes += tables_beside(self.root)
         ignored: Counter[str] = Counter()
         empty = []
         for part in splits:
@@ -172,6 +173,23 @@ def images_beside(root: Path, splits: list[str]) -> list[str]:
     ]
     shown = listed(map(printable, sorted(names)), 5)
     return [f"{len(names):,} images in no class folder left out: {shown}"] * bool(names)
+
+
+def tables_beside(root: Path) -> list[str]:
+    """Return the note on what may be a manifest of these images, in a list; empty without one.
+
+    The folders are then often no classes: ``labels.csv`` beside ``images/``.
+    """
+    names = sorted(
+        entry.name
+        for entry in os.scandir(root)
+        if entry.name.lower().endswith((".csv", ".tsv")) and entry.is_file()
+    )
+    shown = listed(map(printable, names), 5)
+    return [
+        f"{shown} not read: the folders are the classes. If a table says what the images are, "
+        "pack that file"
+    ] * bool(names)
 
 
 def split_folders(root: Path, folders: list[str], notes: list[str]) -> list[str]:

@@ -6,7 +6,9 @@ beside it.  Source: TensorFlow's guide "TFRecord and tf.train.Example".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
@@ -17,7 +19,7 @@ from .reading.class_names import named_classes
 from .reading.exported import read_exported
 from .reading.extras import require
 from .reading.fields import convert, settle_fields
-from .reading.locations import files_at
+from .reading.locations import files_at, folder_at
 from .reading.records.example import parse_example
 from .reading.records.features import (
     exported_value,
@@ -42,6 +44,8 @@ from .reading.splits import has_folders_of_images
 __all__ = ["TFRecordSource"]
 
 _SUFFIXES = (".tfrecord", ".tfrecords")
+_SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
+"""How TensorFlow's scripts call shards that have no suffix: ``train-00000-of-01024``."""
 _PEEK = 16
 
 
@@ -67,13 +71,14 @@ class TFRecordSource(ScannedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        files = files_at(location, _SUFFIXES)
+        files = _files(location)
         if not files or has_folders_of_images(location):
             return False
         try:
             return has_frames(files[0])
         except MissingExtraError:  # opening it says what to install
-            return any(suffix in files[0].name for suffix in _SUFFIXES)
+            name = files[0].name
+            return bool(_SHARD.search(name)) or any(suffix in name for suffix in _SUFFIXES)
 
     def __init__(
         self,
@@ -89,7 +94,7 @@ class TFRecordSource(ScannedSource):
         crc32c()
         require("google.protobuf", "tfrecord", "reading TFRecord files")
         self.notes = []
-        self.paths = files_at(location, _SUFFIXES)
+        self.paths = _files(location)
         if not self.paths:
             raise no_files(location, "TFRecord files")
         self._check = check
@@ -261,3 +266,12 @@ class Inflated(Deferred):
         """Take the values."""
         values, self.stored_key = self.plan.values(self.data)
         return values
+
+
+def _files(location: Any) -> list[Path]:
+    """Return the files of a location; of a folder those with a suffix, else those like shards."""
+    found = files_at(location, _SUFFIXES)
+    folder = folder_at(location)
+    if found or folder is None:
+        return found
+    return [path for path in files_at(folder) if _SHARD.search(path.name)]

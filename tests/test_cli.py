@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import numpy as np
 import pytest
 from cli_helpers import make_folder, run, run_json, start
+from samples import write_shard
 
 import fastdata
 from fastdata import errors
@@ -27,7 +29,8 @@ from fastdata.converters.packing.job import Job
 from fastdata.converters.packing.options import Container
 from fastdata.converters.reading.fields import KINDS
 from fastdata.engine.workers import WorkerMethod
-from fastdata.schema import Codec
+from fastdata.formats.writer import Record
+from fastdata.schema import ArrayField, Codec, Schema
 from fastdata.steps.models import MODELS
 
 COMMANDS = ("pack", "info", "verify", "export", "profile")
@@ -507,6 +510,15 @@ def test_info_of_a_field_of_every_kind(rich_shard: Path) -> None:
     assert result.exit_code == 0
     for part in ("mask: mask", "points: array, int16, ?x2", "caption: string", "raw 1, jpeg 2"):
         assert part in result.stdout
+
+
+def test_info_of_the_classes_of_boxes(tmp_path: Path) -> None:
+    schema = Schema({"labels": ArrayField("int64", (None,), classes=("cat", "dog"))})
+    records = [Record(str(k), (np.zeros(k, np.int64),)) for k in range(3)]
+    path = write_shard(tmp_path / "boxes.lmdb", records, schema)
+    assert "labels: array, int64, ?, 2 classes" in run("info", path).stdout
+    (labels,) = run_json("info", path)["fields"]
+    assert labels["classes"] == ["cat", "dog"]
 
 
 # -- verify ---------------------------------------------------------------------------

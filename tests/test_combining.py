@@ -30,6 +30,7 @@ from fastdata.errors import (
     RejectedError,
     SourceError,
 )
+from fastdata.schema import ArrayField
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +177,29 @@ def test_fields_indices_and_what_is_left(tmp_path: Path) -> None:
     assert ages(tmp_path / "e.lmdb") == [0, 1, 3, 4, 6, 7, 8, 9, 10]
 
 
+def test_samples_with_a_box_of_a_class_are_chosen(tmp_path: Path) -> None:
+    labels = ([0, 0, 1], [], [1], [2, 0])
+    rows = [
+        {"image": np.zeros((20, 20, 3), np.uint8), "labels": np.array(row, np.int64), "place": k}
+        for k, row in enumerate(labels)
+    ]
+    names = ArrayField("int64", (None,), classes=("ant", "bee", "cat"))
+    fastdata.pack(
+        rows, tmp_path / "a.lmdb", fields={"labels": names}, num_workers=0, progress=False
+    )
+
+    def chosen(**options: Any) -> list[int]:
+        fastdata.subset(tmp_path / "a.lmdb", tmp_path / "b.lmdb", overwrite=True, **options)
+        return [sample.place for sample in fastdata.open(tmp_path / "b.lmdb")]
+
+    assert chosen(classes="ant") == [0, 3]
+    assert chosen(classes=["bee", 2]) == [0, 2, 3]
+    assert chosen(where={"labels": "ant", "place": [2, 3]}) == [3]
+    assert chosen(classes=["ant", "bee", "cat"], invert=True) == [1]
+    with pytest.raises(OptionError, match="classes are ant, bee, cat"):
+        chosen(classes="dog")
+
+
 def test_a_fraction_and_its_rest_are_the_whole(whole: Path, tmp_path: Path) -> None:
     parts = []
     for name, invert in (("a", False), ("b", True)):
@@ -265,6 +289,27 @@ def test_fewer_classes_are_matched_by_name_and_new_ones_refused(
         fastdata.append(path, [np.zeros((9, 9, 3), np.uint8)], num_workers=0)
     assert fastdata.open(path).digest == before
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "cats", "first"]
+
+
+def test_the_classes_of_boxes_are_matched_by_name(tmp_path: Path) -> None:
+    def rows(*labels: list[int]) -> list[dict[str, Any]]:
+        pixels = np.zeros((20, 20, 3), np.uint8)
+        return [{"image": pixels, "labels": np.array(row, np.uint8)} for row in labels]
+
+    def pack(name: str, classes: str, *labels: list[int]) -> Path:
+        names = ArrayField("uint8", (None,), classes=tuple(classes))
+        path = tmp_path / name
+        fastdata.pack(rows(*labels), path, fields={"labels": names}, num_workers=0, progress=False)
+        return path
+
+    path = pack("a.lmdb", "abc", [0, 2], [])
+    fastdata.append(path, pack("b.lmdb", "cb", [0, 1, 0], []))
+    labels = [sample.labels for sample in fastdata.open(path)]
+    assert [row.tolist() for row in labels] == [[0, 2], [], [2, 1, 2], []]
+    report = fastdata.append(path, pack("c.lmdb", "ba", [0, 7], [1]))
+    assert [reject.reason for reject in report.rejects] == ["class 7 of 2"]
+    with pytest.raises(SourceError, match="the dataset has no class 'd'"):
+        fastdata.append(path, pack("d.lmdb", "d", [0]))
 
 
 def test_a_dataset_is_appended_byte_for_byte(whole: Path, images: Path, tmp_path: Path) -> None:

@@ -79,6 +79,13 @@ def test_class_folders_are_read_as_torchvision_reads_them(tmp_path: Path, name: 
     ]
 
 
+def test_a_table_beside_the_folders_is_named(tmp_path: Path) -> None:
+    image_folder(tmp_path, 2)
+    (tmp_path / "labels.csv").write_text("path,label\nant/00000.jpg,1\n")
+    (note,) = FolderSource(tmp_path).notes
+    assert note.startswith("labels.csv not read: the folders are the classes")
+
+
 def test_links_are_followed(tmp_path: Path) -> None:
     elsewhere = image_folder(tmp_path / "elsewhere", 4)
     root = tmp_path / "root"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from pack_helpers import Pictures, jpegs, like_image_folder, pil_file, pixels, png
+from pack_helpers import Pictures, image_folder, jpegs, like_image_folder, pil_file, pixels, png
 from PIL import Image
 from samples import photo
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
@@ -247,6 +247,20 @@ def test_fields_are_named_by_the_user_where_samples_are_tuples(tmp_path: Path) -
     dataset = fastdata.open(tmp_path / "x.lmdb")
     assert dict(dataset.schema) == {"photo": IMAGE, "depth": ImageField(1), "score": FLOAT}
     assert dataset[1].score == 1.0
+
+
+def test_paths_as_text_are_images_where_the_field_says_so(tmp_path: Path) -> None:
+    paths = sorted(map(str, image_folder(tmp_path / "images", 4).rglob("*.jpg")))
+    for rows in ([{"image": path, "file": path} for path in paths], list(paths)):
+        path = tmp_path / "a.lmdb"
+        fastdata.pack(rows, path, codec="keep", num_workers=0, progress=False, overwrite=True)
+        dataset = fastdata.open(path)
+        assert dataset.schema["image"] == ImageField()
+        stored = dataset.images("image", range(4)).lengths
+        assert stored.tolist() == [os.path.getsize(file) for file in paths]
+        assert len(dataset.schema) == 1 or dataset.schema["file"] == StringField()
+    captions = find_source([{"image": "of a jay"}])
+    assert captions.schema["image"] == StringField()
 
 
 def test_a_field_called_mask_is_one() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import ScalarField, Schema
+from fastdata.schema import ArrayField, ScalarField, Schema
 
 from ..base import Deferred, Reject, Sample, Source
 
@@ -43,8 +44,8 @@ def fitted(source: Source, schema: Schema) -> Source:
 
 def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | None:
     """Return the number in the dataset of each class of the source; None where it has no names."""
-    scalars = isinstance(found, ScalarField) and isinstance(wanted, ScalarField)
-    if not scalars or found.dtype != wanted.dtype:
+    numbers = isinstance(found, (ScalarField, ArrayField)) and type(found) is type(wanted)
+    if not numbers or dataclasses.replace(found, classes=wanted.classes) != wanted:
         raise SourceError(
             f"field {name!r} is {found!r} in the source and {wanted!r} in the dataset: only "
             "samples of the same fields can be added"
@@ -59,7 +60,9 @@ def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | N
             f"field {name!r}: the dataset has no class {', '.join(new[:10])}"
             f"{' ...' * (len(new) > 10)}. Its classes are fixed; pack all images anew to have more."
         )
-    return np.array([wanted.classes.index(c) for c in found.classes], np.int64)
+    # Of boxes in the type of their array, which is taken over as it is.
+    dtype = wanted.dtype if isinstance(wanted, ArrayField) else np.int64
+    return np.array([wanted.classes.index(c) for c in found.classes], dtype)
 
 
 class _Fitted(Source):
@@ -131,8 +134,9 @@ def _renumbered(
 ) -> tuple[Any, ...]:
     changed = list(values)
     for place, table in tables.items():
-        number = int(changed[place])
-        if not 0 <= number < len(table):
-            raise ValueError(f"class {number} of {len(table)}")
-        changed[place] = table[number]
+        numbers = np.asarray(changed[place], np.int64)
+        wrong = numbers[(numbers < 0) | (numbers >= len(table))]
+        if wrong.size:
+            raise ValueError(f"class {wrong.flat[0]} of {len(table)}")
+        changed[place] = table[numbers]
     return tuple(changed)

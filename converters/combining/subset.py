@@ -11,7 +11,7 @@ import numpy as np
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import OptionError
-from fastdata.schema import ImageField, ScalarField, StringField
+from fastdata.schema import ArrayField, ScalarField, StringField
 
 from ..packing.options import Container
 from ..packing.report import PackReport
@@ -50,10 +50,11 @@ def subset(
     dataset : Dataset or path-like
     destination : path-like
     classes : str, int or sequence of these, optional
-        Names, or numbers, of the classes of the label that are taken.
+        Names, or numbers, of the classes of the label that are taken; where each box has a
+        class, samples with a box of one of them.
     where : mapping of str to value or values, optional
         Fields (numbers, class names or text) and the values of them that are taken:
-        ``where={"split": "train"}``.
+        ``where={"split": "train"}``.  Of an array with class names one entry is enough.
     indices : sequence of int, optional
         Places of samples; those of the result come in this order.
     fraction : float, optional
@@ -135,7 +136,7 @@ def chosen_indices(
         conditions[label] = (classes,) if isinstance(classes, (str, int)) else tuple(classes)
     taken = np.arange(len(dataset)) if indices is None else _checked(dataset, indices)
     for name, values in conditions.items():
-        taken = taken[np.isin(_column(dataset, name, taken), _wanted(dataset, name, values))]
+        taken = taken[_meets(dataset, name, values, taken)]
     if fraction is not None:
         taken = _drawn(taken, fraction, seed)
     if invert:
@@ -146,12 +147,16 @@ def chosen_indices(
 
 
 def _label_of(dataset: Dataset) -> str:
-    """Return the field whose values are the classes: the first with class names, or `label`."""
-    scalars = {n: f for n, f in dataset.schema.items() if isinstance(f, ScalarField)}
-    named = [name for name, field in scalars.items() if field.classes is not None]
-    for name in ("label", *named):
-        if name in scalars:
-            return name
+    """Return the field whose values are the classes: `label`, or the first with class names.
+
+    Arrays come last: they are the classes of boxes.
+    """
+    if isinstance(dataset.schema.get("label"), ScalarField):
+        return "label"
+    for kind in (ScalarField, ArrayField):
+        for name, field in dataset.schema.items():
+            if isinstance(field, kind) and field.classes is not None:
+                return name
     raise OptionError(
         f"classes: the dataset has no label, only {', '.join(dataset.schema)}; use where="
     )
@@ -173,30 +178,30 @@ def _checked(
     return places
 
 
-def _column(
-    dataset: Dataset, name: str, places: np.ndarray[Any, np.dtype[np.int64]]
-) -> np.ndarray[Any, Any]:
+def _meets(
+    dataset: Dataset, name: str, values: Values, places: np.ndarray[Any, np.dtype[np.int64]]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return whether these samples have one of the values in a field."""
     field = dataset.schema.get(name)
     if field is None:
         raise OptionError(f"where: there is no field {name!r}; fields are {list(dataset.schema)}")
-    if isinstance(field, ImageField) or not isinstance(field, (ScalarField, StringField)):
-        raise OptionError(f"where: {name!r} is neither a number nor text")
-    return np.asarray(dataset.gather(name, places))
-
-
-def _wanted(dataset: Dataset, name: str, values: Values) -> np.ndarray[Any, Any]:
-    """Return the values as they stand in the column: numbers for class names."""
-    field = dataset.schema[name]
     given = values if isinstance(values, (list, tuple, set)) else [values]
     if isinstance(field, StringField):
-        return np.array([str(value) for value in given])
-    assert isinstance(field, ScalarField)
+        return np.isin(np.asarray(dataset.gather(name, places)), [str(value) for value in given])
+    if isinstance(field, ArrayField) and field.classes is not None:
+        numbers = [_number(name, field, value) for value in given]
+        # One by one: the classes of a dataset's boxes need not be in memory together.
+        rows = (dataset.gather(name, [place])[0] for place in places)
+        return np.fromiter((bool(np.isin(row, numbers).any()) for row in rows), bool, len(places))
+    if not isinstance(field, ScalarField):
+        raise OptionError(f"where: {name!r} is neither a number nor text")
     # In the column's type: 0.1 is not what a float32 of it is.
     numbers = [_number(name, field, value) for value in given]
-    return np.array(numbers, field.dtype if "float" in field.dtype else None)
+    wanted = np.array(numbers, field.dtype if "float" in field.dtype else None)
+    return np.isin(np.asarray(dataset.gather(name, places)), wanted)
 
 
-def _number(name: str, field: ScalarField, value: Any) -> Any:
+def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
     if field.classes is not None and isinstance(value, str) and value in field.classes:
         return field.classes.index(value)
     if field.dtype == "bool" and isinstance(value, str):

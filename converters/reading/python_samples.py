@@ -11,7 +11,8 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, Schema
 
 from ..base import FieldSpec, reason_of
-from .fields import convert, field_of, settle_fields
+from .fields import convert, field_of, image_field, settle_fields
+from .image_files import is_image_name
 
 __all__ = ["PEEK", "first_samples", "schema_of", "to_values"]
 
@@ -76,9 +77,17 @@ def schema_of(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schem
     rows = [_values(sample, list(fields)) for sample in samples]
 
     def own(name: str) -> Field:
-        return field_of([row[name] for row in rows if name in row], channels, name)
+        values = [row[name] for row in rows if name in row]
+        if name == "image" and all(map(_is_image_path, values)):
+            return image_field(name, channels)
+        return field_of(values, channels, name)
 
     return Schema(settle_fields(rows[0], fields, channels, own))
+
+
+def _is_image_path(value: Any) -> bool:
+    """Tell whether this is text that is the path of an image: only the user's own code says so."""
+    return isinstance(value, str) and is_image_name(value)
 
 
 def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ __all__ = [
     "choose_split",
     "has_folders_of_images",
     "has_images",
+    "mixed_splits",
     "split_of",
     "table_files",
     "tables_alone",
@@ -66,6 +67,15 @@ def choose_split(paths: Sequence[Path], splits: Sequence[str], wanted: str | Non
             f"split; there are {', '.join(sorted(filter(None, set(splits)))) or 'no splits'}"
         )
     return chosen
+
+
+def mixed_splits(paths: Sequence[Path]) -> list[str]:
+    """Return the note on files of several splits, in a list; empty if they are of one or none."""
+    splits = sorted({split_of(PurePath(path.name)) for path in paths} - {""})
+    return [
+        f"files of {', '.join(splits)} are packed as one dataset; to pack them one by one, name "
+        "their files in a pattern in quotes"
+    ] * (len(splits) > 1)
 
 
 def table_files(location: object, suffixes: tuple[str, ...]) -> list[Path]:

@@ -70,12 +70,12 @@ def _field_line(field: dict[str, Any]) -> str:
         codecs = ", ".join(f"{name} {count:,}" for name, count in field["codecs"].items())
         size = " x ".join(_spread(field[side]) for side in ("height", "width"))
         return f"{kind}, {size} (H x W), {megabytes(field['bytes'])}; {codecs}"
+    classes = f", {len(field['classes'])} classes" if field.get("classes") else ""
     if field["kind"] == "scalar":
-        classes = f", {len(field['classes'])} classes" if field["classes"] else ""
         return f"{field['dtype']}{classes}"
     if field["kind"] == "array":
         shape = "x".join("?" if length is None else str(length) for length in field["shape"])
-        return f"{'boxes' if field.get('boxes') else 'array'}, {field['dtype']}, {shape}"
+        return f"{'boxes' if field.get('boxes') else 'array'}, {field['dtype']}, {shape}{classes}"
     return str(field["kind"])
 
 
@@ -86,7 +86,7 @@ def _spread(values: dict[str, int]) -> str:
 
 
 def _class_lines(field: dict[str, Any]) -> list[str]:
-    if not field.get("classes"):
+    if "class_counts" not in field:  # no classes; or an array's, which stand beside the images
         return []
     counts = list(zip(field["classes"], field["class_counts"], strict=True))
     width = max(len(name) for name, _ in counts[:_CLASSES_SHOWN])

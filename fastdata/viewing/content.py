@@ -54,26 +54,37 @@ class Group(NamedTuple):
 
 
 def class_field(dataset: Dataset) -> str | None:
-    """Return the field by whose classes the sheet is ordered: `label`, or one with names."""
+    """Return the field by whose classes the sheet is ordered: `label`, or one with names.
+
+    Of one number a sample before of one a box.
+    """
     scalars = {n: f for n, f in dataset.schema.items() if isinstance(f, ScalarField)}
     named = [name for name, field in scalars.items() if field.classes is not None]
     label = scalars.get("label")
     if label is not None and "int" in label.dtype:
         return "label"
+    named += [
+        name
+        for name, field in dataset.schema.items()
+        if isinstance(field, ArrayField) and field.classes is not None
+    ]
     return named[0] if named else None
 
 
 def count_classes(dataset: Dataset) -> list[tuple[str, int, np.ndarray[Any, np.dtype[np.int64]]]]:
-    """Return name, number and places of the samples of each class; empty without classes."""
+    """Return name, number and places of the samples of each class; empty without classes.
+
+    Where each box has a class, a sample counts for every class of its boxes, once.
+    """
     name = class_field(dataset)
     if name is None:
         return []
     field = dataset.schema[name]
-    assert isinstance(field, ScalarField)
-    labels = np.asarray(dataset.gather(name, np.arange(len(dataset))))
+    assert isinstance(field, (ScalarField, ArrayField))
+    labels, holders = _labels(dataset, name)
     order = np.argsort(labels, kind="stable")
     values, starts = np.unique(labels[order], return_index=True)
-    places = dict(zip(values.tolist(), np.split(order, starts[1:]), strict=True))
+    places = dict(zip(values.tolist(), np.split(holders[order], starts[1:]), strict=True))
     if field.classes is None:
         return [(str(value), len(found), found) for value, found in places.items()]
     listed = [
@@ -82,9 +93,21 @@ def count_classes(dataset: Dataset) -> list[tuple[str, int, np.ndarray[Any, np.d
     ]
     others = [found for value, found in places.items() if not 0 <= value < len(field.classes)]
     if others:
-        joined = np.concatenate(others)
+        joined = np.unique(np.concatenate(others))
         listed.append(("(no class)", len(joined), joined))
     return listed
+
+
+def _labels(dataset: Dataset, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return class numbers, and the sample that each is of; -1 for one without boxes."""
+    everything = np.arange(len(dataset))
+    if isinstance(dataset.schema[name], ScalarField):
+        return np.asarray(dataset.gather(name, everything)), everything
+    none = np.array([-1])
+    values = dataset.gather(name, everything)
+    rows = [np.unique(row).astype(np.int64) if row.size else none for row in values]
+    held = np.repeat(everything, [len(row) for row in rows])
+    return np.concatenate([*rows, everything[:0]]), held
 
 
 def draw_groups(
@@ -184,7 +207,8 @@ def _described(field: Field) -> tuple[str, str]:
         return field.dtype, f"{len(field.classes):,} classes" if field.classes else ""
     if isinstance(field, ArrayField):
         lengths = " x ".join("any" if n is None else str(n) for n in field.shape)
-        return "boxes" if field.boxes else "array", f"{field.dtype}, {lengths}"
+        classes = f", {len(field.classes):,} classes" if field.classes else ""
+        return "boxes" if field.boxes else "array", f"{field.dtype}, {lengths}{classes}"
     return ("bytes", "") if isinstance(field, BytesField) else ("text", "UTF-8")
 
 

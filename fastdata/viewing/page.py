@@ -88,7 +88,8 @@ def view(
     groups = draw_groups(opened, per_class=per_class, most=max_samples, side=thumbnail, seed=seed)
     counts = [(printable(name), count) for name, count, _ in count_classes(opened)]
     rejects, reasons = read_rejects(dataset)
-    shown = sum(len(group.samples) for group in groups)
+    # A sample with boxes of several classes may stand under each.
+    shown = len({sample.place for group in groups for sample in group.samples})
     page = render(
         __package__,
         "view.html.jinja",

@@ -60,7 +60,9 @@ def example(features: dict[str, object]) -> bytes:
     entries = b""
     for name, given in features.items():
         values = given if isinstance(given, list) else [given]
-        if isinstance(values[0], bytes):
+        if not values:
+            feature = message(2, b"")
+        elif isinstance(values[0], bytes):
             feature = message(1, b"".join(message(1, value) for value in values))
         elif isinstance(values[0], float):
             feature = message(2, message(1, struct.pack(f"<{len(values)}f", *values)))

@@ -103,3 +103,11 @@ def test_folders_of_images_beside_another_dataset_are_named(tmp_path: Path) -> N
     assert source.name == "idx"
     assert any("--format folder" in note for note in source.notes), source.notes
     assert find_source(root, format="folder").num_samples == 2
+
+
+def test_files_of_several_splits_that_are_packed_as_one_are_told_of(tmp_path: Path) -> None:
+    for name in ("train.h5", "val.h5", "train-2.h5"):
+        arrays(tmp_path / name)
+    notes = find_source(tmp_path).notes
+    assert any(note.startswith("files of train, validation are packed as one") for note in notes)
+    assert not any("as one" in note for note in find_source(str(tmp_path / "train*.h5")).notes)

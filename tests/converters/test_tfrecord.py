@@ -200,6 +200,29 @@ def test_empty_lists_are_empty_arrays(tmp_path: Path) -> None:
     assert [dataset[k].x.tolist() for k in (0, 20)] == [[], [0.5, 1.5]]
 
 
+def test_boxes_that_stand_in_one_list_are_boxes(tmp_path: Path) -> None:
+    boxes = [[1.0, 2.0, 5.0, 6.0], [0.0, 0.0, 3.0, 3.0]]
+    rows: list[dict[str, object]] = [
+        {"image": image(k), "bbox": [number for box in boxes[:k] for number in box]}
+        for k in range(3)
+    ]
+    rows.append({"image": image(3), "bbox": [1.0, 2.0, 3.0]})
+    report = fastdata.pack(
+        write(tmp_path / "a.tfrecord", *rows),
+        tmp_path / "a.lmdb",
+        source_options={"features": "image,bbox"},
+        fields={"bbox": "boxes"},
+        resize="none",
+        num_workers=0,
+        progress=False,
+    )
+    assert [s.bbox.tolist() for s in fastdata.open(tmp_path / "a.lmdb")] == [
+        boxes[:k] for k in range(3)
+    ]
+    (reject,) = report.rejects
+    assert "has shape (3,)" in reject.reason
+
+
 def test_an_empty_label_is_a_reject(tmp_path: Path) -> None:
     none = message(1, b"\x0a\x05label" + message(2, b""))
     rest = message(1, message(1, b"image") + message(2, message(1, message(1, image()))))
@@ -384,6 +407,14 @@ def test_patterns_name_shards(tmp_path: Path, pattern: str, expected: list[int])
     shards(tmp_path)
     pack(str(tmp_path / pattern), tmp_path / "a.lmdb")
     assert labels_of(tmp_path / "a.lmdb") == expected
+
+
+def test_a_folder_of_shards_without_a_suffix_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    shards(tmp_path / "t")
+    (tmp_path / "t" / "labels.txt").write_text("a\nb\nc\n")
+    pack(tmp_path / "t", tmp_path / "a.lmdb")
+    assert labels_of(tmp_path / "a.lmdb") == [0, 1, 2]
 
 
 def test_a_missing_shard_that_braces_name_is_an_error(tmp_path: Path) -> None:

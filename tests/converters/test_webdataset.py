@@ -142,8 +142,12 @@ def test_classes_are_named_by_a_file_and_cls_may_hold_names(tmp_path: Path) -> N
     assert fastdata.open(tmp_path / "a.lmdb").classes == ["ant", "bee", "cat"]
     assert [int(s["label"]) for s in samples(tmp_path / "a.lmdb")] == [2, 1, 0]
     assert [(r.key, r.reason) for r in report.rejects] == [
-        ("a.tar/3", "'label' is 'dog', which is no number")
+        ("a.tar/3", "'label' is 'dog', which is no number and no class's name")
     ]
+    report = pack(tmp_path / "a.tar", tmp_path / "c.lmdb")
+    assert report.rejects[0].reason == (
+        "'label' is 'bee', which is no number (of a class, --option classes=FILE tells the names)"
+    )
     report = pack(tmp_path / "a.tar", tmp_path / "b.lmdb", fields={"label": "string"})
     assert [s["label"] for s in samples(tmp_path / "b.lmdb")] == ["2", "bee", "ant\n", "dog"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -91,7 +92,7 @@ def value_of_feature(feature: Any, field: Field, name: str) -> Any:
     """
     values = values_of(feature)
     if isinstance(field, ArrayField):
-        return list(values)
+        return _shaped(list(values), field)
     if len(values) != 1:
         remedy = "" if not values or isinstance(values[0], bytes) else "; name its field an array"
         raise ValueError(f"the feature {name!r} has {len(values)} values, not one{remedy}")
@@ -99,6 +100,18 @@ def value_of_feature(feature: Any, field: Field, name: str) -> Any:
     if isinstance(field, StringField) and isinstance(value, bytes):
         return value.decode()
     return value
+
+
+def _shaped(values: list[Any], field: ArrayField) -> Any:
+    """Return the values in the field's shape, as far as their number has one; else as they are.
+
+    Examples have lists only: boxes stand in them one behind the other.
+    """
+    lengths = [-1 if length is None else length for length in field.shape]
+    known = math.prod(length for length in lengths if length >= 0)
+    if len(lengths) == 1 or lengths.count(-1) != 1 or not known or len(values) % known:
+        return values
+    return np.array(values, None if values else field.dtype).reshape(lengths)
 
 
 def exported_value(example: Mapping[str, Any], feature: str, field: Field) -> Any:
