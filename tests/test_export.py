@@ -234,6 +234,24 @@ def test_labels_outside_the_classes_come_back(tmp_path: Path) -> None:
     assert [sample.label for sample in again] == [-1, 0, 1, 300]
 
 
+@pytest.mark.parametrize(
+    "classes",
+    [("", "cat", " "), ("cat", "cat", "dog"), ("2", "1", "0"), ("0", "0", "00", "-1", "300")],
+)
+def test_classes_that_their_names_do_not_tell_come_back(
+    tmp_path: Path, classes: tuple[str, ...]
+) -> None:
+    schema = Schema({"image": ImageField(), "label": ScalarField("int16", classes=classes)})
+    image = encode(photo(8, 8), "png")
+    numbers = [*range(len(classes)), -1, 300]
+    records = [Record(str(n), (image, n)) for n in numbers]
+    write_shard(tmp_path / "l.lmdb", records, schema)
+    report = export(tmp_path / "l.lmdb", tmp_path / "out", progress=False)
+    again = pack(report.entry, tmp_path / "again.lmdb")
+    assert again.classes == list(classes)
+    assert [sample.label for sample in again] == numbers
+
+
 def test_without_the_schema_the_columns_are_guessed(tmp_path: Path, packed: Path) -> None:
     report = export(packed, tmp_path / "out", progress=False)
     (tmp_path / "out" / "manifest.schema.json").unlink()
