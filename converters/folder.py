@@ -15,7 +15,7 @@ import os
 from array import array
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -133,7 +133,8 @@ class FolderSource(IndexedSource):
     def _add(self, folder: str, label: int, ignored: Counter[str]) -> int:
         """Take the images of a class folder; return how many there are."""
         before = len(self._paths)
-        for inner, _, files in sorted(os.walk(self.root / folder, followlinks=True)):
+        walked = os.walk(self.root / folder, onerror=_refuse, followlinks=True)
+        for inner, _, files in sorted(walked):
             for file in sorted(files):
                 if is_image_name(file):
                     self._paths.append(os.path.relpath(os.path.join(inner, file), self.root))
@@ -156,6 +157,11 @@ class FolderSource(IndexedSource):
             return path, self._labels[index], *stat_of(self.root / path)
 
         return hash_samples(self.num_samples, limit, parts)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    """Say that a folder cannot be listed, rather than leave out what is in it."""
+    raise error
 
 
 def folders_in(path: Path) -> list[str]:

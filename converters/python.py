@@ -38,7 +38,7 @@ from .base import (
 )
 from .reading.image_files import is_image_name
 from .reading.locations import printable, stat_of
-from .reading.python_samples import PEEK, first_samples, schema_of, to_values
+from .reading.python_samples import PEEK, first_samples, kept, schema_of, to_values
 from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
 
@@ -64,7 +64,7 @@ class IterableSource(Source):
     ) -> None:
         self._iterator = iter(location)
         self.notes = []
-        self._peeked = list(itertools.islice(self._iterator, PEEK))
+        self._peeked = list(map(kept, itertools.islice(self._iterator, PEEK)))
         self.schema = schema_of(self._peeked, channels, fields or {})
 
     def count(self) -> None:
@@ -74,7 +74,7 @@ class IterableSource(Source):
         samples = itertools.chain(self._peeked, self._iterator)
         for index, item in enumerate(samples):
             try:
-                yield Sample(f"{index:08}", to_values(item, self.schema))
+                yield Sample(f"{index:08}", to_values(kept(item), self.schema))
             except Exception as error:  # a lazily opened image may raise nearly anything
                 yield Reject(f"{index:08}", reason_of(error))
 

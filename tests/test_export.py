@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -234,6 +235,24 @@ def test_labels_outside_the_classes_come_back(tmp_path: Path) -> None:
     assert [sample.label for sample in again] == [-1, 0, 1, 300]
 
 
+@pytest.mark.parametrize(
+    "classes",
+    [("", "cat", " "), ("cat", "cat", "dog"), ("2", "1", "0"), ("0", "0", "00", "-1", "300")],
+)
+def test_classes_that_their_names_do_not_tell_come_back(
+    tmp_path: Path, classes: tuple[str, ...]
+) -> None:
+    schema = Schema({"image": ImageField(), "label": ScalarField("int16", classes=classes)})
+    image = encode(photo(8, 8), "png")
+    numbers = [*range(len(classes)), -1, 300]
+    records = [Record(str(n), (image, n)) for n in numbers]
+    write_shard(tmp_path / "l.lmdb", records, schema)
+    report = export(tmp_path / "l.lmdb", tmp_path / "out", progress=False)
+    again = pack(report.entry, tmp_path / "again.lmdb")
+    assert again.classes == list(classes)
+    assert [sample.label for sample in again] == numbers
+
+
 def test_without_the_schema_the_columns_are_guessed(tmp_path: Path, packed: Path) -> None:
     report = export(packed, tmp_path / "out", progress=False)
     (tmp_path / "out" / "manifest.schema.json").unlink()
@@ -437,6 +456,17 @@ def test_the_dataset_is_not_replaced_by_its_export(tmp_path: Path, packed: Path)
     assert packed.exists()
 
 
+def test_nor_is_it_when_it_was_opened_by_a_link(tmp_path: Path, packed: Path) -> None:
+    export(packed, tmp_path / "out", progress=False)
+    inside = Path(shutil.copy(packed, tmp_path / "out" / "inside.lmdb"))
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    (tmp_path / "link.lmdb").symlink_to(inside)
+    for dataset in (tmp_path / "link" / "inside.lmdb", tmp_path / "link.lmdb"):
+        with pytest.raises(OptionError, match="the dataset itself is in there"):
+            export(dataset, tmp_path / "out", overwrite=True, progress=False)
+    assert inside.exists()
+
+
 def test_damage_stops_an_export_and_leaves_nothing(tmp_path: Path, packed: Path) -> None:
     (reader,) = fastdata.open(packed).shards
     data = bytearray(packed.read_bytes())
@@ -526,6 +556,25 @@ def test_an_export_killed_between_its_renames_loses_nothing(
         export(packed, tmp_path / "out", overwrite=True, progress=False)
     assert files_of(tmp_path / "out") == {"old"}
     assert not workplace.exists()
+
+
+def test_an_export_killed_while_it_clears_up_is_cleared_away(
+    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(fastdata.open(packed)[:1], tmp_path / "out", progress=False)
+
+    def killed(path: str | Path, **_: object) -> NoReturn:
+        (Path(path) / "lock").unlink(missing_ok=True)  # folders are listed in any order
+        raise KeyboardInterrupt("stopped")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fastdata.converters.exporting.workplace.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt, match="stopped"):
+            export(fastdata.open(packed)[:2], tmp_path / "out", overwrite=True, progress=False)
+    assert (tmp_path / "out.exporting" / "replaced").exists()
+    export(packed, tmp_path / "out", overwrite=True, progress=False)
+    assert len(files_of(tmp_path / "out")) == 6
+    assert not (tmp_path / "out.exporting").exists()
 
 
 def test_a_folder_in_the_way_is_left_alone(tmp_path: Path, packed: Path) -> None:

@@ -66,6 +66,16 @@ def test_files_that_were_kept_are_kept(tmp_path: Path, format: str) -> None:
     assert shard.header.options == {"made_by": "tests"}
 
 
+@every_format
+def test_classes_that_are_called_by_numbers_come_back(tmp_path: Path, format: str) -> None:
+    label = ScalarField("int16", classes=("1", "10", "0", "-1"))
+    before = made(tmp_path / "digits.lmdb", Schema({"image": ImageField(), "label": label}))
+    report = export(before, tmp_path / "out", format=format, progress=False)
+    after = pack(report.entry, tmp_path / "again.lmdb", codec="keep")
+    assert [sample.label for sample in after] == [sample.label for sample in before]
+    assert after.digest == before.digest
+
+
 @pytest.mark.parametrize("codec", ["jpeg", "png", "raw"])
 @every_format
 def test_a_label_and_an_image_give_the_same_digest(tmp_path: Path, format: str, codec: str) -> None:

@@ -430,6 +430,18 @@ def test_overwriting_keeps_the_old_until_the_new_is_complete(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "x", "x.rejects.csv"]
 
 
+def test_a_source_within_what_would_be_replaced_is_kept(folder: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "shards"
+    fastdata.pack(folder, whole, **QUICK, shards=2)
+    inside = folder.rename(whole / "images")
+    files = sorted(inside.rglob("*.jpg"))
+    (tmp_path / "link").symlink_to(whole)
+    for source in (inside, tmp_path / "link" / "images", f"{whole}/images/*.csv"):
+        with pytest.raises(OptionError, match=r"is in it\. Choose another destination"):
+            fastdata.pack(source, whole, **QUICK, shards=2, overwrite=True)
+    assert sorted(inside.rglob("*.jpg")) == files
+
+
 @pytest.mark.parametrize("failure", ["source", "stop"])
 def test_overwriting_in_vain_keeps_the_old(folder: Path, tmp_path: Path, failure: str) -> None:
     path = tmp_path / "x"

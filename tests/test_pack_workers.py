@@ -183,6 +183,24 @@ def test_workers_that_cannot_start_are_an_error_not_a_loop(
         fastdata.pack(folder, tmp_path / "x.lmdb", num_workers=2)
 
 
+def _packed_in_a_worker(folder: Path, destination: Path, num_workers: int) -> str:
+    try:
+        return fastdata.pack(
+            folder, destination, size=24, num_workers=num_workers, progress=False
+        ).digest
+    except WorkerError as error:
+        return str(error)
+
+
+def test_a_process_that_may_not_have_workers_is_told(folder: Path, tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as workers:
+        told = workers.apply(_packed_in_a_worker, (folder, tmp_path / "a.lmdb", 1))
+        assert "daemonic process" in told
+        assert "num_workers=0" in told
+        packed = workers.apply(_packed_in_a_worker, (folder, tmp_path / "a.lmdb", 0))
+    assert packed == digest_of(tmp_path / "a.lmdb")
+
+
 def test_a_process_with_busy_threads_may_fork_workers(folder: Path, tmp_path: Path) -> None:
     """OpenCV's and torch's own threads do not survive fork; workers must not wait for them."""
     big = torch.rand(400, 400)

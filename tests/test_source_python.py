@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -239,6 +240,50 @@ def test_an_image_opened_but_not_read_is_rejected_where_it_is_broken(
 def test_samples_that_cannot_be_stored_are_refused(source: Any, fields: Any, message: str) -> None:
     with pytest.raises((SourceError, OptionError), match=message):
         find_source(source, fields=fields)
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor", "PIL", "bytearray"])
+@pytest.mark.parametrize(("shape", "num_workers"), [*((s, 0) for s in SHAPES), ("dict", 1)])
+def test_a_generator_may_fill_one_buffer_for_all_its_samples(
+    tmp_path: Path, shape: str, kind: str, num_workers: int
+) -> None:
+    canvas = np.zeros((8, 8, 3), np.uint8)
+    given: dict[str, Any] = {"array": canvas, "tensor": torch.from_numpy(canvas)}
+    given["PIL"] = Image.new("RGB", (8, 8))
+    given["bytearray"] = bytearray(pil_file(canvas, "BMP"))
+
+    def samples() -> Iterator[Any]:
+        for number in range(40):
+            canvas[:] = number
+            given["PIL"].paste((number,) * 3, (0, 0, 8, 8))
+            given["bytearray"][:] = pil_file(canvas, "BMP")
+            yield SHAPES[shape](given[kind], number)
+
+    fastdata.pack(samples(), tmp_path / "a.lmdb", num_workers=num_workers, progress=False)
+    packed = fastdata.open(tmp_path / "a.lmdb")
+    assert [int(sample.image.max()) for sample in packed] == list(range(40))
+
+
+def test_a_dataset_that_is_called_here_may_fill_one_buffer(tmp_path: Path) -> None:
+    class Refilled:
+        pixels = np.zeros((8, 8, 3), np.uint8)
+
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> Any:
+            self.pixels[:] = index
+            return self.pixels, index
+
+    class Here(Executor):
+        def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+            done: Future[Any] = Future()
+            done.set_result(work(*given, **named))
+            return done
+
+    fastdata.pack(Refilled(), tmp_path / "a.lmdb", executor=Here(), progress=False)
+    packed = fastdata.open(tmp_path / "a.lmdb")
+    assert [int(sample.image.max()) for sample in packed] == list(range(40))
 
 
 def test_fields_are_named_by_the_user_where_samples_are_tuples(tmp_path: Path) -> None:

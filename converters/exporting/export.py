@@ -206,7 +206,7 @@ def _exporter(name: str) -> type[Exporter]:
 
 def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
     for shard in dataset.paths:
-        if path in Path(os.path.abspath(shard)).parents:
+        if Path(os.path.realpath(path)) in Path(os.path.realpath(shard)).parents:
             raise OptionError(f"{path}: the dataset itself is in there; export to another folder")
     if not os.path.lexists(path):
         return

@@ -25,7 +25,7 @@ from fastdata.errors import OptionError
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
-from ..reading.cells import cell_of, write_schema
+from ..reading.cells import cell_of, class_cells, write_schema
 from .base import Exporter, file_of, label_field, located
 from .names import FileNames, folder_names, image_suffix, split_key
 
@@ -48,6 +48,11 @@ class FolderExporter(Exporter):
         label = schema[self._label] if self._label else None
         self._classes = label.classes if isinstance(label, ScalarField) else None
         self._folders = folder_names(self._classes or ())
+        self._cells = {
+            name: class_cells(field.classes)
+            for name, field in schema.items()
+            if isinstance(field, ScalarField) and field.classes is not None
+        }
         # One folder a class at the top is what torchvision's ImageFolder takes;
         # where that cannot be, one folder a field.
         self._by_field = len(schema.images) > 1 or self._label is None
@@ -78,7 +83,8 @@ class FolderExporter(Exporter):
         row: list[str | int | float | bool] = []
         for name, field in self.schema.items():
             if not isinstance(field, ImageField):
-                row.append(cell_of(self.value(shard, index, name), field))
+                value = self.value(shard, index, name)
+                row.append(cell_of(value, field, self._cells.get(name)))
                 continue
             data = file_of(shard, index, name, field)
             folders, stem = split_key(key, class_name)

@@ -35,8 +35,13 @@ def own_workplace(path: Path) -> Iterator[Path]:
                 shutil.rmtree(entry.path)
         yield workplace
     finally:
-        shutil.rmtree(workplace, ignore_errors=True)
-        os.close(lock)
+        try:
+            # The lock file goes last: by it the next export knows what one killed here has left.
+            for name in ("files", "replaced"):
+                shutil.rmtree(workplace / name, ignore_errors=True)
+            shutil.rmtree(workplace, ignore_errors=True)
+        finally:
+            os.close(lock)
 
 
 def _lock(workplace: Path) -> int:

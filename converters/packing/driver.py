@@ -155,6 +155,8 @@ def pack(
         raise OptionError(f"on_error={on_error!r} is neither 'report' nor 'stop'")
     if num_workers is not None and num_workers < 0:
         raise OptionError(f"num_workers={num_workers} is negative")
+    if overwrite and isinstance(source, (str, os.PathLike)):
+        _check_apart(os.fspath(source), path)
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         job = stack.enter_context(contextlib.closing(Job(path)))
         stack.callback(close_files)
@@ -165,3 +167,13 @@ def pack(
         packer.begin(overwrite)
         with start_workers(found, encode, num_workers, executor, job.directory / "chunks") as run:
             return packer.run(run)
+
+
+def _check_apart(source: str, destination: Path) -> None:
+    """Refuse to replace a folder in which the source is, which would go with it."""
+    whole = Path(os.path.realpath(destination))
+    if whole in Path(os.path.realpath(source)).parents:
+        raise OptionError(
+            f"{destination} would be replaced, and {source} is in it. Choose another destination, "
+            "or move the source out."
+        )

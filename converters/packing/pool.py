@@ -89,12 +89,17 @@ class ProcessPool:
     SetupError
         If `setup` cannot be pickled and the start method needs it to be.
     WorkerError
-        If the workers die as they start.
+        If the workers die as they start, or this process may not start any.
     """
 
     def __init__(
         self, workers: int, scratch: Path, setup: Callable[[], None] | None = None
     ) -> None:
+        if multiprocessing.current_process().daemon:
+            raise WorkerError(
+                "this is a daemonic process (a worker of multiprocessing.Pool or of a DataLoader), "
+                "which may not start worker processes: num_workers=0 packs without"
+            )
         self._workers = workers
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True, exist_ok=True)  # workers of a killed packer may still write

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from fastdata.engine.cores import available_cores
 
 from ..base import Deferred, Reject, Sample, Source, reason_of
+from ..reading.python_samples import kept
 from .chunk import ChunkResult, encode_chunk
 from .options import EncodeOptions
 from .pool import ProcessPool, SetupError, run_in_order
@@ -76,6 +77,6 @@ def _load(sample: Sample | Reject) -> Sample | Reject:
     if isinstance(sample, Reject) or not isinstance(sample.values, Deferred):
         return sample
     try:
-        return Sample(sample.key, sample.values.load())
+        return Sample(sample.key, kept(sample.values.load()))
     except Exception as error:  # a user's Dataset may raise anything
         return Reject(sample.key, reason_of(error))

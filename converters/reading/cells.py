@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
+from collections import Counter
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +24,58 @@ from fastdata.schema import ArrayField, BytesField, Field, ScalarField, Schema
 
 from .fields import nested_array
 
-__all__ = ["cell_of", "parse_array", "parse_bytes", "read_schema", "schema_path", "write_schema"]
+__all__ = [
+    "cell_of",
+    "class_cells",
+    "parse_array",
+    "parse_bytes",
+    "read_schema",
+    "schema_path",
+    "write_schema",
+]
 
 
-def cell_of(value: Any, field: Field) -> str | int | float | bool:
+def class_cells(classes: Sequence[str]) -> list[str]:
+    """Return the cell for each class: its name, or its number where that does not tell.
+
+    A blank cell is a missing one, and a name that stands twice is not one class's.
+    """
+    count = Counter(classes)
+    return [
+        name if name.strip() and count[name] == 1 else _unlike(number, count)
+        for number, name in enumerate(classes)
+    ]
+
+
+def _unlike(number: int, names: Container[str]) -> str:
+    """Return a number as text that is no class's name: 3, 03, 003, ..."""
+    texts = (f"{number:0{width}}" for width in itertools.count(1))
+    return next(text for text in texts if text not in names)
+
+
+def cell_of(
+    value: Any, field: Field, classes: Sequence[str] | None = None
+) -> str | int | float | bool:
     """Return a value as the cell of a CSV.
 
-    Classes are named, bytes are base64, arrays are nested JSON lists.
+    Bytes are base64, arrays are nested JSON lists.
+
+    Parameters
+    ----------
+    value : object
+        As the dataset has it.
+    field : Field
+    classes : sequence of str, optional
+        The `class_cells` of the field, where it has classes.
     """
     if isinstance(field, ScalarField):
         number: int | float | bool = value.item()
-        if field.classes is not None and 0 <= number < len(field.classes):
-            return field.classes[int(number)]
-        return number
+        if classes is None:
+            return number
+        if 0 <= number < len(classes):
+            return classes[int(number)]
+        assert field.classes is not None
+        return number if str(number) not in field.classes else _unlike(int(number), field.classes)
     if isinstance(field, BytesField):
         return base64.b64encode(value).decode("ascii")
     if isinstance(field, ArrayField):

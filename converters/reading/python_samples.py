@@ -7,6 +7,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from fastdata.errors import SourceError
 from fastdata.schema import Field, Schema
 
@@ -14,7 +17,7 @@ from ..base import FieldSpec, reason_of
 from .fields import convert, field_of, image_field, settle_fields
 from .image_files import is_image_name
 
-__all__ = ["PEEK", "first_samples", "schema_of", "to_values"]
+__all__ = ["PEEK", "first_samples", "kept", "schema_of", "to_values"]
 
 PEEK = 16
 """Samples from which fields are told."""
@@ -64,6 +67,29 @@ def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
     return tuple(convert(values[name], field, name) for name, field in schema.items())
 
 
+def kept(item: Any) -> Any:
+    """Return a sample with pixels and numbers of its own.
+
+    Many a generator fills one buffer for all its samples, and several are held at once here.
+    """
+    named = _named(item)
+    if named is not None:
+        return {name: _own(value) for name, value in named.items()}
+    return tuple(map(_own, item)) if isinstance(item, (tuple, list)) else _own(item)
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, np.ndarray) or type(value) is Image.Image:  # others are of files
+        return value.copy()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    return value.detach().clone() if _is_tensor(value) else value
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "detach") and hasattr(value, "clone")
+
+
 def schema_of(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:
     """Return the fields of some samples.
 
@@ -92,14 +118,20 @@ def _is_image_path(value: Any) -> bool:
 
 def _values(item: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return a sample's values by field name."""
-    if isinstance(item, Mapping):
-        return dict(item)
-    if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
-    if hasattr(item, "_asdict"):
-        return dict(item._asdict())
+    named = _named(item)
+    if named is not None:
+        return named
     if not isinstance(item, (tuple, list)):
         item = (item,)
     if len(names) != len(item):
         names = ["image", "label", *(f"field{k}" for k in range(2, len(item)))][: len(item)]
     return dict(zip(names, item, strict=True))
+
+
+def _named(item: Any) -> dict[str, Any] | None:
+    """Return a sample that tells the names of its values as a dict; None of any other."""
+    if isinstance(item, Mapping):
+        return dict(item)
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        return {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+    return dict(item._asdict()) if hasattr(item, "_asdict") else None

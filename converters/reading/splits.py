@@ -6,6 +6,7 @@ Source: the keywords and patterns of ``datasets/data_files.py``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -96,12 +97,16 @@ def tables_alone(location: object, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def has_images(folder: Path) -> bool:
-    """Tell whether there are image files among the first files of a folder, or of those in it."""
-    for number, entry in enumerate(_walk(folder, _DEPTH)):
-        if is_image_name(entry.name):
-            return True
-        if number == _LOOKED_AT:
-            break
+    """Tell whether there are image files among the first files of a folder, or of those in it.
+
+    None are in what cannot be listed, ``lost+found`` say.
+    """
+    with contextlib.suppress(OSError):
+        for number, entry in enumerate(_walk(folder, _DEPTH)):
+            if is_image_name(entry.name):
+                return True
+            if number == _LOOKED_AT:
+                break
     return False
 
 

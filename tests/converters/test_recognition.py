@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -53,6 +56,37 @@ def frame(path: Path) -> None:
 
     length, data = struct.pack("<Q", 2), b"\n\0"
     path.write_bytes(length + masked(length) + data + masked(data))
+
+
+def refuse_to_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a folder one that only its owner may list, whoever runs this."""
+    scandir = os.scandir
+
+    def refusing(path: str | Path = ".") -> Any:
+        if Path(path) == folder:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+
+
+def test_a_folder_that_cannot_be_listed_is_no_folder_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays(tmp_path / "a.h5")
+    (tmp_path / "lost+found").mkdir()
+    refuse_to_list(tmp_path / "lost+found", monkeypatch)
+    source = find_source(tmp_path)
+    assert (source.name, source.num_samples) == ("hdf5", 4)
+
+
+def test_images_in_a_folder_that_cannot_be_listed_are_not_left_out_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = class_folders(tmp_path / "images", "cat", "cat/kitten")
+    refuse_to_list(root / "cat" / "kitten", monkeypatch)
+    with pytest.raises(PermissionError, match="kitten"):
+        find_source(root)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,9 @@ def test_classes_are_named_by_a_file_and_cls_may_hold_names(tmp_path: Path) -> N
     assert report.rejects[0].reason == (
         "'label' is 'bee', which is no number (of a class, --option classes=FILE tells the names)"
     )
+    (tmp_path / "names.txt").write_text("2\nbee\nant\n")  # a number is a number all the same
+    pack(tmp_path / "a.tar", tmp_path / "d.lmdb", classes=str(tmp_path / "names.txt"))
+    assert [int(s["label"]) for s in samples(tmp_path / "d.lmdb")] == [2, 1, 2]
     report = pack(tmp_path / "a.tar", tmp_path / "b.lmdb", fields={"label": "string"})
     assert [s["label"] for s in samples(tmp_path / "b.lmdb")] == ["2", "bee", "ant\n", "dog"]
 

@@ -109,7 +109,15 @@ def value_of(at: FileSpan | bytes, field: Field, entry: Chosen, name: str) -> An
     if isinstance(field, ScalarField) and data.startswith(b"\x93NUMPY"):
         return parse_npy(data)
     text = data.decode()
-    return _number(text, field, name) if isinstance(field, ScalarField) else text
+    if not isinstance(field, ScalarField):
+        return text
+    # A class may be called "1" and not have that number; `cls` is a number where it can be.
+    kind = entry.suffixes[0].rpartition(".")[2]
+    return _number(text, field, name, named=kind not in NUMBERS or not _is_whole(text))
+
+
+def _is_whole(text: str) -> bool:
+    return text.strip().removeprefix("-").isdecimal()
 
 
 def _entry(data: bytes, key: str) -> Any:
@@ -121,12 +129,12 @@ def _entry(data: bytes, key: str) -> Any:
     return value
 
 
-def _number(text: str, field: Field, name: str) -> Any:
-    """Read a number, or the name of a class, where the field is one of numbers."""
+def _number(text: str, field: Field, name: str, *, named: bool = True) -> Any:
+    """Read a number, or if it may be `named` a class's name, where the field is of numbers."""
     if not isinstance(field, ScalarField):
         return text
     text = text.strip()
-    if field.classes is not None and text in field.classes:
+    if named and field.classes is not None and text in field.classes:
         return field.classes.index(text)
     try:
         return float(text) if field.dtype.startswith("float") else int(text)
