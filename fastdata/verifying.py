@@ -19,7 +19,7 @@ from tqdm import tqdm
 from fastdata.dataset import _expand
 from fastdata.errors import FastdataError, FormatError, ShardCorruptError
 from fastdata.formats.digest import content_digest
-from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION
+from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.verify import find_damage
@@ -27,9 +27,6 @@ from fastdata.formats.verify import find_damage
 __all__ = ["Damaged", "VerifyReport", "verify"]
 
 _SUFFIXES = (".lmdb", ".h5", ".hdf5")
-_HDF5_START = b"\x89HDF\r\n\x1a\n"
-_LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, "little")
-"""At byte 16 of an LMDB file: behind the first page's header."""
 
 
 class Damaged(NamedTuple):
@@ -236,8 +233,7 @@ def _was_cut(path: Path) -> bool:
         start = file.read(32)
         file.seek(max(0, path.stat().st_size - FOOTER_BYTES))
         end = file.read()
-    container = start.startswith(_HDF5_START) or start[16:20] == _LMDB_MAGIC
-    return container and not end.startswith(MAGIC)
+    return is_container(start) and not end.startswith(MAGIC)
 
 
 def _is_newer(path: Path) -> bool:

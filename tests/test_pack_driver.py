@@ -406,6 +406,18 @@ def test_what_is_there_is_left_alone(folder: Path, tmp_path: Path, what: str) ->
     assert not (tmp_path / "x.lmdb.partial").exists()
 
 
+def test_a_file_that_is_no_dataset_is_not_replaced(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "b.tar"
+    path.write_bytes(b"somebody's work")
+    with pytest.raises(DestinationExistsError, match=r"b\.tar is a file but no dataset"):
+        fastdata.pack(folder, path, **QUICK, overwrite=True)
+    assert path.read_bytes() == b"somebody's work"
+    cut = tmp_path / "cut.lmdb"
+    fastdata.pack(folder, cut, **QUICK)
+    cut.write_bytes(cut.read_bytes()[:5000])
+    assert fastdata.pack(folder, cut, **QUICK, overwrite=True).num_samples == 38
+
+
 @pytest.mark.parametrize("new", [{"shards": 1}, {"shards": 2}])
 @pytest.mark.parametrize("old", [{"shards": 1}, {"shards": 3}])
 def test_overwriting_keeps_the_old_until_the_new_is_complete(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ import fastdata
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer, pool
 from fastdata.converters.packing.pool import ProcessPool, run_in_order
+from fastdata.engine.signals import signals_held
 from fastdata.errors import (
     WorkerError,
 )
@@ -213,6 +216,30 @@ def test_a_process_with_busy_threads_may_fork_workers(folder: Path, tmp_path: Pa
         report = fastdata.pack(folder, tmp_path / "x.lmdb", size=24, num_workers=2)
     assert report.num_samples == 38
     assert cv2.getNumThreads() == before  # this process keeps its own settings
+
+
+def test_a_signal_that_another_thread_takes_waits_for_the_fork() -> None:
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()  # it does not block what the main thread does
+    inside = []
+
+    def fork_slowly() -> None:
+        with signals_held():
+            assert other.ident is not None
+            signal.pthread_kill(other.ident, signal.SIGINT)
+            for number in range(100):
+                time.sleep(0.001)
+                inside.append(number)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fork_slowly()
+        assert len(inside) == 100
+    finally:
+        done.set()
+        other.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # -- memory ----------------------------------------------------------------------

@@ -28,6 +28,7 @@ from fastdata.errors import (
 )
 from fastdata.formats.digest import content_digest
 from fastdata.formats.hdf5 import Hdf5ShardWriter
+from fastdata.formats.layout import is_container
 from fastdata.formats.lmdb import LmdbShardWriter
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
@@ -113,6 +114,12 @@ class Packer:
             raise DestinationExistsError(
                 f"{destination} is a directory but no dataset (it has no {MANIFEST}), so it is "
                 "not replaced. Remove it yourself, or choose another destination."
+            )
+        if overwrite and destination.is_file() and not _may_be_dataset(destination):
+            raise DestinationExistsError(
+                f"{destination} is a file but no dataset, so it is not replaced. Remove it "
+                "yourself, or choose another destination. (A pattern stands in quotes: without, "
+                "the shell makes names of it, the last of which is this.)"
             )
         identity = {
             "source": self.source.name,
@@ -336,6 +343,13 @@ class Packer:
             rejects_path=rejects_path(destination) if state.num_rejected else None,
             notes=tuple(self.source.notes),
         )
+
+
+def _may_be_dataset(path: Path) -> bool:
+    """Tell whether a file is empty, or one of LMDB or HDF5: ours, or one that was damaged."""
+    with open(path, "rb") as file:
+        start = file.read(32)
+    return not start or is_container(start)
 
 
 def _taken(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fastdata.engine.signals import STOPPING, signals_held
 from fastdata.errors import WorkerError
 
 from ..base import Reject, Sample
@@ -34,7 +35,6 @@ Chunk: TypeAlias = "Sequence[Sample | Reject]"
 Work: TypeAlias = "Callable[[Chunk], ChunkResult]"
 
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 _GRACE_SECONDS = 5.0
 _DEATHS_ALLOWED = 2
 """Workers that one sample may cost: the first may have been killed for another reason."""
@@ -134,7 +134,7 @@ class ProcessPool:
         try:
             # All workers are started by the first task: before anything else
             # here opens files or starts threads.
-            with _signals_held(), _opencv_threads_stopped():
+            with signals_held(), _opencv_threads_stopped():
                 first = executor.submit(os.getpid)
             first.result()
         except (BrokenProcessPool, EOFError, OSError) as error:
@@ -240,20 +240,6 @@ def _run_pickled(path: str) -> None:
 
 
 @contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """Hold back the signals that stop a pack while processes are forked.
-
-    What their handlers raise would be lost in the hooks that Python runs around a
-    fork, and a new worker would still have the packer's handlers.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
 def _opencv_threads_stopped() -> Iterator[None]:
     """End OpenCV's threads here while workers are forked.
 
@@ -275,7 +261,7 @@ def _start_worker(setup: Callable[[], None] | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end_soon)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

@@ -21,6 +21,7 @@
       threads.py    workers that are threads; the worker that is the caller
       worker.py     what runs in a worker process
       starting.py   how worker processes are started
+      signals.py    Ctrl-C and SIGTERM, held back while processes are forked
       deaths.py     what to say of a worker that died
       outcomes.py   what comes back from them: results, and errors as themselves
       processes.py  workers that are processes

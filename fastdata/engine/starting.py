@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from fastdata.engine.sharing import PickledFile
+from fastdata.engine.signals import signals_held
 from fastdata.engine.worker import Work, run_worker
 from fastdata.errors import OptionError, WorkerError
 
@@ -110,12 +110,11 @@ def _forking() -> Iterator[None]:
     if "cv2" in sys.modules:
         set_threads = sys.modules["cv2"].setNumThreads
         threads = sys.modules["cv2"].getNumThreads()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        if set_threads is not None:
-            set_threads(1)
-        yield
-    finally:
-        if set_threads is not None:
-            set_threads(threads)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with signals_held():
+        try:
+            if set_threads is not None:
+                set_threads(1)
+            yield
+        finally:
+            if set_threads is not None:
+                set_threads(threads)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from fastdata.engine.outcomes import packet_of_error, packet_of_value
 from fastdata.engine.sharing import Packet, PickledFile, map_file, receive, send
+from fastdata.engine.signals import STOPPING
 
 __all__ = [
     "NOT_STARTED",
@@ -71,7 +72,7 @@ def _become_worker() -> None:
     """Leave the terminal's signals to the parent, end with it, and take one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     parent = multiprocessing.parent_process()
     assert parent is not None, "a worker is a process of multiprocessing"
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -42,6 +42,7 @@ __all__ = [
     "StoredColumn",
     "checksum",
     "column_specs",
+    "is_container",
     "pack_footer",
     "unpack_footer",
 ]
@@ -54,11 +55,26 @@ FOOTER = struct.Struct("<8sIIQQQQ8x")
 FOOTER_BYTES: Final = FOOTER.size + 8
 """magic, version, flags, header offset/length/checksum, file size, 8 spare, own checksum."""
 
+_HDF5_START: Final = b"\x89HDF\r\n\x1a\n"
+_LMDB_MAGIC: Final = (0xBEEFC0DE).to_bytes(4, "little")
+"""At byte 16 of an LMDB file: behind the first page's header."""
+
 CODECS: Final = ("raw", "jpeg", "png", "file")
 """Names of the numbers in the column ``<field>.codec``.
 
 ``file`` is some other image file as its source had it (codec ``keep``).
 """
+
+
+def is_container(start: bytes) -> bool:
+    """Tell whether a file that begins so is one of LMDB or HDF5, whatever it holds.
+
+    Parameters
+    ----------
+    start : bytes
+        20 or more, where the file is so long.
+    """
+    return start.startswith(_HDF5_START) or start[16:20] == _LMDB_MAGIC
 
 
 def checksum(data: Any) -> int:
