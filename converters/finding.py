@@ -18,7 +18,7 @@ from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec, Source
 from .reading.fingerprints import FileSource
-from .reading.locations import files_at, is_pattern
+from .reading.locations import files_at, folder_at, is_pattern
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
 
@@ -152,8 +152,17 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         f"formats {', '.join(sorted(points))}. "
         "Expected a folder of class folders with images, a .csv or .tsv with the columns "
         "path,label, another of these formats, or, from Python, an iterable or a torch Dataset; "
-        "`fastdata formats` lists what each is."
+        f"`fastdata formats` lists what each is.{_hint(location)}"
     )
+
+
+def _hint(location: Any) -> str:
+    """Return what to do with a folder of images that a table describes; else nothing."""
+    with contextlib.suppress(OSError):
+        if folder_at(location) is not None:
+            for table in files_at(location, (".csv", ".tsv")):
+                return f" If {table} says what the images are, pack that file."
+    return ""
 
 
 def _is_ours(point: EntryPoint) -> bool:

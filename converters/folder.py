@@ -25,7 +25,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from .base import FieldSpec, IndexedSource, Sample
 from .reading.fingerprints import hash_samples
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
-from .reading.locations import folder_at, printable, stat_of
+from .reading.locations import files_at, folder_at, printable, stat_of
 from .reading.refusals import refuse_fields
 from .reading.selection import listed
 from .reading.string_table import StringTable
@@ -186,12 +186,8 @@ def tables_beside(root: Path) -> list[str]:
 
     The folders are then often no classes: ``labels.csv`` beside ``images/``.
     """
-    names = sorted(
-        entry.name
-        for entry in os.scandir(root)
-        if entry.name.lower().endswith((".csv", ".tsv")) and entry.is_file()
-    )
-    shown = listed(map(printable, names), 5)
+    names = [printable(path.name) for path in files_at(root, (".csv", ".tsv"))]
+    shown = listed(names, 5)
     return [
         f"{shown} not read: the folders are the classes. If a table says what the images are, "
         "pack that file"
