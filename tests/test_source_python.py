@@ -508,3 +508,14 @@ def test_an_iterable_is_read_no_further_than_the_limit(tmp_path: Path) -> None:
     report = fastdata.pack(endless(), tmp_path / "x.lmdb", limit=20, num_workers=0)
     assert report.num_samples == 20
     assert next(drawn) <= 21
+
+
+def test_a_sample_that_cannot_be_sent_to_a_worker_is_a_reject(tmp_path: Path) -> None:
+    images = [Image.fromarray(np.full((70, 71, 3), k, np.uint8)) for k in range(5)]
+    images[2].info["callback"] = lambda: None
+    report = fastdata.pack(iter(images), tmp_path / "x.lmdb", num_workers=1, codec="png")
+    assert report.num_samples == 4
+    ((key, reason),) = report.rejects
+    assert key == "00000002"
+    assert reason.startswith("cannot be sent to a worker process (")
+    assert reason.endswith("num_workers=0 packs it")

@@ -173,7 +173,12 @@ class ProcessPool:
                 yield self._one_by_one(pending.popleft(), work)
 
     def _submit(self, work: Work, chunk: Chunk) -> Future[Any]:
-        path = _put(chunk, str(self._scratch))
+        try:
+            path = _put(chunk, str(self._scratch))
+        except OSError:
+            raise
+        except Exception:  # what somebody's object cannot be pickled with
+            path = _put([_sendable(sample) for sample in chunk], str(self._scratch))
         return self._executor.submit(_work_on_file, work, path, str(self._scratch))
 
     def _one_by_one(self, chunk: Chunk, work: Work) -> ChunkResult:
@@ -221,9 +226,23 @@ def _work_on_file(work: Work, chunk: str, scratch: str) -> str:
 def _put(content: Chunk | ChunkResult, scratch: str) -> str:
     """Write a file for another process; return its name."""
     descriptor, path = tempfile.mkstemp(dir=scratch)
-    with open(descriptor, "wb") as file:
-        pickle.dump(content, file, pickle.HIGHEST_PROTOCOL)
+    try:
+        with open(descriptor, "wb") as file:
+            pickle.dump(content, file, pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        os.unlink(path)
+        raise
     return path
+
+
+def _sendable(sample: Sample | Reject) -> Sample | Reject:
+    """Return a sample that can be sent to a worker, or why it cannot."""
+    try:
+        pickle.dumps(sample, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        reason = f"cannot be sent to a worker process ({error}); num_workers=0 packs it"
+        return Reject(sample.key, reason)
+    return sample
 
 
 def _taken(path: str) -> Any:
