@@ -218,6 +218,27 @@ def test_a_process_with_busy_threads_may_fork_workers(folder: Path, tmp_path: Pa
     assert cv2.getNumThreads() == before  # this process keeps its own settings
 
 
+def test_a_signal_leaves_no_lock_of_the_executors_behind() -> None:
+    """Each call of the executor's ends before what the signal's handler raises."""
+    calls: list[str] = []
+
+    class Stopped(ThreadPoolExecutor):
+        def submit(self, *args: Any) -> Any:
+            calls.append("entered")
+            if len(calls) == 3:
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(0.01)
+            future = super().submit(*args)
+            calls.append("left")
+            return future
+
+    with Stopped(1) as executor:
+        run = run_in_order(([] for _ in range(9)), len, executor.submit, ahead=1)  # type: ignore[arg-type]
+        with pytest.raises(KeyboardInterrupt):
+            list(run)
+        assert calls == ["entered", "left"] * 2
+
+
 def test_a_signal_that_another_thread_takes_waits_for_the_fork() -> None:
     done = threading.Event()
     other = threading.Thread(target=done.wait)

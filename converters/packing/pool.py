@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,8 @@ Work: TypeAlias = "Callable[[Chunk], ChunkResult]"
 
 
 _GRACE_SECONDS = 5.0
+_SIGNAL_SECONDS = 0.1
+"""How long a signal waits at most while there is no result."""
 _DEATHS_ALLOWED = 2
 """Workers that one sample may cost: the first may have been killed for another reason."""
 
@@ -47,18 +49,33 @@ class SetupError(Exception):
 def run_in_order(
     chunks: Iterable[Chunk], work: Work, submit: Callable[..., Future[Any]], ahead: int
 ) -> Iterator[Any]:
-    """Yield the results of `chunks` in their order, with `ahead` of them in flight."""
+    """Yield the results of `chunks` in their order, with `ahead` of them in flight.
+
+    Signals that stop the packer arrive between calls of the executor's: what a handler
+    raises as `threading.Condition` is entered leaves that locked, and the executor's
+    thread waits for it for ever.
+    """
     waiting: deque[Future[Any]] = deque()
     try:
         for chunk in chunks:
-            waiting.append(submit(work, chunk))
+            with signals_held():
+                waiting.append(submit(work, chunk))
             if len(waiting) > ahead:
-                yield waiting.popleft().result()
+                yield _result(waiting.popleft())
         while waiting:
-            yield waiting.popleft().result()
+            yield _result(waiting.popleft())
     finally:
-        for future in waiting:
-            future.cancel()
+        with signals_held():
+            for future in waiting:
+                future.cancel()
+
+
+def _result(future: Future[Any]) -> Any:
+    """Wait for a result, and now and then for a signal; see `run_in_order`."""
+    while True:
+        with signals_held():
+            if wait([future], timeout=_SIGNAL_SECONDS).done:
+                return future.result()
 
 
 class ProcessPool:
@@ -136,7 +153,7 @@ class ProcessPool:
             # here opens files or starts threads.
             with signals_held(), _opencv_threads_stopped():
                 first = executor.submit(os.getpid)
-            first.result()
+            _result(first)
         except (BrokenProcessPool, EOFError, OSError) as error:
             # The last two come from a fork server that died.
             executor.shutdown(wait=False)
@@ -187,7 +204,9 @@ class ProcessPool:
         for sample in chunk:
             for _ in range(_DEATHS_ALLOWED):
                 try:
-                    result: ChunkResult = _taken(self._submit(work, [sample]).result())
+                    with signals_held():
+                        future = self._submit(work, [sample])
+                    result: ChunkResult = _taken(_result(future))
                     break
                 except BrokenProcessPool:
                     self._restart()
@@ -209,7 +228,8 @@ class ProcessPool:
 
     def close(self) -> None:
         """Stop the workers; what they are at is finished and thrown away."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        with signals_held():
+            self._executor.shutdown(wait=True, cancel_futures=True)
         self._close_file()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
