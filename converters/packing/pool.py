@@ -162,6 +162,11 @@ class ProcessPool:
                 "a script, call fastdata.pack under `if __name__ == '__main__':`; num_workers=0 "
                 "packs without worker processes."
             ) from error
+        except BaseException:
+            # Stopped as it starts: left to itself, it would be in the way of Python's end.
+            with signals_held():
+                executor.shutdown(wait=True, cancel_futures=True)
+            raise
         # Private, but in every Python to 3.14, where kill_workers() takes its place.
         self._processes = list((executor._processes or {}).values())
         return executor
