@@ -1,4 +1,4 @@
-"""Signals that stop a process, held back while it forks."""
+"""Signals that stop a process, held back while it does what they must not cut short."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def signals_held() -> Iterator[None]:
     """Hold back the signals that stop a process; they arrive at the end.
 
     What their handlers raise would be lost in the hooks that Python runs around a fork
-    ("Exception ignored in"), and a new process would still have its parent's handlers.
+    ("Exception ignored in"), and a new process would still have its parent's handlers; raised
+    as a lock of Python's library is taken, it would leave that locked.
 
     Notes
     -----
@@ -42,8 +43,17 @@ def signals_held() -> Iterator[None]:
                     signal.signal(number, note)
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # those that were blocked are noted
+        _restore(list(handlers.items()))
         for held in noted:
             signal.raise_signal(held)
+
+
+def _restore(handlers: list[tuple[signal.Signals, Any]]) -> None:
+    """Set handlers, all of them, even if one that is set is called at once and raises."""
+    if handlers:
+        number, handler = handlers[0]
+        try:
+            signal.signal(number, handler)
+        finally:
+            _restore(handlers[1:])
