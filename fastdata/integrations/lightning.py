@@ -1,0 +1,158 @@
+"""A LightningDataModule over packed files.
+
+    data = PackedDataModule("train.lmdb", "val.lmdb", batch_size=256, train_transform=[...])
+    trainer.fit(model, data)
+
+A loader of `fastdata.loader` also works as it is: ``trainer.fit(model, loader)``.  The module adds
+what a loader cannot know by itself: it turns shuffling off for ``overfit_batches``, evaluates each
+sample exactly once, brings batches to the trainer's GPU ahead of their use, and keeps a drawn seed
+in checkpoints.
+
+Which sample comes next is not part of its state.  Lightning saves the ``state_dict`` of the loader
+itself, and tells the epoch to ``loader.sampler`` where it resumes at an epoch's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
+
+import fastdata
+from fastdata.engine.packed import Loader
+from fastdata.errors import OptionError
+from fastdata.transforms import Transform
+
+__all__ = ["PackedDataModule"]
+
+
+class PackedDataModule(LightningDataModule):
+    """Loaders over packed data for training, validation, testing and prediction.
+
+    Parameters
+    ----------
+    train, val, test, predict : path, list of paths or Dataset, optional
+        Packed data, as `fastdata.loader` takes it.
+    batch_size : int
+        Samples a batch and rank.
+    eval_batch_size : int, optional
+        The same for `val`, `test` and `predict`; by default `batch_size`.
+    train_transform, eval_transform : transform or sequence of transforms, optional
+    shuffle, drop_last : bool
+        Of training.  With ``Trainer(overfit_batches=...)`` nothing is shuffled.
+    seed : int, optional
+        Of order and random transforms.  None: drawn from torch's generator, which
+        ``lightning.seed_everything`` seeds; a checkpoint has it, and a run that is resumed from
+        one takes it from there.
+    device : torch.device, str, "auto" or None
+        Where the loaders put batches.  "auto": on the trainer's device where that is a GPU,
+        copied there as uint8 one batch ahead and normalised there.  None: on the CPU, from where
+        Lightning moves them when they are due.
+    train_options : mapping, optional
+        Options of `fastdata.loader` for training only, such as ``{"weights": weights}``.
+    **options
+        Options of `fastdata.loader` for all loaders, such as `num_workers`.
+
+    Notes
+    -----
+    Evaluation has ``even=False``: over all ranks each sample comes exactly once, and ranks may
+    differ by one batch.  So reduce metrics at the end of the epoch: torchmetrics' objects and
+    ``self.log(name, value, on_epoch=True, sync_dist=True, batch_size=len(batch[0]))`` are exact.
+    A collective call in a step (``self.all_gather``, ``sync_dist`` with ``on_step=True``) would wait
+    for a batch that another rank does not have: it needs ``even=True``, which repeats samples.
+    """
+
+    def __init__(
+        self,
+        train: Any = None,
+        val: Any = None,
+        test: Any = None,
+        predict: Any = None,
+        *,
+        batch_size: int = 1,
+        eval_batch_size: int | None = None,
+        train_transform: Transform | Sequence[Transform] | None = None,
+        eval_transform: Transform | Sequence[Transform] | None = None,
+        shuffle: Any = True,
+        drop_last: bool = False,
+        seed: int | None = None,
+        device: torch.device | str | None = "auto",
+        train_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.data = {"train": train, "val": val, "test": test, "predict": predict}
+        self.seed, self.device = seed, device
+        self._train_options = {**options, "batch_size": batch_size, "transform": train_transform}
+        self._train_options |= {"shuffle": shuffle, "drop_last": drop_last, **(train_options or {})}
+        self._eval_options = {"even": False, **options, "transform": eval_transform}
+        self._eval_options["batch_size"] = batch_size if eval_batch_size is None else eval_batch_size
+        self._loaders: dict[str, Loader] = {}
+        self._saved_seed: int | None = None
+
+    def train_dataloader(self) -> Loader:
+        """Return the loader of training."""
+        options = dict(self._train_options)
+        if self.trainer is not None and self.trainer.overfit_batches:
+            options["shuffle"] = False
+        return self._loader("train", options, self._training_seed())
+
+    def val_dataloader(self) -> Any:
+        """Return the loader of validation; none, if there is no `val`, while fitting."""
+        fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+        if self.data["val"] is None and fitting:
+            return []
+        return self._evaluating("val")
+
+    def test_dataloader(self) -> Loader:
+        """Return the loader of testing."""
+        return self._evaluating("test")
+
+    def predict_dataloader(self) -> Loader:
+        """Return the loader of prediction."""
+        return self._evaluating("predict")
+
+    def teardown(self, stage: str) -> None:
+        """End the loaders' workers; `stage` does not matter."""
+        for loader in self._loaders.values():
+            loader.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the seed of training, for a checkpoint."""
+        train = self._loaders.get("train")
+        seed = self._saved_seed if train is None else train.seed
+        return {} if seed is None else {"seed": seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the seed of training from a checkpoint."""
+        self._saved_seed = state_dict["seed"]
+
+    def _training_seed(self) -> int | None:
+        """Return the seed that was given, else that of the checkpoint or of the loader before."""
+        saved: int | None = self.state_dict().get("seed")
+        if self.seed is not None and saved not in (None, self.seed):
+            raise OptionError(
+                f"the checkpoint was trained with seed {saved}, but this module has {self.seed}: "
+                "orders and draws would be others. Give that seed, or None to take it from there"
+            )
+        return saved if self.seed is None else self.seed
+
+    def _evaluating(self, name: str) -> Loader:
+        return self._loader(name, self._eval_options, self.seed or 0)
+
+    def _loader(self, name: str, options: Mapping[str, Any], seed: int | None) -> Loader:
+        """Return a new loader, in place of the one before, whose workers end."""
+        if self.data[name] is None:
+            raise OptionError(f"this module has no data for {name}_dataloader: give it {name}=...")
+        device = self.device
+        if device == "auto":
+            root = None if self.trainer is None else self.trainer.strategy.root_device
+            device = root if root is not None and root.type == "cuda" else None
+        loader: Any = fastdata.loader(self.data[name], device=device, seed=seed, **options)
+        if name in self._loaders:
+            self._loaders[name].close()
+        self._loaders[name] = loader
+        return self._loaders[name]
