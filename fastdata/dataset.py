@@ -78,8 +78,8 @@ class Dataset(TorchDataset[Any]):
         if not name.startswith("_") and getattr(kind, "fset", None) is None:
             readable = sorted(k for k, v in vars(Dataset).items() if isinstance(v, property))
             raise AttributeError(
-                f"{name!r} of a fastdata dataset cannot be set; `transform` can. To be read there "
-                f"are {', '.join(readable)}. Labels are changed by a transform of the whole sample: "
+                f"{name!r} of a fastdata dataset cannot be set; `transform` can. Attributes to be "
+                f"read are {', '.join(readable)}. A transform of the whole sample changes labels: "
                 "T.PerSample(lambda sample: sample._replace(label=...))"
             )
         super().__setattr__(name, value)
@@ -172,7 +172,7 @@ class Dataset(TorchDataset[Any]):
 
     @property
     def record_format(self) -> RecordFormat:
-        """Whether samples and batches are named tuples or dicts, and what their fields are called."""
+        """Whether samples and batches are named tuples or dicts, and the names of their fields."""
         return self._record_format
 
     @property
@@ -626,16 +626,14 @@ def _joined(parts: Sequence[Dataset]) -> Dataset:
     shards = join_shards(sets)
     starts = itertools.accumulate(map(len, sets[:-1]), initial=0)
     begins = dict(zip(map(id, sets), starts, strict=True))
-    indices = np.concatenate(
-        [begins[id(part._shards)] + _as_array(part._indices) for part in parts]
-    )
-    whole = np.array_equal(indices, np.arange(len(shards)))
-    return Dataset(
-        shards, range(len(shards)) if whole else indices, first.transform, first.record_format
-    )
+    moved = [begins[id(part._shards)] + _as_array(part._indices) for part in parts]
+    indices: Indices = np.concatenate(moved)
+    if np.array_equal(indices, np.arange(len(shards))):
+        indices = range(len(shards))
+    return Dataset(shards, indices, first.transform, first.record_format)
 
 
 def _as_array(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]]:
     if isinstance(indices, range):
-        return np.arange(indices.start, indices.stop, indices.step, np.int64)
+        return indices.start + indices.step * np.arange(len(indices), dtype=np.int64)
     return indices
