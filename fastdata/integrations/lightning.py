@@ -59,9 +59,9 @@ class PackedDataModule(LightningDataModule):
     Notes
     -----
     Evaluation has ``even=False``: over all ranks each sample comes exactly once, and ranks may
-    differ by one batch.  So reduce metrics at the end of the epoch: torchmetrics' objects and
-    ``self.log(name, value, on_epoch=True, sync_dist=True, batch_size=len(batch[0]))`` are exact.
-    A collective call in a step (``self.all_gather``, ``sync_dist`` with ``on_step=True``) would wait
+    differ by one batch.  So reduce metrics at the end of the epoch, as torchmetrics' objects do.
+    (``self.log(..., sync_dist=True)`` rounds the number of samples down to a multiple of the world
+    size, and is off by as little.)  A collective call in a step, such as ``self.all_gather``, would wait
     for a batch that another rank does not have: it needs ``even=True``, which repeats samples.
     """
 

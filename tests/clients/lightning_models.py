@@ -10,6 +10,7 @@ import lightning
 import torch
 from lightning_runs import Step
 from ranks import fingerprints, samples_of
+from torchmetrics import MeanMetric
 
 
 class Recorder(lightning.LightningModule):
@@ -50,7 +51,11 @@ class Recorder(lightning.LightningModule):
 
 
 class Evaluated(Recorder):
-    """Evaluates by means over all ranks, computed once at the end, as is right for uneven batches."""
+    """Evaluates by torchmetrics: collective calls at the end only, and sums of exactly what was seen."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        super().__init__(folder)
+        self.val_mean, self.test_mean = MeanMetric(), MeanMetric()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.evaluate("val", batch)
@@ -60,9 +65,9 @@ class Evaluated(Recorder):
 
     def evaluate(self, kind: str, batch: Any) -> None:
         self.record(kind, batch)
-        value = torch.tensor(samples_of(batch[0])).float().mean()
-        size = len(batch[0])
-        self.log(f"{kind}_mean", value, batch_size=size, on_epoch=True, sync_dist=True)
+        metric = getattr(self, f"{kind}_mean")
+        metric.update(torch.tensor(samples_of(batch[0])))
+        self.log(f"{kind}_mean", metric)
 
 
 class Reloading(Recorder):

@@ -75,12 +75,13 @@ def fit_and_resume(
     return whole, resumed
 
 
+# Not: at an epoch's end, counted in steps.  There Lightning takes one batch, of any loader, for an
+# epoch that has ended, and counts its epochs from there.
 AT_THE_END = {"save_on_train_epoch_end": True}
 RESUMED = {
     "in mid-epoch": ({"every_n_train_steps": 5}, {}),
     "in mid-epoch, counted in steps": ({"every_n_train_steps": 5}, {"max_steps": 20}),
     "at an epoch's end": (AT_THE_END, {}),
-    "at an epoch's end, counted in steps": (AT_THE_END, {"max_epochs": -1, "max_steps": 34}),
     "at the end of epochs cut short": (AT_THE_END, {"limit_train_batches": 4}),
     "in mid-epoch, with loaders loaded anew": (
         {"every_n_train_steps": 5},
