@@ -199,6 +199,12 @@ class Loader:
     timeout = 0
     """0: a worker that dies is noticed at once, and no other limit is set."""
 
+    in_order = True
+    """True: batches come in the order of the epoch, always."""
+
+    pin_memory_device = ""
+    """Empty: `device` says where batches arrive."""
+
     generator = None
     """None: all draws are functions of `seed`."""
 
