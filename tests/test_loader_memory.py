@@ -29,7 +29,7 @@ from fastdata.loading import loader
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("transform", [RRC, [*RRC, invert]], ids=["direct", "callable"])
+@pytest.mark.parametrize("transform", [RRC, [*RRC, T.ImageOnly(invert)]], ids=["direct", "callable"])
 def test_a_hundred_batches_that_are_kept_are_never_overwritten(
     small: Path, method: Any, transform: Any
 ) -> None:

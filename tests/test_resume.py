@@ -88,7 +88,7 @@ def test_resuming_at_every_batch_continues_exactly(places: dict[str, Path], orde
 
 
 @pytest.mark.parametrize("order", ["shuffled", "block", "weighted", "batch sampler"])
-@pytest.mark.parametrize("transform", [RRC, [*RRC, invert]], ids=["direct", "callable"])
+@pytest.mark.parametrize("transform", [RRC, [*RRC, T.ImageOnly(invert)]], ids=["direct", "callable"])
 def test_resuming_with_other_workers_and_containers(
     places: dict[str, Path], order: str, transform: Any
 ) -> None:
