@@ -135,7 +135,9 @@ def test_replacements_are_the_same_whoever_makes_them(
     assert min(stored) > 0
 
 
-@pytest.mark.parametrize("transform", [RRC, [*RRC, T.ImageOnly(unchanged)]], ids=["direct", "callable"])
+@pytest.mark.parametrize(
+    "transform", [RRC, [*RRC, T.ImageOnly(unchanged)]], ids=["direct", "callable"]
+)
 def test_a_replacement_is_another_sample_altogether(tmp_path: Path, transform: Any) -> None:
     """Its label, mask and caption, and the pixels that it has in its own place."""
     records = scenes(COUNT, ("jpeg", "png", "raw"), (60, 70))

@@ -44,7 +44,9 @@ from fastdata.loading import Loader, loader
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("transform", [RRC, [*RRC, T.ImageOnly(invert)]], ids=["direct", "callable"])
+@pytest.mark.parametrize(
+    "transform", [RRC, [*RRC, T.ImageOnly(invert)]], ids=["direct", "callable"]
+)
 def test_a_corrupt_sample_is_an_error_in_its_place(
     tmp_path: Path, method: Any, transform: Any
 ) -> None:

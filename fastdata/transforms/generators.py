@@ -42,7 +42,7 @@ __all__ = [
 MASK = 0xFFFFFFFF
 """NumPy's and torch's generators, Mersenne Twisters, take seeds of 32 bits."""
 
-MAX_DEPTH = 6
+MAX_DEPTH = 8
 """Attributes, containers and closures that are gone into, one in another."""
 
 _thread = threading.local()
@@ -151,10 +151,9 @@ def albumentations_in(*values: Any) -> list[Any]:
         if is_albumentations(value) and hasattr(value, "py_random"):
             if hasattr(value, "random_generator"):
                 found[id(value)] = value
-            inner: Any = getattr(value, "transforms", ())
+            waiting += [(one, depth) for one in getattr(value, "transforms", ())]
         else:
-            inner = _held_by(value)
-        waiting += [(one, depth + 1) for one in inner]
+            waiting += [(one, depth + 1) for one in _held_by(value)]
     return list(found.values())
 
 
