@@ -3,13 +3,10 @@
     data = PackedDataModule("train.lmdb", "val.lmdb", batch_size=256, train_transform=[...])
     trainer.fit(model, data)
 
-A loader of `fastdata.loader` also works as it is: ``trainer.fit(model, loader)``.  The module adds
-what a loader cannot know by itself: it turns shuffling off for ``overfit_batches``, evaluates each
-sample exactly once, brings batches to the trainer's GPU ahead of their use, and keeps a drawn seed
-in checkpoints.
-
-Which sample comes next is not part of its state.  Lightning saves the ``state_dict`` of the loader
-itself, and tells the epoch to ``loader.sampler`` where it resumes at an epoch's end.
+A loader also works as it is: ``trainer.fit(model, loader)``.  The module adds what a loader cannot
+know: it does not shuffle for ``overfit_batches``, evaluates each sample exactly once, brings
+batches to the trainer's GPU ahead of their use, and keeps a drawn seed in checkpoints.  The place
+in an epoch is not part of its state: Lightning saves that of the loader, or tells its sampler.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.trainer.states import TrainerFn
 
 import fastdata
 from fastdata.engine.packed import Loader
@@ -45,12 +41,10 @@ class PackedDataModule(LightningDataModule):
         Of training.  With ``Trainer(overfit_batches=...)`` nothing is shuffled.
     seed : int, optional
         Of order and random transforms.  None: drawn from torch's generator, which
-        ``lightning.seed_everything`` seeds; a checkpoint has it, and a run that is resumed from
-        one takes it from there.
+        ``lightning.seed_everything`` seeds, and taken from the checkpoint when resuming.
     device : torch.device, str, "auto" or None
-        Where the loaders put batches.  "auto": on the trainer's device where that is a GPU,
-        copied there as uint8 one batch ahead and normalised there.  None: on the CPU, from where
-        Lightning moves them when they are due.
+        Where the loaders put batches.  "auto": on the trainer's device where that is a GPU, to be
+        normalised there.  None: on the CPU, from where Lightning moves them when they are due.
     train_options : mapping, optional
         Options of `fastdata.loader` for training only, such as ``{"weights": weights}``.
     **options
@@ -59,10 +53,10 @@ class PackedDataModule(LightningDataModule):
     Notes
     -----
     Evaluation has ``even=False``: over all ranks each sample comes exactly once, and ranks may
-    differ by one batch.  So reduce metrics at the end of the epoch, as torchmetrics' objects do.
+    differ by one batch.  So reduce metrics at the end of the epoch, as torchmetrics' objects do
     (``self.log(..., sync_dist=True)`` rounds the number of samples down to a multiple of the world
-    size, and is off by as little.)  A collective call in a step, such as ``self.all_gather``, would wait
-    for a batch that another rank does not have: it needs ``even=True``, which repeats samples.
+    size).  A collective call in a step, such as ``self.all_gather``, would wait for a batch that
+    another rank does not have: it needs ``even=True``, which repeats samples.
     """
 
     def __init__(
@@ -89,21 +83,22 @@ class PackedDataModule(LightningDataModule):
         self._train_options = {**options, "batch_size": batch_size, "transform": train_transform}
         self._train_options |= {"shuffle": shuffle, "drop_last": drop_last, **(train_options or {})}
         self._eval_options = {"even": False, **options, "transform": eval_transform}
-        self._eval_options["batch_size"] = batch_size if eval_batch_size is None else eval_batch_size
+        self._eval_options["batch_size"] = (
+            batch_size if eval_batch_size is None else eval_batch_size
+        )
         self._loaders: dict[str, Loader] = {}
         self._saved_seed: int | None = None
 
     def train_dataloader(self) -> Loader:
         """Return the loader of training."""
         options = dict(self._train_options)
-        if self.trainer is not None and self.trainer.overfit_batches:
+        if self.trainer and self.trainer.overfit_batches:
             options["shuffle"] = False
         return self._loader("train", options, self._training_seed())
 
     def val_dataloader(self) -> Any:
         """Return the loader of validation; none, if there is no `val`, while fitting."""
-        fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
-        if self.data["val"] is None and fitting:
+        if self.data["val"] is None and self.trainer and self.trainer.state.fn == "fit":
             return []
         return self._evaluating("val")
 
@@ -116,7 +111,7 @@ class PackedDataModule(LightningDataModule):
         return self._evaluating("predict")
 
     def teardown(self, stage: str) -> None:
-        """End the loaders' workers; `stage` does not matter."""
+        """End the loaders' workers, whatever the `stage`."""
         for loader in self._loaders.values():
             loader.close()
 
@@ -131,7 +126,6 @@ class PackedDataModule(LightningDataModule):
         self._saved_seed = state_dict["seed"]
 
     def _training_seed(self) -> int | None:
-        """Return the seed that was given, else that of the checkpoint or of the loader before."""
         saved: int | None = self.state_dict().get("seed")
         if self.seed is not None and saved not in (None, self.seed):
             raise OptionError(
@@ -149,8 +143,8 @@ class PackedDataModule(LightningDataModule):
             raise OptionError(f"this module has no data for {name}_dataloader: give it {name}=...")
         device = self.device
         if device == "auto":
-            root = None if self.trainer is None else self.trainer.strategy.root_device
-            device = root if root is not None and root.type == "cuda" else None
+            root = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+            device = root if root.type == "cuda" else None
         loader: Any = fastdata.loader(self.data[name], device=device, seed=seed, **options)
         if name in self._loaders:
             self._loaders[name].close()

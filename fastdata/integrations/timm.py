@@ -25,26 +25,22 @@ from fastdata.errors import OptionError
 
 __all__ = ["TimmLoader", "create_loader"]
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "fp16": (False,),
-    "input_size_choices": (None,),
-    "num_aug_repeats": (0,),
-    "num_aug_splits": (0,),
-    "re_count": (1,),
-    "re_split": (False,),
-    "tf_preprocessing": (False,),
-    "use_multi_epochs_loader": (False, True),  # workers stay from epoch to epoch
-    "worker_seeding": ("all", "part"),  # draws are functions of seed, epoch and sample
+_OFF = ("fp16", "input_size_choices", "num_aug_repeats", "num_aug_splits")
+_OFF += ("re_split", "tf_preprocessing")
+"""Arguments of timm's that may only be given to say that they are not wanted."""
+_MEANINGLESS = ("use_multi_epochs_loader", "worker_seeding")
+"""Workers stay from epoch to epoch, and draws are functions of seed, epoch and sample."""
+_COLOUR: dict[type, Any] = {
+    tv.RandomGrayscale: lambda step: T.RandomGrayscale(step.p),
+    tv.ColorJitter: lambda s: T.ColorJitter(s.brightness, s.contrast, s.saturation, s.hue),
 }
-"""Other arguments of timm's, and their values that change nothing here."""
 _ERASED: dict[str, Any] = {"const": 0.0, "pixel": "random"}
 
 
 class TimmLoader:
     """Batches of (images, targets), with what timm's training script uses of a loader.
 
-    `loader` is `fastdata.loader`'s, whose attributes and methods this has too; `mixup` is applied
-    to each batch where it arrives.
+    All else it has from `loader`; `mixup` is applied to each batch where it arrives.
     """
 
     __slots__ = ("_mixup", "loader")
@@ -54,10 +50,9 @@ class TimmLoader:
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for images, targets in self.loader:
-            if self._mixup is None:
-                yield images, targets
-            else:  # not self._mixup(...): that of FastCollateMixup takes a list of samples
-                yield Mixup.__call__(self._mixup, images, targets)
+            if self._mixup is not None:  # FastCollateMixup's own __call__ takes a list of samples
+                images, targets = Mixup.__call__(self._mixup, images, targets)
+            yield images, targets
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -86,6 +81,7 @@ def create_loader(
     no_aug: bool = False,
     re_prob: float = 0.0,
     re_mode: str = "const",
+    re_count: int = 1,
     mean: Any = IMAGENET_DEFAULT_MEAN,
     std: Any = IMAGENET_DEFAULT_STD,
     distributed: bool = False,
@@ -105,15 +101,17 @@ def create_loader(
     `persistent_workers`.  A `collate_fn` is a ``timm.data.Mixup``, and mixes on `device`.  What is
     not supported, such as `num_aug_repeats`, raises `OptionError`.
     """
-    of_loader = ("num_workers", "pin_memory", "persistent_workers")
-    options = {name: augmentation.pop(name) for name in of_loader if name in augmentation}
-    for name, neutral in _NEUTRAL.items():
-        if (given := augmentation.pop(name, neutral[0])) not in neutral:
+    shared = {"num_workers", "pin_memory", "persistent_workers"} & set(augmentation)
+    options = {name: augmentation.pop(name) for name in shared}
+    for name in _MEANINGLESS:
+        augmentation.pop(name, None)
+    for name in _OFF:
+        if given := augmentation.pop(name, None):
             raise OptionError(f"{name}={given!r} is for timm.data.create_loader only; leave it out")
     if not (collate_fn is None or (isinstance(collate_fn, Mixup) and use_prefetcher)):
         raise OptionError(f"collate_fn is a Mixup, and use_prefetcher True, not {collate_fn!r}")
-    if re_prob and re_mode not in _ERASED:
-        raise OptionError(f"re_mode is one of {', '.join(_ERASED)}, not {re_mode!r}")
+    if re_prob and (re_mode not in _ERASED or re_count != 1):
+        raise OptionError(f"re_mode is const or pixel, re_count 1, not {re_mode!r} and {re_count}")
     sized = input_size if isinstance(input_size, (tuple, list)) else ()
     channels = sized[0] if len(sized) == 3 else len(mean)
     mean, std = adapt_to_chs(mean, channels), adapt_to_chs(std, channels)
@@ -135,17 +133,15 @@ def _translated(steps: list[Any]) -> list[Any]:
     found: list[Any] = []
     while steps and (own := _geometric(steps[0])) is not None:
         found, steps = [*found, own], steps[1:]
-    if all(type(step) in (tv.ColorJitter, tv.RandomGrayscale) for step in steps):
-        return found + [_colour(step) for step in steps]
+    if all(type(step) in _COLOUR for step in steps):
+        return found + [_COLOUR[type(step)](step) for step in steps]
     return [*found, T.OnPIL(tv.Compose(steps))]
 
 
 def _geometric(step: Any) -> Any:
     kind, filtered = type(step), getattr(step, "interpolation", None)
-    if kind is tv.RandomHorizontalFlip:
-        return T.RandomHorizontalFlip(step.p)
-    if kind is tv.CenterCrop:
-        return T.CenterCrop(step.size)
+    if kind in (tv.RandomHorizontalFlip, tv.CenterCrop):
+        return T.CenterCrop(step.size) if kind is tv.CenterCrop else T.RandomHorizontalFlip(step.p)
     if filtered not in (tv.InterpolationMode.BILINEAR, tv.InterpolationMode.BICUBIC):
         return None  # such as both of them, by chance
     if kind is RandomResizedCropAndInterpolation:
@@ -154,9 +150,3 @@ def _geometric(step: Any) -> Any:
     if kind is tv.Resize:
         return T.Resize(step.size, filtered.value, antialias=True)
     return None
-
-
-def _colour(step: Any) -> Any:
-    if type(step) is tv.RandomGrayscale:
-        return T.RandomGrayscale(step.p)
-    return T.ColorJitter(step.brightness, step.contrast, step.saturation, step.hue)

@@ -1,4 +1,7 @@
-"""Models that record which samples Lightning gives them; imported by ranks, for Lightning is slow to import."""
+"""Models that record which samples Lightning gives them.
+
+Ranks import them, not the tests: Lightning is slow to import.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Recorder(lightning.LightningModule):
 
 
 class Evaluated(Recorder):
-    """Evaluates by torchmetrics: collective calls at the end only, and sums of exactly what was seen."""
+    """Evaluates by torchmetrics: exact sums, and collective calls only at the end."""
 
     def __init__(self, folder: str | None = None) -> None:
         super().__init__(folder)

@@ -1,4 +1,4 @@
-"""What tests of Lightning share: loaders, a quiet Trainer, and the plain loop that is the reference.
+"""What tests of Lightning share: loaders, a quiet Trainer, and the plain loop to compare with.
 
 Ranks import it, so Lightning itself is only imported by functions.
 """

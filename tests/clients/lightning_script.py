@@ -1,6 +1,6 @@
 """A training script as users write it: the loader is made before the Trainer, and before any rank.
 
-    python lightning_script.py PACKED FOLDER STRATEGY
+python lightning_script.py PACKED FOLDER STRATEGY
 """
 
 from __future__ import annotations

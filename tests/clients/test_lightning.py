@@ -97,9 +97,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     packed: str, tmp_path: Path, world_size: int, case: str
 ) -> None:
     when, options = RESUMED[case]
-    found = run_ranks(
-        fit_and_resume, world_size, packed, str(tmp_path), world_size, when, options
-    )
+    found = run_ranks(fit_and_resume, world_size, packed, str(tmp_path), world_size, when, options)
     for rank, (whole, resumed) in enumerate(found):
         if "limit_train_batches" not in options:
             reference = plain_epochs(packed, range(3), rank, world_size)
@@ -198,9 +196,7 @@ def test_validation_within_epochs_has_every_sample_once(
     packed: str, tmp_path: Path, world_size: int
 ) -> None:
     options = {"even": False}
-    found = run_ranks(
-        fit_with_validation, world_size, packed, str(tmp_path), world_size, options
-    )
+    found = run_ranks(fit_with_validation, world_size, packed, str(tmp_path), world_size, options)
     for epoch in range(2):
         taken = [s[0] for steps, _ in found for b in of_epoch(steps["val"], epoch) for s in b]
         assert sorted(taken) == sorted(2 * list(range(COUNT)))  # twice an epoch
@@ -243,7 +239,12 @@ def test_ranks_that_lightning_starts_share_the_samples(
 ) -> None:
     script = Path(__file__).with_name("lightning_script.py")
     ours = os.pathsep.join([str(script.parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": ours, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": ours,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, str(script), packed, str(tmp_path), strategy]
     run = subprocess.run(
         command, env=environment, timeout=100, check=False, capture_output=True, text=True
