@@ -32,10 +32,8 @@ class PackedDataModule(LightningDataModule):
     ----------
     train, val, test, predict : path, list of paths or Dataset, optional
         Packed data, as `fastdata.loader` takes it.
-    batch_size : int
-        Samples a batch and rank.
-    eval_batch_size : int, optional
-        The same for `val`, `test` and `predict`; by default `batch_size`.
+    batch_size, eval_batch_size : int
+        Samples a batch and rank; by default those of evaluation are as large as those of training.
     train_transform, eval_transform : transform or sequence of transforms, optional
     shuffle, drop_last : bool
         Of training.  With ``Trainer(overfit_batches=...)`` nothing is shuffled.

@@ -38,10 +38,7 @@ _ERASED: dict[str, Any] = {"const": 0.0, "pixel": "random"}
 
 
 class TimmLoader:
-    """Batches of (images, targets), with what timm's training script uses of a loader.
-
-    All else it has from `loader`; `mixup` is applied to each batch where it arrives.
-    """
+    """Batches of (images, targets) of `loader`, mixed by `mixup`; all else is `loader`'s."""
 
     __slots__ = ("_mixup", "loader")
 
