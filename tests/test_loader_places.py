@@ -253,7 +253,7 @@ def test_a_sampler_whose_epoch_is_not_to_be_seen_is_left_to_others() -> None:
     it.set_epoch(3)
     list(it)
     list(it)
-    assert sorted({*sampler.asked}) == [3, 4], "once the loader is asked for an epoch, it tells the sampler"
+    assert sorted({*sampler.asked}) == [3, 4], "once asked for an epoch, the loader tells it"
 
 
 def test_what_a_library_sees_of_the_order() -> None:
