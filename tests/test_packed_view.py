@@ -174,3 +174,15 @@ def test_a_part_is_packed_again_as_it_is_stored(one: fastdata.Dataset, tmp_path:
     copy = fastdata.open(tmp_path / "part.lmdb")
     assert list(copy.keys) == [one.keys[i] for i in part.indices]
     assert copy.classes == one.classes
+
+
+def test_a_loader_takes_parts_and_sums_as_packed_data(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "one.h5", make_records(size=(20, 30)))
+    dataset = fastdata.open(path, transform=T.CenterCrop(8))
+    part = random_split(dataset, [4, 2], generator=torch.Generator().manual_seed(0))[0]
+    for data in (part, dataset + dataset):
+        loader = fastdata.loader(data, batch_size=16, num_workers=0)
+        assert isinstance(loader, fastdata.Loader)
+        (batch,) = loader
+        assert torch.equal(batch.image, torch.stack([sample.image for sample in data]))
+        assert batch.label.tolist() == [sample.label for sample in data]
