@@ -327,3 +327,24 @@ def test_other_attributes_cannot_be_set(dataset: fastdata.Dataset, name: str) ->
     with pytest.raises(AttributeError, match=rf"'{name}' of a fastdata dataset cannot be set; `tr"):
         setattr(dataset, name, plus_one)
     assert dataset[0].label == 0
+
+
+def test_a_transform_that_is_set_too_late_for_a_loader_is_refused(
+    dataset: fastdata.Dataset,
+) -> None:
+    loader = fastdata.loader(dataset, num_workers=0)
+    dataset.transform = T.CenterCrop(8)
+    with pytest.raises(OptionError, match="was set after the loader was made"):
+        iter(loader)
+
+
+def test_a_dataset_that_reads_samples_in_its_own_way_is_refused(
+    dataset: fastdata.Dataset,
+) -> None:
+    class Mine(fastdata.Dataset):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index)
+
+    mine = Mine(dataset._shards, dataset._indices)
+    with pytest.raises(OptionError, match="Mine has a __getitem__ of its own"):
+        fastdata.loader(mine)

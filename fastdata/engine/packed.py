@@ -87,6 +87,7 @@ class Loader:
         self._options = options
         self._assemble = assemble
         self._record = record
+        self._transform = getattr(dataset, "transform", None)
         self._share = options.share(final=False)
         self._seed = _drawn_seed() if options.seed is None else options.seed
         self._agreed: tuple[int, int] | None = None
@@ -278,6 +279,11 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
             raise OptionError("this loader is closed; make a new one")
+        if getattr(self._dataset, "transform", None) is not self._transform:
+            raise OptionError(
+                "the transform of the dataset was set after the loader was made, which would go on "
+                "with the one before: set it first, or make another loader"
+            )
         self._resolve(final=True)
         self._warn_of_accelerate()
         began = time.perf_counter()
