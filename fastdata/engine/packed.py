@@ -633,7 +633,8 @@ class _Epoch(Iterator[Any]):
             raise
         counts.ready += ready
         counts.batches += 1
-        counts.samples += len(batch[0])
+        assert stream.request is not None, "a batch answers a request"
+        counts.samples += len(stream.request.indices)
         counts.seconds += now - self._clock
         counts.wait_seconds += now - called
         self._clock = now
