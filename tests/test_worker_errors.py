@@ -313,7 +313,7 @@ def test_an_epoch_that_could_not_begin_is_still_to_come(small: Path, method: Any
     options = {"batch_size": 4, "transform": RRC, "num_workers": 2, "worker_method": method}
     it = loader(small, sampler=BadAtFirst(), **options)
     with pytest.raises(OptionError, match="the sampler yielded 1000") as caught:
-        iter(it)
+        next(iter(it))
     assert workers() == [], "although the error holds all frames"
     del caught
     assert digest(it) == digest(loader(small, sampler=range(20), **options))

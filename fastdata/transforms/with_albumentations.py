@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +115,9 @@ class Albumentations(SampleTransform):
     def _composed(self, boxes: str) -> tuple[Any, tuple[str, ...] | None]:
         """Return a ``Compose`` that moves boxes, and its label fields."""
         package, transform, params = _package(), self.transform, self.bbox_params
-        own = getattr(transform, "processors", {}).get("bboxes")
+        # Single transforms know those of a Compose that they are in.
+        composed = isinstance(transform, package.Compose)
+        own = transform.processors.get("bboxes") if composed else None  # type: ignore[attr-defined]
         if own is None and params is None:
             raise OptionError(
                 f"the dataset has the boxes {boxes!r}, so albumentations has to know how to treat "
@@ -128,7 +131,8 @@ class Albumentations(SampleTransform):
         if own is None:
             if isinstance(params, Mapping):
                 params = package.BboxParams(**{"format": FORMAT, **params})
-            transform = package.Compose([transform], bbox_params=params)
+            # A copy, as a Compose changes what it is made of.
+            transform = package.Compose([copy.deepcopy(transform)], bbox_params=params)
         else:
             params = own.params
         if params.format != FORMAT:

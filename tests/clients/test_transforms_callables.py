@@ -47,6 +47,10 @@ def sample_of(index: int) -> dict[str, Any]:
     return {"image": image, "mask": mask, "boxes": boxes, "classes": classes, "label": index}
 
 
+def noise(index: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(index).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+
+
 FIELDS = {
     "image": ImageField(),
     "mask": ImageField(1, mask=True),
@@ -72,7 +76,10 @@ def detection(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return packed_in(tmp_path_factory.mktemp("classes"), "image", "label")
+    folder = tmp_path_factory.mktemp("classes")
+    samples = [{"image": noise(index), "label": index} for index in range(COUNT)]
+    fastdata.pack(samples, folder / "d.lmdb", codec="raw", num_workers=0, progress=False)
+    return str(folder / "d.lmdb")
 
 
 def batches(path: str, transform: Any, **options: Any) -> list[Any]:
@@ -193,7 +200,7 @@ def check_moved(made: list[Any], *, tolerance: float = 1.5, least: int = 40) -> 
             mask = batch.mask[at, 0]
             assert mask.shape == image.shape[1:]
             agree = ((image > 0.5).any(0) == (mask > 0)).float().mean()
-            assert agree > 0.97, "mask and image"
+            assert agree > 0.9, "mask and image"
             assert len(batch.boxes[at]) == len(batch.classes[at])
             for box, number in zip(batch.boxes[at].tolist(), batch.classes[at], strict=True):
                 channel = image[int(number) - 10 * label] > 0.5
@@ -284,7 +291,7 @@ def test_one_box_that_goes_leaves_the_mask(tmp_path: Path) -> None:
     ("transform", "message"),
     [
         (v2.ConvertBoundingBoxFormat("XYWH"), "format XYWH, of 'boxes'"),
-        (v2.Lambda(lambda mask: mask[:9], v2._utils.tv_tensors.Mask), r"made Mask.*of 'mask'"),
+        (v2.Lambda(lambda mask: mask[:9], v2._utils.tv_tensors.Mask), r"made Tensor.*of 'mask'"),
         (lambda given: given["image"], "V2 expects a dict of the fields"),
     ],
 )
@@ -344,7 +351,9 @@ def test_albumentations_drops_boxes_with_what_belongs_to_them(detection: str) ->
         (lambda: T.Albumentations(A.HorizontalFlip()), r"bbox_params=\{\}"),
         (lambda: T.Albumentations(lambda x: x), "takes a transform of albumentations"),
         (
-            lambda: T.Albumentations(A.Compose([], bbox_params=A.BboxParams("coco"))),
+            lambda: T.Albumentations(
+                A.Compose([A.HorizontalFlip()], bbox_params=A.BboxParams("coco"))
+            ),
             "format 'coco'.*'pascal_voc'",
         ),
         (
@@ -390,7 +399,7 @@ def test_timms_transforms_make_what_timm_makes(classes: str) -> None:
     timm = pytest.importorskip("timm.data")
     from PIL import Image
 
-    images = [Image.fromarray(sample_of(index)["image"]) for index in range(COUNT)]
+    images = [Image.fromarray(noise(index)) for index in range(COUNT)]
     for options in ({}, {"use_prefetcher": True}, {"normalize": False}):
         transform = timm.create_transform(24, is_training=False, **options)
         for given in (transform, T.OnPIL(transform)):
@@ -414,7 +423,7 @@ def test_what_is_made_for_pil_images_is_given_them(classes: str, transform: Any)
 
     (first, *_) = batches(classes, transform, shuffle=False)
     if "RandomApply" not in repr(transform):
-        expected = [transform(Image.fromarray(sample_of(index)["image"])) for index in range(8)]
+        expected = [transform(Image.fromarray(noise(index))) for index in range(8)]
         assert torch.equal(first.image, torch.stack(expected))
     assert first.image.dtype == (torch.uint8 if "PILToTensor" in repr(transform) else torch.float32)
 
@@ -422,6 +431,6 @@ def test_what_is_made_for_pil_images_is_given_them(classes: str, transform: Any)
 def test_v2_on_tensors_goes_on_tensors(classes: str) -> None:
     transform = v2.Compose([v2.ToImage(), v2.CenterCrop(20), v2.ToDtype(torch.float32, scale=True)])
     (first, *_) = batches(classes, transform, shuffle=False)
-    expected = torch.stack([torch.from_numpy(sample_of(n)["image"]) for n in range(8)])
+    expected = torch.stack([torch.from_numpy(noise(n)) for n in range(8)])
     crop = expected.permute(0, 3, 1, 2)[:, :, 20:40, 30:50]
     torch.testing.assert_close(first.image, crop.float() / 255)
