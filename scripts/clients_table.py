@@ -22,15 +22,22 @@ import pytest
 
 # Modules that are called otherwise than the client, and tests of no client.
 CLIENTS = {"ddp": "torch", "ranks": "torch", "transforms": "timm, torchvision, albumentations"}
-OUTCOMES = {"passed": "passed", "failed": "FAILED", "skipped": "skipped"}
+OUTCOMES = {"failed": "FAILED", "passed": "passed", "skipped": "skipped", "not run": "not run"}
 _found: dict[str, dict[str, Any]] = {}
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Note all tests, with what they prove."""
     for item in items:
         proves = [number for mark in item.iter_markers("proves") for number in mark.args]
         _found[item.nodeid] = {"proves": proves, "outcome": None}
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Forget tests that are not wanted."""
+    for item in items:
+        _found.pop(item.nodeid, None)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -77,14 +84,15 @@ def rows(results: dict[str, Any]) -> dict[tuple[str, str], tuple[set[str], Count
         key = node.partition("::")[0], test
         proves, outcomes = found.setdefault(key, (set(), Counter()))
         proves.update(result["proves"])
-        outcomes[result["outcome"] or "failed"] += 1
+        outcomes[result["outcome"] or "not run"] += 1
     return found
 
 
 def summary(outcomes: Counter[str]) -> str:
     """Return a cell: "passed 4", or "FAILED 1, passed 3"."""
-    order = ("failed", "passed", "skipped")
-    return ", ".join(f"{OUTCOMES[name]} {outcomes[name]}" for name in order if outcomes[name])
+    return ", ".join(
+        f"{said} {outcomes[name]}" for name, said in OUTCOMES.items() if outcomes[name]
+    )
 
 
 def table(columns: dict[str, dict[str, Any]]) -> str:
