@@ -25,7 +25,8 @@ from fastdata.errors import OptionError
 
 __all__ = ["TimmLoader", "create_loader"]
 
-_OFF = "fp16 input_size_choices num_aug_repeats num_aug_splits re_split tf_preprocessing".split()
+_OFF = ["fp16", "input_size_choices", "num_aug_repeats", "num_aug_splits"]
+_OFF += ["re_split", "tf_preprocessing"]
 """Arguments of timm's that may only be given to say that they are not wanted."""
 _MEANINGLESS = ("use_multi_epochs_loader", "worker_seeding")
 """Workers stay from epoch to epoch, and draws are functions of seed, epoch and sample."""
