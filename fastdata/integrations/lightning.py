@@ -80,10 +80,9 @@ class PackedDataModule(LightningDataModule):
         self.seed, self.device = seed, device
         self._train_options = {**options, "batch_size": batch_size, "transform": train_transform}
         self._train_options |= {"shuffle": shuffle, "drop_last": drop_last, **(train_options or {})}
-        self._eval_options = {"even": False, **options, "transform": eval_transform}
-        self._eval_options["batch_size"] = (
-            batch_size if eval_batch_size is None else eval_batch_size
-        )
+        size = batch_size if eval_batch_size is None else eval_batch_size
+        self._eval_options = {"even": False, **options, "batch_size": size}
+        self._eval_options["transform"] = eval_transform
         self._loaders: dict[str, Loader] = {}
         self._saved_seed: int | None = None
 
@@ -144,7 +143,6 @@ class PackedDataModule(LightningDataModule):
             root = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
             device = root if root.type == "cuda" else None
         loader: Any = fastdata.loader(self.data[name], device=device, seed=seed, **options)
-        if name in self._loaders:
-            self._loaders[name].close()
-        self._loaders[name] = loader
-        return self._loaders[name]
+        if before := self._loaders.pop(name, None):
+            before.close()
+        return self._loaders.setdefault(name, loader)

@@ -163,6 +163,26 @@ def test_limited_epochs_are_the_beginnings_of_epochs(
             assert of_epoch(steps, epoch) == of_epoch(reference, epoch)[:3]
 
 
+def accumulate(path: str, folder: str, world_size: int) -> int:
+    from lightning_models import Recorder
+
+    runs = trainer(world_size, folder, accumulate_grad_batches=5, max_epochs=2)
+    with make_loader(path) as loader:
+        runs.fit(Recorder(), loader)
+    steps: int = runs.global_step
+    return steps
+
+
+@pytest.mark.proves("D5")
+@on_one_and_two
+def test_accumulation_steps_at_the_end_of_an_epoch_too(
+    packed: str, tmp_path: Path, world_size: int
+) -> None:
+    found = run_ranks(accumulate, world_size, packed, str(tmp_path), world_size)
+    batches = {1: 13, 2: 7}[world_size]
+    assert found == world_size * [2 * -(-batches // 5)]
+
+
 def fit_seeded(path: str, folder: str, seed: int) -> Any:
     import lightning
 
