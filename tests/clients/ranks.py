@@ -73,6 +73,7 @@ def fingerprints(images: Any) -> list[tuple[int, int, int, int]]:
 def run_ranks(
     work: Callable[..., Any],
     world_size: int,
+    /,
     *arguments: Any,
     group: bool = False,
     seconds: float = 100.0,

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate, run for real: each epoch exact over ranks, accumulation, gathering, resuming.
+"""Hugging Face Accelerate, run for real: epochs over ranks, accumulation, gathering, resuming.
 
 The D-numbers are those of the faults that these tests would find.
 """
@@ -217,7 +217,7 @@ def skipping(path: str) -> tuple[Any, ...]:
     whole = [fingerprints(batch.image) for batch in train]
     again = [fingerprints(batch.image) for batch in accelerator.skip_first_batches(rest, 1)]
     train.load_state_dict({**train.state_dict(), "batch": 2})
-    with pytest.raises(OptionError, match="leave out 9 batches, but the state .* before batch 2"):
+    with pytest.raises(OptionError, match=r"leave out 9 batches, but the state .* before batch 2"):
         next(iter(rest))
     with pytest.raises(OptionError, match=r"loader\.skip\(n\)"):  # the function of the module
         next(iter(accelerate.skip_first_batches(train, 3)))
