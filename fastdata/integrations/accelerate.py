@@ -3,9 +3,9 @@
 >>> from fastdata.integrations.accelerate import prepare                       # doctest: +SKIP
 >>> model, optimizer, train = prepare(accelerator, model, optimizer, train)    # doctest: +SKIP
 
-Accelerate would make a `DataLoader` of its own of any `DataLoader`, without this loader's
-transforms and draws.  A `PreparedLoader` is a `DataLoader` that counts as prepared already, and
-Accelerate uses it as it is.
+Accelerate replaces a `DataLoader` by one of its own, which would have neither the transforms nor
+the draws of a `Loader`.  A `PreparedLoader` is a `DataLoader` that says that it is prepared
+already, so Accelerate uses it as it is.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ __all__ = ["PreparedLoader", "prepare", "skip_first_batches"]
 
 
 def prepare(accelerator: accelerate.Accelerator, *objects: Any) -> Any:
-    """Return what ``accelerator.prepare(*objects)`` does, where some objects are loaders of ours.
+    """Return what ``accelerator.prepare(*objects)`` does, with each `Loader` as a `PreparedLoader`.
+
+    Afterwards ``accelerator.skip_first_batches`` takes prepared loaders.
 
     Parameters
     ----------
     accelerator : accelerate.Accelerator
-        Its ``skip_first_batches`` takes the prepared loaders afterwards.
     *objects
-        Models, optimizers, schedulers, `Loader` objects and other loaders, in any order.
-
-    Returns
-    -------
-    object or tuple
-        As many as were given, in the same order; each `Loader` as a `PreparedLoader`.
+        Models, optimizers, schedulers and loaders, in any order.
 
     Raises
     ------
     OptionError
-        If the loader and the accelerator have settings that do not fit together.
+        If the settings of a loader and of the accelerator do not fit together.
     """
-    prepared = [_prepared(accelerator, one) for one in objects]
+    for one in objects:
+        if problem := _problem_of(one, accelerator):
+            name = type(one).__name__
+            raise OptionError(f"this {name} cannot be prepared for Accelerate: {problem}")
     accelerator.skip_first_batches = skip_first_batches
-    return accelerator.prepare(*prepared)
+    ours = [PreparedLoader(one, accelerator) if isinstance(one, Loader) else one for one in objects]
+    return accelerator.prepare(*ours)
 
 
 def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
     """Return a loader without the first batches of each epoch, as Accelerate's function does.
 
-    Nothing is read of what is left out.  Where a state was loaded, it and `num_batches` must mean
-    the same batch: the batches are not left out twice.
+    Nothing is read of what is left out.  If a state was loaded, `num_batches` must mean the batch
+    where it was taken: batches are not left out twice.
     """
     if not isinstance(loader, PreparedLoader):
         return accelerate.skip_first_batches(loader, num_batches=num_batches)
@@ -61,48 +61,42 @@ def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
 
 
 class PreparedLoader(DataLoaderStateMixin, DataLoader[Any]):  # type: ignore[misc]
-    """A `Loader` as Accelerate wants it, with all attributes of the loader.
+    """A `Loader` as Accelerate wants it, with the attributes of the loader.
 
     Batches are on the accelerator's device.  ``accumulate`` and ``gather_for_metrics`` see where
     the epoch ends and how many samples its last batch has.  ``accelerator.save_state`` and
     ``load_state`` save and restore the place in training, also in the middle of an epoch.
 
-    Parameters
-    ----------
-    loader : Loader
-    accelerator : accelerate.Accelerator
-    skip_batches : int
-        How many batches of each epoch are left out.
+    `skip_batches` of them are left out in each epoch.
     """
 
-    # Accelerate asks for these: it must not prepare the loader, and saves the loader's state.
+    # Accelerate reads these: it does not prepare the loader again, and saves the loader's state.
     _is_accelerate_prepared = True
     use_stateful_dataloader = True
 
     def __init__(self, loader: Loader, accelerator: Any, skip_batches: int = 0) -> None:
-        # DataLoader's own is not called: nothing of it is used, and it would make samplers.
+        # That of DataLoader is not called: it would make samplers, and nothing of it is used.
         own = {"loader": loader, "accelerator": accelerator, "skip_batches": skip_batches}
         self.__dict__.update(own, gradient_state=accelerator.gradient_state)
         loader._adapted = True
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["loader"], name)
+        return getattr(self.__dict__.get("loader"), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = name in ("end_of_dataloader", "remainder")
         object.__setattr__(self, name, value) if own else setattr(self.loader, name, value)
 
     def __len__(self) -> int:
-        return max(0, len(self.loader) - self.skip_batches)
+        return max(0, int(len(self.loader) - self.skip_batches))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        accelerator, loader = self.accelerator, self.loader
-        first, length = self._go_to_first(), len(loader)
+        accelerator, first, length = self.accelerator, self._first_batch(), len(self.loader)
         self.begin()
         try:
-            for number, batch in enumerate(loader, first + 1):
+            for number, batch in enumerate(self.loader, first + 1):
                 self.end_of_dataloader = number == length
-                # Copied with waiting: the memory of a batch is used again when the batch is gone.
+                # Never non_blocking: the memory of a batch is used again when the batch is gone.
                 placed = accelerator.device_placement
                 yield send_to_device(batch, accelerator.device) if placed else batch
         finally:
@@ -117,59 +111,37 @@ class PreparedLoader(DataLoaderStateMixin, DataLoader[Any]):  # type: ignore[mis
             self.remainder = samples % (loader.batch_size * loader.world_size)
         self.gradient_state._add_dataloader(self)
 
-    def _go_to_first(self) -> int:
-        """Have the loader skip what is to be skipped; return the number of the first batch."""
+    def _first_batch(self) -> int:
+        """Return the number of the batch where the next pass begins, all before it skipped."""
         at: int = self.loader._follow_sampler().batch
         if at and self.skip_batches not in (0, at):
             raise OptionError(
-                f"skip_first_batches is to leave out {self.skip_batches} batches, but the state "
-                f"that was loaded stands before batch {at}, from which the loader continues by "
-                "itself: leave out skip_first_batches"
+                f"skip_first_batches is to leave out {self.skip_batches} batches, but a state was "
+                f"loaded, from which the loader continues at batch {at}: do only one of the two"
             )
         self.loader.skip(0 if at else self.skip_batches)
         return at or self.skip_batches
 
 
-def _prepared(accelerator: accelerate.Accelerator, one: Any) -> Any:
-    """Return a `Loader` as `PreparedLoader`, anything else as it is."""
-    if isinstance(one, Loader):
-        problem = _problem_of(one, accelerator)
-    else:
-        problem = "it has a DistributedSampler, and Accelerate would divide its share once more: "
-        problem += "make it with rank=0 and world_size=1"
-        if accelerator.num_processes == 1 or not isinstance(
-            getattr(one, "sampler", None), DistributedSampler
-        ):
-            return one
-    if problem:
-        raise OptionError(f"{type(one).__name__} cannot be prepared for Accelerate: {problem}")
-    return PreparedLoader(one, accelerator)
-
-
-def _problem_of(loader: Loader, accelerator: accelerate.Accelerator) -> str | None:
-    """Return what the accelerator and the loader would do wrong together, and the remedy."""
+def _problem_of(one: Any, accelerator: accelerate.Accelerator) -> str | None:
+    """Return why an object and the accelerator do not fit together, and the remedy."""
     ranks, parallel = accelerator.num_processes, accelerator.parallelism_config
+    if not isinstance(one, Loader):
+        divided = ranks > 1 and isinstance(getattr(one, "sampler", None), DistributedSampler)
+        again = "Accelerate would divide what its DistributedSampler has divided already"
+        return f"{again}; make it with rank=0, world_size=1" if divided else None
     if accelerator.split_batches or accelerator.dispatch_batches:
-        return (
-            "split_batches and dispatch_batches are for one process that loads for all, but here "
-            f"each loads its own batches of {loader.batch_size}: leave them out, and give the "
-            "batch size of one process"
+        problem = "each process loads its own batches, of batch_size samples"
+        return f"{problem}; leave out split_batches and dispatch_batches"
+    if one.world_size != ranks or (parallel and parallel.non_data_parallel_size > 1):
+        problem = (
+            f"it divides an epoch among {one.world_size} ranks, not {ranks} data-parallel ones"
         )
-    if loader.world_size != ranks or (parallel and parallel.non_data_parallel_size > 1):
-        return (
-            f"it divides an epoch among {loader.world_size} ranks, and there are {ranks} "
-            "processes, each of which must train on samples of its own: leave out rank=, "
-            "world_size=, samplers, and tensor, context or sequence parallelism"
-        )
-    if ranks > 1 and not (loader.options.even and accelerator.even_batches):
-        return (
-            "even=False and even_batches=False give ranks different numbers of batches, and "
-            "gathering would wait for ever: leave them out. gather_for_metrics cuts off what is "
-            "repeated, so that each sample is there exactly once"
-        )
-    if loader.options.cache_scope == "rank" and loader.padding:
-        return (
-            f'with cache_scope="rank" {loader.padding} samples are repeated at any place of an '
-            'epoch, and gather_for_metrics cannot cut them off: give drop_last=True, or "all"'
-        )
+        return f"{problem}; leave out rank, world_size, samplers and other kinds of parallelism"
+    if ranks > 1 and not (one.options.even and accelerator.even_batches):
+        problem = "processes with fewer batches than others would be waited for without end"
+        return f"{problem}; leave out even=False: gather_for_metrics cuts what is repeated"
+    if one.options.cache_scope == "rank" and one.padding:
+        problem = f'with cache_scope="rank", it repeats {one.padding} samples in any of its batches'
+        return f"{problem}, where gather_for_metrics does not cut them; give drop_last=True"
     return None
