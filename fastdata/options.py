@@ -37,13 +37,13 @@ class LoaderOptions:
     """
 
     batch_size: int
-    shuffle: bool | Literal["block"] | BlockShuffle
+    shuffle: bool | Literal["block"] | BlockShuffle | None
     drop_last: bool
     seed: int | None
     transform: Transform | Sequence[Transform] | None
     num_workers: int | Literal["auto"]
     worker_method: Literal["auto", "thread", "process"]
-    prefetch_factor: int | Literal["auto"]
+    prefetch_factor: int | Literal["auto"] | None
     persistent_workers: bool | Literal["auto"]
     multiprocessing_context: str | BaseContext | None
     pin_memory: bool | Literal["auto"]
@@ -103,7 +103,8 @@ class LoaderOptions:
     @property
     def prefetched(self) -> int:
         """How many batches are made ahead."""
-        return DEFAULT_PREFETCH if self.prefetch_factor == "auto" else self.prefetch_factor
+        factor = self.prefetch_factor
+        return factor if isinstance(factor, int) else DEFAULT_PREFETCH
 
     @property
     def persistent(self) -> bool:

@@ -325,7 +325,7 @@ def test_repr_tells_what_is_loaded() -> None:
         ({"rank": 2, "world_size": 2}, "rank is 0 to world_size - 1, not 2"),
         (
             {"collate_fn": list},
-            "collate_fn is not an option of a loader of packed data: .* batch_format=",
+            "collate_fn is not an option of a loader .* batch_format=",
         ),
     ],
 )

@@ -199,6 +199,12 @@ class Loader:
     timeout = 0
     """0: a worker that dies is noticed at once, and no other limit is set."""
 
+    in_order = True
+    """True: batches come in the order of the epoch, always."""
+
+    pin_memory_device = ""
+    """Empty: `device` says where batches arrive."""
+
     generator = None
     """None: all draws are functions of `seed`."""
 
@@ -253,9 +259,9 @@ class Loader:
             return
         if self._in_use or (share[1] != self._share[1] and self._next.batch):
             raise OptionError(
-                f"this loader was rank {self._share[0]} of {self._share[1]} when its epoch began or "
-                f"its state was loaded, and is {share[0]} of {share[1]} now: make the process group "
-                "before you load a state or take a batch"
+                f"this loader was rank {self._share[0]} of {self._share[1]} when its epoch began "
+                f"or its state was loaded, and is {share[0]} of {share[1]} now: make the process "
+                "group before you load a state or take a batch"
             )
         self._change(share, seed)
 

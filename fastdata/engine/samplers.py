@@ -31,7 +31,7 @@ class LoaderSampler(Sampler[int]):
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        self.data_source = loader.dataset
+        self.data_source: Any = loader.dataset
 
     @property
     def epoch(self) -> int:
@@ -59,7 +59,7 @@ class _Random(LoaderSampler, RandomSampler):
 
     replacement = False
     generator = None
-    num_samples = property(LoaderSampler.__len__)  # type: ignore[assignment]
+    num_samples = property(LoaderSampler.__len__)
 
 
 def loader_sampler(loader: Loader, kind: str) -> LoaderSampler:
