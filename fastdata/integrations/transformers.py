@@ -31,108 +31,80 @@ __all__ = ["FastdataTrainerMixin"]
 MODEL_NAMES = {"image": "pixel_values", "label": "labels"}
 """What the models of transformers call the fields that most datasets have."""
 
-# Trainer resumes in the middle of an epoch by this function.  Ours does for other loaders what
-# Accelerate's does.
+# Trainer resumes in the middle of an epoch by this name; other loaders get Accelerate's function.
 transformers.trainer.skip_first_batches = skip_first_batches
 
 
 class FastdataTrainerMixin(Trainer):  # type: ignore[misc]
     """Makes a `Trainer` load packed data by ``fastdata.loader``: ``class T(Mixin, Trainer)``.
 
-    `train_dataset`, `eval_dataset` and what `predict` is given may be paths, packed datasets, or
-    views of these; the last may be a dict of them, as for `Trainer`.  Any other dataset is left
-    to `Trainer`.  Batches are dicts.  Where the dataset was not opened with ``batch_format="dict"``
-    and names of its own, fields are called what `MODEL_NAMES` says.
-
-    The arguments of training decide about batch sizes, shuffling, seed and workers
-    (``dataloader_num_workers=0`` leaves the number to `fastdata`).  An epoch of evaluation is
-    never incomplete: ``dataloader_drop_last`` is for training.
+    `train_dataset`, `eval_dataset` (or a dict of several) and what ``predict`` is given are paths,
+    packed datasets, or torch's parts of these; any other dataset is left to `Trainer`.  Batches are
+    dicts with the names of `MODEL_NAMES`, or those that a dataset of dicts was opened with.
+    `TrainingArguments` decide about batch size, shuffling, seed and workers (0 workers leave the
+    number to fastdata); ``dataloader_drop_last`` is for training only.
 
     Attributes
     ----------
     train_loader_options, eval_loader_options : mapping
-        Further options of ``fastdata.loader``; of the class, or set before training begins.
+        Further options of ``fastdata.loader``; of the class, or set before the first batch.
     """
 
     train_loader_options: Mapping[str, Any] = {}
     eval_loader_options: Mapping[str, Any] = {}
-    _trims = False
+    _trimmed = False
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
-        for name in ("train_dataset", "eval_dataset"):
-            if name in keywords:
-                keywords[name] = _opened(keywords[name])
-        # The data is kept with its loader, so that no other data gets the same id.
+        given = {n: keywords[n] for n in {"train_dataset", "eval_dataset"} & keywords.keys()}
+        # Each with its data, so that no other data can have the same id.
         self._eval_loaders: dict[int | str, tuple[Any, Any]] = {}
-        super().__init__(*args, **keywords)
+        super().__init__(*args, **keywords | _opened(given))
 
     def get_train_dataloader(self) -> Any:
         """Return the loader of training data."""
-        data, args = self.train_dataset, self.args
-        if packed_view(data) is None:
+        order = self.args.train_sampling_strategy
+        if packed_view(self.train_dataset) is None:
             return super().get_train_dataloader()
-        if args.train_sampling_strategy not in ("random", "sequential"):
-            raise OptionError(
-                f"train_sampling_strategy is {args.train_sampling_strategy!r}, but packed data is "
-                'loaded in "random" or "sequential" order, or by weights= in train_loader_options'
-            )
-        options = {"shuffle": args.train_sampling_strategy == "random", **self.train_loader_options}
-        return self._loader(data, self._train_batch_size, args.dataloader_drop_last, options)
+        if order not in ("random", "sequential"):
+            raise OptionError(f'train_sampling_strategy is "random" or "sequential", not {order!r}')
+        options = {"shuffle": order == "random", **self.train_loader_options}
+        drop_last = self.args.dataloader_drop_last
+        return self._loader(self.train_dataset, self._train_batch_size, drop_last, options)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of the data of evaluation; the same one each time."""
+        """Return the loader of data to evaluate; the same one each time."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
-        data = self.eval_dataset[data] if isinstance(data, str) else data
-        loader = self._eval_loader(data)
+        loader = self._eval_loader(self.eval_dataset[data] if isinstance(data, str) else data)
         return super().get_eval_dataloader(eval_dataset) if loader is None else loader
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of the data of a prediction; the same one each time."""
+        """Return the loader of data to predict; the same one each time."""
         loader = self._eval_loader(test_dataset)
         return super().get_test_dataloader(test_dataset) if loader is None else loader
 
-    def _eval_loader(self, data: Any) -> Any:
-        key = str(data) if is_location(data) else id(data)
-        if key not in self._eval_loaders:
-            opened = _opened(data)
-            if packed_view(opened) is None:
-                return None
-            options = dict(self.eval_loader_options)
-            self._eval_loaders[key] = (
-                data,
-                self._loader(opened, self.args.eval_batch_size, False, options),
-            )
-        loader = self._eval_loaders[key][1]
-        loader.set_epoch(0)  # so that every evaluation has the same draws
-        return loader
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **keywords: Any) -> Any:
+        """Evaluate a batch; the last one's loss is the mean of its samples on all processes.
 
-    def prediction_step(
-        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> Any:
-        """Evaluate a batch; where its samples are repeated on some ranks, its loss is without them.
-
-        Trainer counts the loss of a rank as often as the rank could have samples, and cuts the
-        loss of the last ranks in the last batch.  With the mean over all ranks instead, what is
-        left is the mean over all samples.
+        Trainer counts repeated samples, and no loss of the last processes, in that batch.
         """
-        outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-        accelerator, loss = self.accelerator, outputs[0]
-        left = accelerator.gradient_state.remainder
-        at_end = accelerator.gradient_state.end_of_dataloader and left > 0
-        if loss is None or not at_end or accelerator.num_processes == 1:
+        outputs = super().prediction_step(model, inputs, *args, **keywords)
+        accelerator, state = self.accelerator, self.accelerator.gradient_state
+        left = state.remainder if state.end_of_dataloader else 0
+        if outputs[0] is None or left <= 0 or accelerator.num_processes == 1:
             return outputs
         rows = find_batch_size(inputs)
         own = min(max(left - accelerator.process_index * rows, 0), rows)
-        self._trims = True
-        try:  # every rank computes, for a model may wait for the others
-            trimmed = {name: value[: own or rows] for name, value in inputs.items()}
-            loss = super().prediction_step(model, trimmed, True, ignore_keys)[0]
+        inputs = {name: value[: own or rows] for name, value in inputs.items()}
+        self._trimmed = True
+        try:  # on processes without a sample of their own, too: they may have to take part
+            loss = super().prediction_step(model, inputs, *args, **keywords)[0]
         finally:
-            self._trims = False
+            self._trimmed = False
         return accelerator.reduce(loss * own, "sum") / left, *outputs[1:]
 
     def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
-        return None if self._trims else super()._get_num_items_in_batch(batch_samples, device)
+        # Numbers of samples that differ by process are weighed in `prediction_step`.
+        return None if self._trimmed else super()._get_num_items_in_batch(batch_samples, device)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         if self.args.remove_unused_columns and isinstance(inputs, dict):
@@ -140,14 +112,22 @@ class FastdataTrainerMixin(Trainer):  # type: ignore[misc]
             inputs = {name: inputs[name] for name in inputs if name in self._signature_columns}
         return super()._prepare_inputs(inputs)
 
-    def _loader(self, data: Any, batch_size: int, drop_last: bool, options: Any) -> Any:
+    def _eval_loader(self, data: Any) -> Any:
+        key = str(data) if is_location(data) else id(data)
+        if key not in self._eval_loaders:
+            opened, options = _opened(data), dict(self.eval_loader_options)
+            if packed_view(opened) is None:
+                return None
+            made = self._loader(opened, self.args.eval_batch_size, False, options)
+            self._eval_loaders[key] = data, made
+        loader = self._eval_loaders[key][1]
+        loader.set_epoch(0)  # so that every evaluation has the same draws
+        return loader
+
+    def _loader(self, data: Any, size: int, drop_last: bool, options: dict[str, Any]) -> Any:
         if self.data_collator is not default_data_collator:
-            raise OptionError(
-                "batches of packed data are not collated from samples, so data_collator would be "
-                "ignored: leave it out, and do in transform= what it does"
-            )
+            raise OptionError("data_collator would be ignored: do in transform= what it does")
         args, view = self.args, packed_view(data)
-        named = {old: new for old, new in MODEL_NAMES.items() if old in view.schema}
         usual = {
             "seed": args.seed if args.data_seed is None else args.data_seed,
             "num_workers": args.dataloader_num_workers or "auto",
@@ -155,10 +135,10 @@ class FastdataTrainerMixin(Trainer):  # type: ignore[misc]
             "pin_memory": args.dataloader_pin_memory,
             "multiprocessing_context": args.dataloader_multiprocessing_context,
         }
-        if view.record_format.batch_format != "dict":
-            usual |= {"batch_format": "dict", "names": named}
-        options = usual | options
-        loader = fastdata.loader(data, batch_size=batch_size, drop_last=drop_last, **options)
+        if view is not None and view.record_format.batch_format != "dict":
+            names = {old: new for old, new in MODEL_NAMES.items() if old in view.schema}
+            usual |= {"batch_format": "dict", "names": names}
+        loader = fastdata.loader(data, batch_size=size, drop_last=drop_last, **usual | options)
         return prepare(self.accelerator, loader)
 
 
