@@ -113,7 +113,7 @@ class PreparedLoader(DataLoaderStateMixin, DataLoader[Any]):  # type: ignore[mis
 
     def _first_batch(self) -> int:
         """Return the number of the batch where the next pass begins, all before it skipped."""
-        at: int = self.loader._follow_sampler().batch
+        at: int = self.loader.skip(0).state_dict()["batch"]
         if at and self.skip_batches not in (0, at):
             raise OptionError(
                 f"skip_first_batches is to leave out {self.skip_batches} batches, but a state was "
