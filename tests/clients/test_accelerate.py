@@ -121,8 +121,8 @@ def test_a_sampler_of_fewer_samples_loses_none_of_them(packed: str) -> None:
 
 def epochs(path: str, numbers: list[int | None], **options: Any) -> list[list[Any]]:
     """Return what each epoch had: fingerprints of its images; of epoch None, whichever is next."""
-    accelerator = accelerator_of()
-    train = prepare(accelerator, random_loader(path, **options))
+    loader = random_loader(path, **options)  # before there is a process group
+    train = prepare(accelerator_of(), loader)
     found = []
     for number in numbers:
         if number is not None:
@@ -134,7 +134,7 @@ def epochs(path: str, numbers: list[int | None], **options: Any) -> list[list[An
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_each_epoch_has_each_sample_once(packed: str, ranks: int, drop_last: bool) -> None:
-    """D4, D6: over all ranks; orders and draws differ by epoch, and `set_epoch` brings one back."""
+    """D4, D5, D6: over all ranks; orders and draws differ by epoch, `set_epoch` brings one back."""
     by_rank = run_ranks(epochs, ranks, packed, [None, None, 5, 1], drop_last=drop_last)
     for passes in zip(*by_rank, strict=True):
         samples = [sample for share in passes for sample, *_ in share]
