@@ -1,0 +1,37 @@
+"""Fixtures of the tests with real client libraries: the packed dataset that `ranks` describes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from ranks import CLASSES, COUNT, SIZE, image_of
+
+import fastdata
+
+CLIENTS = ["accelerate", "lightning", "transformers"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_fork_server() -> None:
+    """Have the fork server import the clients once, not each rank; one that is missing is ignored.
+
+    It takes the place of the fixture of the same name in the folder above.
+    """
+    multiprocessing.set_forkserver_preload(["fastdata.engine.worker", "fastdata.loading", *CLIENTS])
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the path of a packed dataset of `COUNT` samples; the label of ``i`` is ``i % 10``."""
+    path = tmp_path_factory.mktemp("packed") / "images.lmdb"
+    pack_samples(path, range(COUNT))
+    return str(path)
+
+
+def pack_samples(path: Path, indices: Iterable[int]) -> None:
+    """Pack samples of these indices without loss."""
+    samples = ({"image": image_of(index), "label": index % CLASSES} for index in indices)
+    fastdata.pack(samples, path, size=SIZE, codec="png", num_workers=0, progress=False)
