@@ -47,6 +47,19 @@ def test_work_goes_on_while_nobody_asks() -> None:
     del it
 
 
+def test_an_epoch_of_which_all_batches_were_counted_leaves_its_workers_to_the_next() -> None:
+    # As Lightning does: it holds the iterator until it has the next one, and never sees the end.
+    it = loader(MemoryData(10), batch_size=2, transform=RRC, num_workers=3)
+    held = []
+    for _ in range(3):
+        held.append(iter(it))
+        for _ in range(len(it)):
+            next(held[-1])
+        assert len(worker_threads()) == 3
+    assert [next(one, None) for one in held] == [None] * 3
+    assert len(worker_threads()) == 3
+
+
 def test_break_leaves_no_threads() -> None:
     it = loader(MemoryData(100), batch_size=2, transform=RRC, num_workers=3)
     for _ in it:

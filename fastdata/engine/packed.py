@@ -209,8 +209,8 @@ class Loader:
     generator = None
     """None: all draws are functions of `seed`."""
 
-    worker_init_fn = None
-    """None: workers have nothing to be initialised."""
+    # No worker_init_fn: where a loader has one that is None, Lightning sets it
+    # (``seed_everything(seed, workers=True)``), and nothing here would call it.
 
     # -- ranks ---------------------------------------------------------------------------
 
@@ -639,7 +639,10 @@ class _Epoch(Iterator[Any]):
         counts.wait_seconds += now - called
         self._clock = now
         self._place.batch += 1
-        self._stream = stream
+        if self._place.batch < self._length:
+            self._stream = stream
+        else:  # at once: who counts batches, as Lightning does, never asks for one more
+            loader._give_back(stream, _Place(self._place.epoch + 1, 0))
         return loader._record.format(batch)
 
     def close(self) -> None:
