@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -255,7 +254,7 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb, _manifest, _mds,
-        _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
+        _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb, _manifest,
+        _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
     )
 }  # fmt: skip
