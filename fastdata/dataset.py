@@ -1,145 +1,43 @@
 """The map-style view over shards: what ``fastdata.open`` returns.
 
 A `Dataset` is a list of shards and the indices into them that are shown.  It
-can be handed to ``torch.utils.data.DataLoader`` as it is, split, subset and
-pickled; whatever happens to it, no image data and no file handle is copied.
+is a ``torch.utils.data.Dataset``, which a stock ``DataLoader`` takes as it is, and can be
+split, subset, added and pickled; whatever happens to it, no image data and no file
+handle is copied.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
+import itertools
 import operator
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, overload
 
 import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import Dataset as TorchDataset
 
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.encode import decode_stored
-from fastdata.errors import (
-    DatasetNotFoundError,
-    FormatError,
-    ImageError,
-    OptionError,
-    ShardCorruptError,
-)
-from fastdata.formats.digest import content_digest
-from fastdata.formats.manifest import Manifest, ShardEntry
+from fastdata.errors import ImageError, OptionError, ShardCorruptError
 from fastdata.formats.reader import HeldBytes, ShardReader
+from fastdata.records import BatchFormat, RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
+from fastdata.shards import Location, ShardSet, join_shards, open_shards
 from fastdata.stored import StoredImages
 
-__all__ = ["Dataset", "open"]
+if TYPE_CHECKING:
+    from fastdata.transforms.pipeline import Pipeline, Transform
 
-Location: TypeAlias = "str | os.PathLike[str]"
+__all__ = ["Dataset", "open", "packed_view"]
+
 Indices: TypeAlias = "range | np.ndarray[Any, np.dtype[np.int64]]"
 
 
-class ShardSet:
-    """Shards in order, each opened when it is first read.
-
-    Opening is idempotent, so threads need no lock: at worst two map a shard
-    at once and one map is dropped.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        entries: Sequence[ShardEntry | None],
-        check: bool,
-        schema: Schema | None = None,
-        held: Sequence[HeldBytes] | None = None,
-    ) -> None:
-        self.paths = paths
-        self.held = held
-        self.check = check
-        self.schema = schema
-        self.entries = list(entries)
-        self._readers: list[ShardReader | None] = [None] * len(paths)
-        for number, entry in enumerate(entries):
-            if entry is None:
-                # Whoever opens this file again, e.g. after a pickle, must find the same.
-                reader = self.reader(number)
-                self.entries[number] = ShardEntry(
-                    reader.path.name, len(reader), reader.file_bytes, reader.header.digest
-                )
-        counts = [entry.num_samples for entry in self.entries if entry is not None]
-        self.starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-
-    def reader(self, number: int) -> ShardReader:
-        """Return one shard's reader."""
-        reader = self._readers[number]
-        if reader is None:
-            held = None if self.held is None else self.held[number]
-            reader = ShardReader(self.paths[number], check=self.check, held=held)
-            entry = self.entries[number]
-            found = reader.header.digest, len(reader)
-            if entry is not None and (entry.digest, entry.num_samples) != found:
-                raise ShardCorruptError(
-                    f"{reader.path}: this is not the shard that the manifest lists or that was "
-                    f"pickled: it has {found[1]} samples and the digest {found[0]}, not "
-                    f"{entry.num_samples} and {entry.digest}. "
-                    "Restore the shard, or pack the dataset again."
-                )
-            if self.schema is not None and reader.header.schema != self.schema:
-                raise FormatError(
-                    f"{reader.path} has other fields than the dataset that it is opened as a part "
-                    f"of: {reader.header.schema!r}, not {self.schema!r}. "
-                    "Restore the shard, or pack the dataset again."
-                )
-            self._readers[number] = reader
-        return reader
-
-    def readers(self) -> Iterator[ShardReader]:
-        """Open every shard in turn."""
-        return (self.reader(number) for number in range(len(self.paths)))
-
-    def let_go(self) -> None:
-        """Read from the files, not from copies of them."""
-        self.held = None
-        for reader in self._readers:
-            if reader is not None:
-                reader.let_go()
-
-    def locate(self, index: int) -> tuple[ShardReader, int]:
-        """Return the shard of a sample and the sample's index in it."""
-        if len(self.paths) == 1:
-            return self.reader(0), index
-        number = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return self.reader(number), index - int(self.starts[number])
-
-    def split(
-        self, indices: np.ndarray[Any, np.dtype[np.int64]]
-    ) -> list[
-        tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]
-    ]:
-        """Return for each shard of these samples: reader, their places, their rows in it."""
-        if len(self.paths) == 1:
-            return [(self.reader(0), np.arange(len(indices)), indices)]
-        numbers = np.searchsorted(self.starts, indices, side="right") - 1
-        located = []
-        for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            located.append((self.reader(number), places, indices[places] - self.starts[number]))
-        return located
-
-    def rows(self, name: str, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a column's entries at these samples, as a copy."""
-        result: np.ndarray[Any, Any] | None = None
-        for reader, places, rows in self.split(indices):
-            values: np.ndarray[Any, Any] = reader.column(name)[rows]
-            if len(places) == len(indices):
-                return values
-            if result is None:
-                result = np.empty((len(indices), *values.shape[1:]), values.dtype)
-            result[places] = values
-        return self.reader(0).column(name)[:0] if result is None else result
-
-
-class Dataset:
+class Dataset(TorchDataset[Any]):
     """A packed dataset, or a part of one; made by `open`.
 
     ``dataset[i]`` is a named tuple of the schema's fields: images as
@@ -147,30 +45,135 @@ class Dataset:
     as str, arrays as ``torch.Tensor``.  ``dataset[a:b]``, ``dataset[[3, 1]]`` and
     ``dataset[mask]`` are datasets that show these samples.
 
+    `transform` is applied to each sample, and a loader applies it as its own.  It is the only
+    attribute that can be set.  Views and pickles have the transform and the record format that
+    the dataset had when they were made.
+
     Notes
     -----
+    Random transforms draw from torch's default generator: ``torch.manual_seed`` governs them,
+    and the worker processes of a stock ``DataLoader`` draw differently.
+
     Safe for any number of threads, across fork, and under pickle, which
     carries paths and indices only.  On arrival (of many shards, when each is
     first read) it is checked that the files are still the same dataset.
     """
 
-    def __init__(self, shards: ShardSet, schema: Schema, digest: str, indices: Indices) -> None:
+    def __init__(
+        self,
+        shards: ShardSet,
+        indices: Indices,
+        transform: Transform | tuple[Transform, ...] | None = None,
+        record_format: RecordFormat | None = None,
+    ) -> None:
         self._shards = shards
-        self._schema = schema
-        self._digest = digest
         self._indices = indices
+        self._transform = transform
+        self._record_format = record_format or RecordFormat()
+        self._pipeline: Pipeline | None = None
+        self._targets: _Targets | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind = getattr(type(self), name, None)
+        if not name.startswith("_") and getattr(kind, "fset", None) is None:
+            readable = sorted(k for k, v in vars(Dataset).items() if isinstance(v, property))
+            raise AttributeError(
+                f"{name!r} of a fastdata dataset cannot be set; `transform` can. Attributes to be "
+                f"read are {', '.join(readable)}. A transform of the whole sample changes labels: "
+                "T.PerSample(lambda sample: sample._replace(label=...))"
+            )
+        super().__setattr__(name, value)
 
     # -- what it is ---------------------------------------------------------------
 
     @property
     def schema(self) -> Schema:
         """Fields of a sample."""
-        return self._schema
+        return self._shards.schema
 
     @property
     def classes(self) -> list[str] | None:
         """Class names, in the order of their numbers; None where there are none."""
-        return None if self._schema.classes is None else list(self._schema.classes)
+        return None if self.schema.classes is None else list(self.schema.classes)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class, by its name, as of torchvision's ``ImageFolder``.
+
+        Raises
+        ------
+        AttributeError
+            If there is no label, or if its numbers have no names.
+        """
+        field = self.schema[self._label("class_to_idx")]
+        names = field.classes if isinstance(field, ScalarField) else None
+        if names is None:
+            raise AttributeError(
+                "class_to_idx: the labels of this dataset have no class names; pack it with "
+                "names, e.g. classes= of the source"
+            )
+        return {name: number for number, name in enumerate(names)}
+
+    @property
+    def targets(self) -> Sequence[Any]:
+        """The label of every sample, a list that cannot be changed; read when first asked for.
+
+        Raises
+        ------
+        AttributeError
+            If there is no label: no number called ``label`` and none with class names.
+        """
+        if self._targets is None:
+            name = self._label("targets")
+            self._targets = _Targets(self.gather(name, np.arange(len(self))).tolist())
+        return self._targets
+
+    @property
+    def samples(self) -> Samples:
+        """Key and label of each sample, as a sequence of pairs.
+
+        Raises
+        ------
+        AttributeError
+            If there is no label.
+        """
+        self._label("samples")
+        return Samples(self)
+
+    def _label(self, wanted: str) -> str:
+        if self.schema.label is None:
+            raise AttributeError(
+                f"{wanted}: this dataset has no label, which is a number called 'label' or one "
+                f"with class names; its fields are {', '.join(self.schema)}"
+            )
+        return self.schema.label
+
+    @property
+    def transform(self) -> Transform | tuple[Transform, ...] | None:
+        """What is done to each sample: a transform, several, or None; settable.
+
+        As ``transform=`` of `fastdata.loader` takes it.  A list becomes a tuple.
+
+        Raises
+        ------
+        OptionError
+            When it is set, if it cannot be applied to the fields of this dataset.
+        """
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Transform | Sequence[Transform] | None) -> None:
+        from fastdata.transforms.pipeline import Pipeline
+
+        if isinstance(transform, Iterable) and not callable(transform):
+            transform = tuple(transform)
+        self._pipeline = None if transform is None else Pipeline(transform, self.schema)
+        self._transform = transform
+
+    @property
+    def record_format(self) -> RecordFormat:
+        """Whether samples and batches are named tuples or dicts, and the names of their fields."""
+        return self._record_format
 
     @property
     def paths(self) -> list[Path]:
@@ -191,9 +194,7 @@ class Dataset:
     def is_subset(self) -> bool:
         """Whether this shows other than all samples in their order."""
         return (
-            self._indices != range(int(self._shards.starts[-1]))
-            if isinstance(self._indices, range)
-            else True
+            self._indices != range(len(self._shards)) if isinstance(self._indices, range) else True
         )
 
     @property
@@ -204,12 +205,10 @@ class Dataset:
         shards.  Of several datasets opened as one, computed when first asked
         for; of a subset, derived from the whole's and the indices.
         """
-        if not self._digest:
-            self._digest = content_digest(self._schema, [s.column for s in self.shards])
         if not self.is_subset:
-            return self._digest
-        shown = np.asarray(self._indices, np.int64).tobytes()
-        return hashlib.blake2b(self._digest.encode() + shown, digest_size=16).hexdigest()
+            return self._shards.digest
+        shown = _as_array(self._indices).tobytes()
+        return hashlib.blake2b(self._shards.digest.encode() + shown, digest_size=16).hexdigest()
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -220,8 +219,8 @@ class Dataset:
             names += f", ... ({len(self._shards.paths)} shards)"
         lines = [f"fastdata.Dataset({names}): {len(self):,} samples"]
         if self.is_subset:
-            lines[0] += f" of {int(self._shards.starts[-1]):,}"
-        for name, field in self._schema.items():
+            lines[0] += f" of {len(self._shards):,}"
+        for name, field in self.schema.items():
             lines.append(f"  {name}: {self._describe(name, field)}")
         return "\n".join(lines)
 
@@ -252,7 +251,8 @@ class Dataset:
         if isinstance(index, slice):
             return self._view(self._indices[index])
         if hasattr(index, "__index__") and not getattr(index, "shape", ()):
-            return self._sample(self._position(operator.index(index)))
+            place = operator.index(index)
+            return self._samples([place], [self._position(place)])[0]
         chosen = np.asarray(index)
         if chosen.dtype == bool:
             if chosen.shape != (len(self),):
@@ -266,13 +266,15 @@ class Dataset:
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several samples; ``torch.utils.data`` calls this once a batch."""
-        return [self._sample(int(position)) for position in self._positions(indices)]
+        return self._samples(indices, self._positions(indices))
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._sample(int(position)) for position in self._indices)
+        return (
+            self._samples([place], [position])[0] for place, position in enumerate(self._indices)
+        )
 
     def _view(self, indices: Indices) -> Dataset:
-        return Dataset(self._shards, self._schema, self._digest, indices)
+        return type(self)(self._shards, indices, self._transform, self._record_format)
 
     def _position(self, index: int) -> int:
         try:
@@ -293,12 +295,40 @@ class Dataset:
             return self._indices.start + self._indices.step * chosen
         return self._indices[chosen]
 
-    def _sample(self, position: int) -> Any:
-        import torch
+    def _samples(self, places: Sequence[int], positions: Iterable[int]) -> list[Any]:
+        """Return samples as they are handed out.
 
+        `places` are their indices in this view, by which messages call them.
+        """
+        samples = [self._stored(int(position)) for position in positions]
+        if self._transform is not None and samples:
+            samples = self._transformed(samples, places)
+        return [self._record_format.format(sample) for sample in samples]
+
+    def _transformed(self, samples: list[Any], places: Sequence[int]) -> list[Any]:
+        from fastdata.transforms.base import BatchTransform
+        from fastdata.transforms.pipeline import Pipeline
+
+        if self._pipeline is None:  # of a view, or after a pickle
+            self._pipeline = Pipeline(self._transform, self.schema)
+        pipeline = self._pipeline
+        if pipeline.batch is not None:
+            whole = next(t for t in pipeline.transforms if isinstance(t, BatchTransform))
+            raise OptionError(
+                f"{type(whole).__name__} takes whole batches, so it cannot be applied to a sample "
+                "of a dataset. Read it with fastdata.loader(dataset, ...), or take the transform "
+                "out of dataset.transform and apply it to the batches"
+            )
+        # A seed of their own, under which samples draw by their places here: the same sample
+        # twice in a batch draws twice.
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        numbers = np.arange(len(samples))
+        return pipeline.run(samples, seed, 0, numbers, lambda at: self.describe_sample(places[at]))
+
+    def _stored(self, position: int) -> Any:
         reader, index = self._shards.locate(position)
         values: list[Any] = []
-        for name, field in self._schema.items():
+        for name, field in self.schema.items():
             if isinstance(field, ImageField):
                 pixels = self._decode(reader, index, name, field)
                 if not pixels.flags.writeable:
@@ -311,7 +341,7 @@ class Dataset:
             elif isinstance(field, ArrayField):
                 value = torch.from_numpy(value.copy())
             values.append(value)
-        return self._schema.sample_type(*values)
+        return self.schema.sample_type(*values)
 
     def _decode(
         self,
@@ -353,7 +383,7 @@ class Dataset:
             By default the fastest that is installed.
         """
         located = self._shards.split(self._positions(indices))
-        return StoredImages(name, self._schema.images[name], located, decoder or jpeg_decoder())
+        return StoredImages(name, self.schema.images[name], located, decoder or jpeg_decoder())
 
     def gather(self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]) -> Any:
         """Return a field that is no image, of several samples.
@@ -364,7 +394,7 @@ class Dataset:
             An array [n, ...] for scalars and fixed-shape arrays, a list of str,
             bytes or arrays otherwise.  All copies.
         """
-        field = self._schema[name]
+        field = self.schema[name]
         positions = self._positions(indices)
         if isinstance(field, ScalarField) or (isinstance(field, ArrayField) and field.fixed):
             return self._shards.rows(name, positions)
@@ -395,28 +425,16 @@ class Dataset:
         held : sequence of HeldBytes or None
             One for each of `paths`, picklable.
         """
-        shards = self._shards
-        copy = ShardSet(shards.paths, shards.entries, shards.check, shards.schema, held)
-        return Dataset(copy, self._schema, self._digest, self._indices)
+        shards = self._shards.held_in(held)
+        return type(self)(shards, self._indices, self._transform, self._record_format)
 
     def let_go(self) -> None:
         """Read from the files again, from now on; nobody may be reading."""
         self._shards.let_go()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        shards = self._shards
-        return (
-            _reopen,
-            (
-                [str(path) for path in shards.paths],
-                list(shards.entries),
-                shards.check,
-                self._schema,
-                self._digest,
-                self._indices,
-                shards.held,
-            ),
-        )
+        parts = (self._shards, self._indices, self._transform, self._record_format)
+        return type(self), parts
 
 
 class Keys(Sequence[str]):
@@ -439,22 +457,53 @@ class Keys(Sequence[str]):
         return f"Keys({shown}{', ...' if len(self) > 3 else ''})"
 
 
-def _reopen(
-    paths: list[str],
-    entries: list[ShardEntry | None],
-    check: bool,
-    schema: Schema,
-    digest: str,
-    indices: Indices,
-    held: Sequence[HeldBytes] | None,
+class Samples(Sequence[tuple[str, Any]]):
+    """Key and label of each sample of a dataset."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        keys, targets = self._dataset.keys[index], self._dataset.targets[index]
+        return (
+            list(zip(keys, targets, strict=True)) if isinstance(index, slice) else (keys, targets)
+        )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self[:3]))
+        return f"Samples({shown}{', ...' if len(self) > 3 else ''})"
+
+
+class _Targets(list[Any]):
+    """Labels as a list, by which arrays can be indexed, and which is not to be changed.
+
+    A change would be of no effect on samples, and would go unnoticed.
+    """
+
+    def _refuse(self, *values: Any, **options: Any) -> NoReturn:
+        raise TypeError(
+            "the targets of a packed dataset cannot be changed; copy them with list(...), or "
+            "change the labels of samples by dataset.transform"
+        )
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _Targets, (list(self),)
+
+
+def open(
+    path: Location | Iterable[Location],
+    *,
+    check: bool = True,
+    transform: Transform | Sequence[Transform] | None = None,
+    batch_format: BatchFormat = "tuple",
+    names: Mapping[str, str] | None = None,
 ) -> Dataset:
-    shards = ShardSet([Path(path) for path in paths], entries, check, schema, held)
-    if len(paths) == 1:
-        shards.reader(0)
-    return Dataset(shards, schema, digest, indices)
-
-
-def open(path: Location | Iterable[Location], *, check: bool = True) -> Dataset:
     """Open a packed dataset.
 
     Parameters
@@ -465,6 +514,14 @@ def open(path: Location | Iterable[Location], *, check: bool = True) -> Dataset:
     check : bool
         Whether checksums are compared as data is read (about 2% of the time
         of decoding JPEGs).
+    transform : transform or sequence of transforms, optional
+        What is done to each sample; see `Dataset.transform`.
+    batch_format : {"tuple", "dict"}
+        Whether samples, and the batches of a loader over this dataset, are named tuples or
+        dicts.
+    names : mapping of str to str, optional
+        What fields are called in them, e.g. ``{"image": "pixel_values", "label": "labels"}``;
+        the others keep their names.
 
     Returns
     -------
@@ -476,72 +533,107 @@ def open(path: Location | Iterable[Location], *, check: bool = True) -> Dataset:
         If nothing is there, or a shard is missing.
     FormatError, ShardCorruptError
         If it is no fastdata dataset, of a newer version, or damaged.
+    OptionError
+        If `transform`, `batch_format` or `names` do not suit the dataset.
 
     Examples
     --------
     >>> dataset = fastdata.open("train.lmdb")        # doctest: +SKIP
     >>> image, label = dataset[0]                    # doctest: +SKIP
     """
-    locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    if not locations:
-        raise OptionError("fastdata.open needs at least one path; the list is empty")
-    parts = [part for location in locations for part in _expand(location)]
-    shards: list[tuple[Path, ShardEntry | None]] = []
-    found: list[tuple[Path, Schema, str]] = []
-    for part in map(Path.absolute, parts):  # shards are opened later, wherever we are then
-        if part.is_dir():
-            manifest = Manifest.read(part)
-            shards += [(_present(part, entry), entry) for entry in manifest.shards]
-            found.append((part, manifest.schema, manifest.digest))
-        else:
-            shards.append((part, None))
-    shard_set = ShardSet([p for p, _ in shards], [entry for _, entry in shards], check)
-    for number, (place, entry) in enumerate(shards):
-        if entry is None:
-            header = shard_set.reader(number).header
-            found.append((place, header.schema, header.digest))
-    for place, schema, _ in found:
-        if schema != found[0][1]:
-            raise FormatError(
-                f"{place} has other fields than {found[0][0]}: {schema!r}, not {found[0][1]!r}. "
-                "Datasets opened as one must have the same schema."
+    record_format = RecordFormat(batch_format, names)
+    shards = open_shards(path, check)
+    record_format.check(shards.schema)
+    dataset = Dataset(shards, range(len(shards)), record_format=record_format)
+    if transform is not None:
+        dataset.transform = transform
+    return dataset
+
+
+def packed_view(data: Any) -> Dataset | None:
+    """Return torch's parts and sums of packed datasets as one packed dataset.
+
+    Parameters
+    ----------
+    data : object
+        A `Dataset`, or a ``Subset`` (such as those of ``random_split``) or ``ConcatDataset`` of
+        such, however they are nested.
+
+    Returns
+    -------
+    Dataset or None
+        With the samples of `data` in their order; None where `data` is anything else, or has a
+        part that is not packed.  A class derived from torch's may read samples in its own way,
+        so it is something else.
+
+    Raises
+    ------
+    FormatError
+        If the schemas of parts differ.
+    OptionError
+        If transforms or record formats of parts differ, or if one has been given to a
+        ``Subset`` or ``ConcatDataset``, which torch would not apply.
+    IndexError, TypeError
+        If a ``Subset`` has indices that its dataset has not.
+    """
+    if isinstance(data, Dataset):
+        return data
+    if type(data) is Subset:
+        whole = packed_view(data.dataset)
+        if whole is None:
+            return None
+        _refuse_transform(data)
+        indices = np.asarray(data.indices)
+        if indices.dtype == bool:
+            raise TypeError(
+                "a torch Subset has a mask for its indices, which it takes for the numbers 0 and "
+                "1; use dataset[mask], or Subset(dataset, numpy.flatnonzero(mask))"
             )
-    shard_set.schema = found[0][1]  # what a manifest says, shards read later must have too
-    digest = found[0][2] if len(found) == 1 else ""
-    return Dataset(shard_set, found[0][1], digest, range(int(shard_set.starts[-1])))
+        return whole[indices]
+    if type(data) is ConcatDataset:
+        parts = [packed_view(part) for part in data.datasets]
+        packed = [part for part in parts if part is not None]
+        if len(packed) < len(parts):
+            return None
+        _refuse_transform(data)
+        return _joined(packed)
+    return None
 
 
-def _expand(location: Location) -> list[Path]:
-    path = Path(location)
-    if path.exists():
-        return [path]
-    if glob.has_magic(str(path)):
-        matches = sorted(glob.glob(str(path), recursive=True))
-        if matches:
-            return [Path(match) for match in matches]
-        raise DatasetNotFoundError(f"{path}: nothing matches this pattern")
-    if path.with_name(path.name + ".partial").exists():
-        raise DatasetNotFoundError(
-            f"{path}: not there yet: its pack was not finished. "
-            "Run the same `fastdata pack` command again; it goes on where it stopped."
-        )
-    raise DatasetNotFoundError(
-        f"{path}: no such file or directory. Make it with: fastdata pack IMAGES {path}"
-    )
+def _refuse_transform(data: Any) -> None:
+    for name in ("transform", "transforms", "target_transform"):
+        if getattr(data, name, None) is not None:
+            raise OptionError(
+                f"{name!r} has been set on a torch {type(data).__name__}, which does not apply it; "
+                "set dataset.transform of the packed dataset inside it, or pass transform= to the "
+                "loader"
+            )
 
 
-def _present(directory: Path, entry: ShardEntry) -> Path:
-    path = directory / entry.file
-    try:
-        size = path.stat().st_size
-    except OSError:
-        raise DatasetNotFoundError(
-            f"{path}: this shard of the dataset is missing. "
-            "Restore it from a copy, or pack the dataset again."
-        ) from None
-    if size != entry.file_bytes:
-        raise ShardCorruptError(
-            f"{path}: {entry.file_bytes} bytes were written but the file has {size}. "
-            "Restore it from a copy, or pack the dataset again."
-        )
-    return path
+def _joined(parts: Sequence[Dataset]) -> Dataset:
+    """Return packed datasets as one."""
+    first = parts[0]
+    for part in parts:
+        for what in ("transform", "record_format"):
+            one, other = getattr(first, what), getattr(part, what)
+            if one is not other and one != other:
+                raise OptionError(
+                    f"datasets that are added have one {what}, but that of {first.paths[0]} is "
+                    f"{one!r} and that of {part.paths[0]} is {other!r}. Set the same {what} on "
+                    "both, or load them apart"
+                )
+    sets = list({id(part._shards): part._shards for part in parts}.values())
+    shards = join_shards(sets)
+    starts = itertools.accumulate(map(len, sets[:-1]), initial=0)
+    begins = dict(zip(map(id, sets), starts, strict=True))
+    moved = [begins[id(part._shards)] + _as_array(part._indices) for part in parts]
+    indices: Indices = np.concatenate(moved)
+    if np.array_equal(indices, np.arange(len(shards))):
+        indices = range(len(shards))
+    return Dataset(shards, indices, first.transform, first.record_format)
+
+
+def _as_array(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]]:
+    if isinstance(indices, range):
+        return indices.start + indices.step * np.arange(len(indices), dtype=np.int64)
+    return indices

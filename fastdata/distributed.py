@@ -1,21 +1,35 @@
-"""Which share of the data this process takes: given, or asked of torch.distributed."""
+"""Which share of the data this process takes: as given, or as the training is distributed."""
 
 from __future__ import annotations
 
+import logging
+import os
+
+from torch import distributed
+
 from fastdata.errors import OptionError
 
-__all__ = ["rank_and_world_size"]
+__all__ = ["agreed_seed", "rank_and_world_size"]
+
+log = logging.getLogger("fastdata")
+
+_logged: set[tuple[int, int]] = set()
 
 
-def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def rank_and_world_size(
+    rank: int | None, world_size: int | None, *, final: bool = True
+) -> tuple[int, int]:
     """Return this process's rank and the world size.
 
     Parameters
     ----------
     rank, world_size : int or None
-        Taken as they are if given, both of them.  None: what
-        ``torch.distributed`` says where its process group is initialised, and
-        otherwise one rank that takes everything.
+        Taken as they are if given, both of them.  None: those of the process group of
+        ``torch.distributed``; where none is initialised, the environment's ``RANK`` and
+        ``WORLD_SIZE``, as torchrun sets them; otherwise one rank that takes everything.
+    final : bool
+        Whether data will be loaded by the answer.  False, where it serves to tell a length or
+        to check options, logs nothing and takes a rank that the environment lacks for 0.
 
     Returns
     -------
@@ -24,10 +38,15 @@ def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, 
     Raises
     ------
     OptionError
-        If one is given without the other, or they do not fit together.
+        If one is given without the other, if they do not fit together, or if the environment has
+        a ``WORLD_SIZE`` above 1 and no ``RANK``.
+
+    Notes
+    -----
+    The answer changes when a process group is made, so a loader asks again for each epoch.
     """
     if rank is None and world_size is None:
-        return _of_torch()
+        return _of_group() or _of_environment(final)
     if rank is None or world_size is None:
         raise OptionError(
             f"rank is {rank} and world_size {world_size}: give both, or neither to take those of "
@@ -40,10 +59,65 @@ def rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, 
     return rank, world_size
 
 
-def _of_torch() -> tuple[int, int]:
-    # Imported here: who gives a rank, or none of whose work needs one, does not pay for torch.
-    from torch import distributed
+def agreed_seed(seed: int, world_size: int) -> int:
+    """Return the seed of rank 0 on every rank: a collective call of the default process group.
 
+    Parameters
+    ----------
+    seed : int
+        What this rank would take.
+    world_size : int
+
+    Raises
+    ------
+    OptionError
+        If there are several ranks, and no process group by which they could agree.
+    """
+    if world_size == 1:
+        return seed
+    if _of_group() is None:
+        raise OptionError(
+            f"seed=None with {world_size} ranks, but no process group is initialised, so the ranks "
+            "cannot agree on a seed: give a number, the same on every rank, or call "
+            "torch.distributed.init_process_group() before the first epoch"
+        )
+    seeds = [seed]
+    distributed.broadcast_object_list(seeds, src=0)
+    return seeds[0]
+
+
+def _of_group() -> tuple[int, int] | None:
     if not (distributed.is_available() and distributed.is_initialized()):
-        return 0, 1
+        return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def _of_environment(final: bool) -> tuple[int, int]:
+    world_size, rank = _number("WORLD_SIZE", 1), _number("RANK", -1)
+    if world_size <= 1:
+        return 0, 1
+    if rank == -1 and not final:
+        return 0, world_size
+    if not 0 <= rank < world_size:
+        raise OptionError(
+            f"the environment has WORLD_SIZE={world_size} and RANK={os.environ.get('RANK')}, and "
+            "no process group is initialised, so it is unknown which samples are this process's: "
+            "call torch.distributed.init_process_group() before the first epoch, give the loader "
+            "rank= and world_size=, or unset WORLD_SIZE if this process is to take everything"
+        )
+    if final and (rank, world_size) not in _logged:
+        _logged.add((rank, world_size))
+        log.warning(
+            "loading as rank %d of %d, as RANK and WORLD_SIZE say: no process group is initialised",
+            rank,
+            world_size,
+        )
+    return rank, world_size
+
+
+def _number(name: str, otherwise: int) -> int:
+    text = os.environ.get(name) or str(otherwise)
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f"the environment has {name}={text}, which is not a number") from None

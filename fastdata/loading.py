@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any, Literal
 
@@ -21,12 +21,15 @@ import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader
 
-from fastdata.assembly import LoaderOptions, foreign_loader, packed_loader
+from fastdata.assembly import foreign_loader, packed_loader
 from fastdata.codecs.decoders import DecoderName
+from fastdata.dataset import open as open_dataset
+from fastdata.dataset import packed_view
 from fastdata.engine.packed import Loader, LoaderStats
 from fastdata.engine.tasks import is_packed
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
+from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform
@@ -36,15 +39,15 @@ __all__ = ["Loader", "LoaderStats", "is_dataset", "is_location", "loader", "opti
 
 def loader(
     data: Any,
-    *,
     batch_size: int = 1,
-    shuffle: bool | Literal["block"] | BlockShuffle = False,
+    shuffle: bool | Literal["block"] | BlockShuffle | None = False,
+    *,
     drop_last: bool = False,
-    seed: int = 0,
+    seed: int | None = 0,
     transform: Transform | Sequence[Transform] | None = None,
     num_workers: int | Literal["auto"] = "auto",
     worker_method: Literal["auto", "thread", "process"] = "auto",
-    prefetch_factor: int | Literal["auto"] = "auto",
+    prefetch_factor: int | Literal["auto"] | None = "auto",
     persistent_workers: bool | Literal["auto"] = "auto",
     multiprocessing_context: str | BaseContext | None = None,
     pin_memory: bool | Literal["auto"] = "auto",
@@ -61,6 +64,8 @@ def loader(
     rank: int | None = None,
     world_size: int | None = None,
     even: bool = True,
+    batch_format: Literal["tuple", "dict"] | None = None,
+    names: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Loader | DataLoader[Any] | CUDAPrefetcher:
     """Return an iterable of batches over `data`.
@@ -68,7 +73,8 @@ def loader(
     Parameters
     ----------
     data : path, list of paths, Dataset or torch Dataset
-        What ``fastdata.open`` takes, or what it returned: the result is a
+        What ``fastdata.open`` takes, or what it returned, also as a `Subset`, by `random_split` or
+        in a `ConcatDataset`: the result is a
         `Loader`.  Any other dataset with ``__getitem__`` (or an
         `IterableDataset`): the result is a stock `DataLoader`, and what is said
         below to be for packed data is not accepted.
@@ -81,11 +87,15 @@ def loader(
         window of some blocks, for disks that are slow at random reads.
     drop_last : bool
         Whether an incomplete last batch is left out.
-    seed : int
-        Of order and random transforms.
+    seed : int or None
+        Of order and random transforms.  The default, 0, makes every run the same, whatever
+        `torch.manual_seed` or Lightning's ``seed_everything`` say.  None: drawn from torch's
+        generator when the loader is made; of several ranks, each then takes that of rank 0, at
+        the first pass.
     transform : transform or sequence of transforms, optional
-        For packed data.  Of `fastdata.transforms`, or any callable on one
-        sample's image, which is slower (see `fastdata.transforms.callables`).
+        For packed data; by default the dataset's own, ``dataset.transform``.  Of
+        `fastdata.transforms`, or any callable on one sample's image, which is slower
+        (see `fastdata.transforms.callables`).
         From the first `BatchTransform` on, transforms run on whole batches where
         they arrive; on the CPU that is in the calling thread.
     num_workers : int or "auto"
@@ -161,7 +171,9 @@ def loader(
         counted in ``stats()``.
     sampler : iterable of int, optional
         Indices of an epoch, in place of `shuffle`, with a length; an
-        instance of a torch sampler, say.
+        instance of a torch sampler, say.  Each epoch of the loader becomes the epoch of a sampler
+        that has ``set_epoch`` and shows its ``epoch``, unless that is set by others: then the
+        sampler keeps it, and the loader goes on from there.
     batch_sampler : iterable of sequences of int, optional
         Indices of each batch, in place of `batch_size`, `shuffle`, `sampler`
         and `drop_last`.
@@ -170,15 +182,22 @@ def loader(
         many samples as the dataset, drawn with replacement.
     rank, world_size : int, optional
         Which share of each epoch this process takes, of how many; by default
-        as `torch.distributed` has it, if it is initialised.  All ranks get the
+        as `torch.distributed` has it when a pass begins; where no process group is
+        initialised then, as ``RANK`` and ``WORLD_SIZE`` of the environment say.  All ranks get the
         same number of batches: with `drop_last`, what does not divide is left
         out, otherwise samples of the last batch are repeated; `Loader.padding` says
         how many.
     even : bool
         For packed data.  False: nothing is left out or repeated, for exact
         evaluation; ranks may differ in their number of batches.
+    batch_format : {"tuple", "dict"}, optional
+        For packed data.  Whether a batch is a named tuple of its fields or a dict; by default as
+        the dataset has it, and that is a named tuple.
+    names : mapping of str to str, optional
+        For packed data.  New names of fields in batches, e.g. ``{"image": "pixel_values"}``.
     **options
-        Further arguments of a stock `DataLoader`: ``collate_fn``, ``timeout``...
+        Further arguments of a stock `DataLoader`: ``collate_fn``, ``timeout``...  For packed data
+        only values that ask for nothing are taken, such as ``collate_fn=None``.
 
     Returns
     -------
@@ -204,8 +223,6 @@ def loader(
     >>> for images, labels in train: ...                      # doctest: +SKIP
     """
     if is_location(data):
-        from fastdata.dataset import open as open_dataset
-
         data = open_dataset(data)
     wanted = LoaderOptions(
         batch_size=batch_size,
@@ -232,10 +249,13 @@ def loader(
         rank=rank,
         world_size=world_size,
         even=even,
+        batch_format=batch_format,
+        names=names,
         others=options,
     )
-    if is_packed(data):
-        return packed_loader(data, wanted)
+    packed = data if is_packed(data) else packed_view(data)
+    if packed is not None:
+        return packed_loader(packed, wanted)
     if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
         return foreign_loader(data, wanted)
     raise OptionError(
@@ -252,7 +272,7 @@ def options_of(given: dict[str, Any]) -> LoaderOptions:
         If one has a value that cannot be used.
     """
     parameters = inspect.signature(loader).parameters.values()
-    named = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+    named = {one.name: one.default for one in parameters if one.default is not one.empty}
     others = {name: value for name, value in given.items() if name not in named}
     named |= {name: value for name, value in given.items() if name in named}
     return LoaderOptions(**named, others=others)

@@ -289,6 +289,14 @@ class Schema(Mapping[str, Field]):
         return None
 
     @property
+    def label(self) -> str | None:
+        """Name of the number that tells a sample's class: `label`, else the first with classes."""
+        if isinstance(self._fields.get("label"), ScalarField):
+            return "label"
+        scalars = ((k, v) for k, v in self._fields.items() if isinstance(v, ScalarField))
+        return next((name for name, value in scalars if value.classes is not None), None)
+
+    @property
     def sample_type(self) -> type[tuple[Any, ...]]:
         """The named tuple of one sample or one batch."""
         return record_type(tuple(self._fields))

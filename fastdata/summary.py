@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.dataset import open as open_dataset
 from fastdata.formats.layout import CODECS, VERSION
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import Field, ImageField, ScalarField
+from fastdata.shards import open_shards
 
 __all__ = ["load_line", "summarise"]
 
@@ -35,8 +35,8 @@ def summarise(path: str | os.PathLike[str]) -> dict[str, Any]:
     -----
     Reads columns, a few bytes a sample, and no image.
     """
-    dataset = open_dataset(path)
-    shards = list(dataset.shards)
+    dataset = open_shards(path, check=True)
+    shards = list(dataset.readers())
     sizes = [shard.path.stat().st_size for shard in shards]
     fields = []
     for entry, (name, field) in zip(dataset.schema.to_json(), dataset.schema.items(), strict=True):

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fastdata.dataset import _expand
 from fastdata.errors import FastdataError, FormatError, ShardCorruptError
 from fastdata.formats.digest import content_digest
 from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.verify import find_damage
+from fastdata.shards import expand
 
 __all__ = ["Damaged", "VerifyReport", "verify"]
 
@@ -102,7 +102,7 @@ def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> Ver
     DatasetNotFoundError, FormatError
         If there is no dataset, or one of a newer version.
     """
-    parts = _expand(path)
+    parts = expand(path)
     with tqdm(
         unit="img",
         desc=f"verifying {Path(path).name}",

@@ -50,10 +50,10 @@ def test_batches_are_cut_in_order() -> None:
 def test_what_does_not_divide_is_repeated_from_the_last_batch() -> None:
     ranks = [Batches(Sequential(10), 2, rank=rank, world_size=4) for rank in range(4)]
     assert [indices_of(rank) for rank in ranks] == [
-        [[0, 4], [8]],
-        [[1, 5], [9]],
-        [[2, 6], [8]],
-        [[3, 7], [9]],
+        [[0, 1], [8]],
+        [[2, 3], [9]],
+        [[4, 5], [8]],
+        [[6, 7], [9]],
     ]
     assert {rank.padding for rank in ranks} == {2}
 
@@ -80,7 +80,8 @@ def test_batches_far_apart_are_those_of_the_epoch() -> None:
     batches = Batches(order, 100, rank=1, world_size=3)
     positions = np.arange(70_002)
     positions[-1] = 69_900 + 0  # one is missing to 3 ranks: the last batch's first again
-    expected = order.of(2)(positions[1::3])
+    blocks = [positions[at + 100 : at + 200] for at in range(0, 69_900, 300)]
+    expected = order.of(2)(np.concatenate([*blocks, positions[69_900:].reshape(3, -1)[1]]))
     epoch = batches.of(2)
     for number in order_of_batch_lookups(batches):
         np.testing.assert_array_equal(epoch[number], expected[number * 100 : number * 100 + 100])

@@ -151,12 +151,11 @@ def _label_of(dataset: Dataset) -> str:
 
     Arrays come last: they are the classes of boxes.
     """
-    if isinstance(dataset.schema.get("label"), ScalarField):
-        return "label"
-    for kind in (ScalarField, ArrayField):
-        for name, field in dataset.schema.items():
-            if isinstance(field, kind) and field.classes is not None:
-                return name
+    if dataset.schema.label is not None:
+        return dataset.schema.label
+    for name, field in dataset.schema.items():
+        if isinstance(field, ArrayField) and field.classes is not None:
+            return name
     raise OptionError(
         f"classes: the dataset has no label, only {', '.join(dataset.schema)}; use where="
     )

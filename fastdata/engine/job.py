@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fastdata.engine.buffers import Slot
 from fastdata.engine.tasks import PackedData
+from fastdata.sampling import SamplerEpoch
 from fastdata.transforms.pipeline import Pipeline
 
 __all__ = [
@@ -78,6 +79,14 @@ class BatchOrder(Protocol):
     @property
     def padding(self) -> int:
         """Samples of an epoch that are there twice."""
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of an epoch on this rank; None where they are not known before."""
+
+    @property
+    def sampler_epoch(self) -> SamplerEpoch | None:
+        """The epoch of the user's sampler that decides the order; None where none does."""
 
     def __len__(self) -> int: ...
 

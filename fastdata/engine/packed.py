@@ -1,61 +1,96 @@
-"""The loader of packed data: an epoch of batches at each ``iter()``, and where it stands.
+"""The loader of packed data: an epoch of batches at each pass, and where it stands.
 
-`Loader` puts two parts together: the order of batches (`fastdata.sampling`) and who
-makes them, a `Backend`.  What it adds is bookkeeping: epochs, resuming, statistics,
-and the end.
+`Loader` puts two parts together: the order of batches (`fastdata.sampling`) and a `Backend`,
+which makes them.  What it adds is bookkeeping: epochs, ranks, resuming, statistics, and the end.
+
+It has the attributes of a `torch.utils.data.DataLoader` and is none: libraries that are given a
+`DataLoader` (Accelerate, Lightning, Fabric) make another one of its dataset and sampler, which
+would have neither the transforms nor the draws of this one, and nobody would notice.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import time
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
+from fastdata.distributed import agreed_seed
 from fastdata.engine.job import Backend, BatchOrder, BatchStream, Request
+from fastdata.engine.samplers import LoaderBatchSampler, loader_sampler
 from fastdata.engine.stats import LoaderStats
+from fastdata.engine.tasks import PackedData
 from fastdata.errors import OptionError
+from fastdata.records import RecordFormat
 
-__all__ = ["Loader", "LoaderStats"]
+if TYPE_CHECKING:
+    from fastdata.options import LoaderOptions
+    from fastdata.transforms.pipeline import Pipeline
+
+__all__ = ["Assemble", "Loader", "LoaderStats"]
+
+Assemble: TypeAlias = Callable[[int, int, int], tuple[BatchOrder, Backend]]
+"""Makes the order and the backend of a loader, of its rank, world size and seed."""
 
 
 class Loader:
     """Batches of a packed dataset; made by `fastdata.loader`, which describes the parameters.
 
-    A batch is a named tuple of the schema's fields.  Images are uint8 tensors
+    A batch is a named tuple of the schema's fields, or a dict.  Images are uint8 tensors
     [N, C, H, W] in channels-last memory (of another dtype after `Normalize`,
     `ToDtype` or with `dtype`), numbers and fixed-shape arrays tensors, other
     arrays lists of tensors, text and bytes lists.
 
-    Each ``iter(loader)`` is one epoch, beginning with epoch 0 and counting by
-    itself; `set_epoch` chooses the next one.  Workers stay from one epoch to
+    Each pass over the loader is one epoch, beginning with epoch 0 and counting by
+    itself; `set_epoch` chooses the next one.  An epoch counts from its first batch: an iterator
+    that has given none is of whatever epoch is next when it gives one, so ``iter(loader)``
+    alone changes nothing.  Workers stay from one epoch to
     the next, and begin it while the last batches of this one are still in use;
     they end with `close`, or with the loader, and threads also with an epoch
     that is left before its end.  Iterators are independent: two at once are two
     epochs, with workers of their own.  `state_dict` speaks of the iterator that
-    was made last.
+    began last.
 
-    To be used by one thread at a time; cannot be pickled.
+    Rank and world size are looked up when a pass begins and when `len` is asked for, so that a
+    loader may be made before the process group.
+
+    To be used by one thread at a time.  Can be pickled, and copied, while no epoch is under way:
+    the copy has workers of its own and continues at the same place.
 
     Parameters
     ----------
-    batches : BatchOrder
-    backend : Backend
+    dataset : PackedData
+    options : LoaderOptions
+    assemble : callable
+        See `Assemble`; picklable, if the loader is to be.
+    record : RecordFormat
+        Of batches.
 
     Attributes
     ----------
-    options : fastdata.assembly.LoaderOptions or None
+    dataset : PackedData
+    options : LoaderOptions
         What it was made by, so that another can be made that differs in some.
     """
 
-    def __init__(self, batches: BatchOrder, backend: Backend) -> None:
-        self.options: Any = None
-        self.batches = batches
-        self.backend = backend
-        self.dataset = backend.dataset
-        self.pipeline = backend.pipeline
-        self.seed = backend.seed
+    def __init__(
+        self, dataset: PackedData, options: LoaderOptions, assemble: Assemble, record: RecordFormat
+    ) -> None:
+        self._dataset = dataset
+        self._options = options
+        self._assemble = assemble
+        self._record = record
+        self._share = options.share(final=False)
+        self._seed = _drawn_seed() if options.seed is None else options.seed
+        self._agreed: tuple[int, int] | None = None
+        self._batches, self._backend = assemble(*self._share, self._seed)
         self._next = _Place(0, 0)
         self._latest = self._next
         self._idle: tuple[BatchStream, _Place | None] | None = None
@@ -63,84 +98,320 @@ class Loader:
         # find one together with its epoch, and end its processes before the epoch
         # gives it back to be used again.
         self._in_use: set[BatchStream] = set()
-        self._open: weakref.WeakSet[_Epoch] = weakref.WeakSet()
+        self._epochs: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         self._counts = _Counts()
         self._closed = False
+        self._adapted = False
+        """Whether an integration tells Accelerate what it has to know."""
+        _loaders.add(self)
+
+    # -- what it is, by the names of torch.utils.data.DataLoader -----------------------
+
+    @property
+    def dataset(self) -> PackedData:
+        """What is loaded."""
+        return self._dataset
+
+    @property
+    def options(self) -> LoaderOptions:
+        """What the loader was made by."""
+        return self._options
+
+    @property
+    def batches(self) -> BatchOrder:
+        """The order of batches, on this rank."""
+        return self._batches
+
+    @property
+    def backend(self) -> Backend:
+        """What makes the batches."""
+        return self._backend
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The transforms."""
+        return self._backend.pipeline
+
+    @property
+    def seed(self) -> int:
+        """Of order and random transforms."""
+        return self._seed
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples a batch and rank; None where a batch sampler decides."""
+        return None if self._options.batch_sampler is not None else self._options.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether an incomplete last batch is left out."""
+        return self._options.drop_last
+
+    @property
+    def sampler(self) -> Any:
+        """The user's own sampler, if it has `set_epoch`; else one that forwards it to the loader.
+
+        The latter is an instance of torch's `SequentialSampler` or `RandomSampler` where the order
+        is sequential or shuffled.  It cannot be iterated over.
+        """
+        options = self._options
+        if hasattr(options.sampler, "set_epoch"):
+            return options.sampler
+        if options.sampler is not None or options.batch_sampler is not None:
+            return loader_sampler(self, "other")
+        random = bool(options.shuffle) or options.weights is not None
+        return loader_sampler(self, "random" if random else "sequential")
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The user's own batch sampler, or one that says how the order is cut into batches."""
+        own = self._options.batch_sampler
+        return LoaderBatchSampler(self) if own is None else own
 
     @property
     def num_workers(self) -> int:
         """Threads or processes that make batches."""
-        return self.backend.num_workers
+        return self._backend.num_workers
+
+    @property
+    def prefetch_factor(self) -> int:
+        """Batches made ahead."""
+        return self._options.prefetched
+
+    @property
+    def persistent_workers(self) -> bool:
+        """Whether workers outlive an epoch."""
+        return self._backend.persistent
+
+    @property
+    def pin_memory(self) -> bool:
+        """Whether images are put into page-locked memory."""
+        return self._options.pinned
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """How worker processes are started; None: as `multiprocessing` does by default."""
+        return self._options.multiprocessing_context
+
+    collate_fn = None
+    """None: batches are made whole, not collated from samples."""
+
+    timeout = 0
+    """0: a worker that dies is noticed at once, and no other limit is set."""
+
+    in_order = True
+    """True: batches come in the order of the epoch, always."""
+
+    pin_memory_device = ""
+    """Empty: `device` says where batches arrive."""
+
+    generator = None
+    """None: all draws are functions of `seed`."""
+
+    worker_init_fn = None
+    """None: workers have nothing to be initialised."""
+
+    # -- ranks ---------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Which share of each epoch this process takes; 0 where a sampler decides on that."""
+        self._resolve(final=False)
+        return self._share[0]
+
+    @property
+    def world_size(self) -> int:
+        """Among how many ranks an epoch is divided; 1 where a sampler decides on that."""
+        self._resolve(final=False)
+        return self._share[1]
 
     @property
     def padding(self) -> int:
         """Samples that an epoch repeats, over all ranks, so that each rank has as many."""
-        return self.batches.padding
+        self._resolve(final=False)
+        return self._batches.padding
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples of an epoch, on this rank.
+
+        Raises
+        ------
+        TypeError
+            If a batch sampler decides: how many they are shows when it is iterated over.
+        """
+        self._resolve(final=False)
+        if self._batches.samples is None:
+            raise TypeError("a batch_sampler does not tell the number of samples of an epoch")
+        return self._batches.samples
 
     def __len__(self) -> int:
         """Batches of an epoch, on this rank."""
-        return len(self.batches)
+        self._resolve(final=False)
+        return len(self._batches)
+
+    def _resolve(self, *, final: bool) -> None:
+        """Look up rank and world size, and follow where they, or the seed, have changed."""
+        share, seed = self._options.share(final=final), self._seed
+        if final and self._options.seed is None and self._agreed != share:
+            seed, self._agreed = agreed_seed(seed, share[1]), share
+        if share == self._share and seed == self._seed:
+            return
+        if self._in_use or (share[1] != self._share[1] and self._next.batch):
+            raise OptionError(
+                f"this loader was rank {self._share[0]} of {self._share[1]} when its epoch began "
+                f"or its state was loaded, and is {share[0]} of {share[1]} now: make the process "
+                "group before you load a state or take a batch"
+            )
+        self._change(share, seed)
+
+    def _change(self, share: tuple[int, int], seed: int) -> None:
+        """Put order and backend together anew."""
+        self._end_idle()
+        before = self._backend
+        self._batches, self._backend = self._assemble(*share, seed)
+        self._share, self._seed = share, seed
+        before.close()
+
+    # -- epochs --------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
             raise OptionError("this loader is closed; make a new one")
-        place = self._next
-        epoch = _Epoch(self, place)  # where this fails, the epoch is still to come
-        self._latest, self._next = place, _Place(place.epoch + 1, 0)
-        self._open.add(epoch)
+        self._resolve(final=True)
+        self._warn_of_accelerate()
+        began = time.perf_counter()
+        if self._batches.joins:  # a user's sampler is asked when the first batch is
+            place = _Place(self._next.epoch, self._next.batch)
+            self._idle = self._stream_at(place), place
+        epoch = _Epoch(self, time.perf_counter() - began)
+        self._epochs.add(epoch)
         return epoch
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch that comes next."""
+        return self._standing().epoch
+
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iterator one of this epoch, from its first batch."""
+        """Make the next pass one of this epoch.
+
+        A place in this epoch that was loaded, or skipped to, is kept; another epoch starts at its
+        first batch.  An iterator that has given no batch yet is of this epoch too.
+        """
         _check_count("epoch", epoch)
-        self._latest = self._next = _Place(epoch, 0)
+        self._aim(self._next if epoch == self._next.epoch else _Place(epoch, 0), asked=True)
+
+    def skip(self, batches: int) -> Loader:
+        """Leave out that many batches of the next pass, and return the loader.
+
+        Nothing is read of them.  Counted from a loaded place, where there is one.
+        """
+        _check_count("batches", batches)
+        place = self._follow_sampler()
+        self._aim(_Place(place.epoch, place.batch + batches))
+        return self
+
+    def _aim(self, place: _Place, *, asked: bool = False) -> None:
+        """Make `place` the one where the next pass begins; the user's sampler too, if `asked`."""
+        self._latest = self._next = place
+        told = self._batches.sampler_epoch
+        if told is not None and asked:
+            told.set(place.epoch, asked=True)
+
+    def _standing(self) -> _Place:
+        """Return the place of the next batch, of the iterator that began last."""
+        place = self._latest
+        self._resolve(final=False)
+        return _Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
+
+    # -- resuming ------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iterator that was made last stands, as plain JSON types.
+        """Return where the iterator that began last stands, as plain JSON types.
 
         Batches handed out count as done; those made ahead do not.  After the
         last batch of an epoch the state is the beginning of the next.  It is
         the same on every rank.
         """
-        place = self._latest
-        if place.batch >= len(self):
-            place = _Place(place.epoch + 1, 0)
+        place = self._standing()
         return {"version": 1, "epoch": place.epoch, "batch": place.batch, **self._identity()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iterator continue where `state` was taken.
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
+        """Make the next pass continue where `state` was taken.
 
         It yields exactly the batches that an uninterrupted run would have
-        yielded, provided that transforms are the same and callables among
-        them draw no random numbers.  The number and method of workers may
+        yielded, provided that transforms are the same.  The number and method of workers may
         differ, and so may the number of ranks if all of them together still
-        take as many samples a step.
+        take as many samples a step.  A loader made with ``seed=None`` takes the state's seed.
+
+        Parameters
+        ----------
+        state : dict
+            As `state_dict` returns it.
+        strict : bool
+            False: where the loader is not what it was, in its dataset, order or batch size, a
+            warning says so, and the pass continues behind as many samples of the epoch as the
+            state had behind it, rounded down to whole batches.
 
         Raises
         ------
         OptionError
-            If the state is of another dataset, seed, order or global batch
-            size, or no state at all.
+            If the state is no state at all, or `strict` and of another dataset, seed, order or
+            global batch size.
         """
         if state.get("version") != 1:
             raise OptionError(f"not the state of a loader of this version: {state!r}")
-        for name, value in self._identity().items():
-            if state.get(name) != value:
-                raise OptionError(
-                    f"the state was taken with {name} {state.get(name)!r}, but this loader has "
-                    f"{value!r}; make the loader as it was then, or start without the state"
-                )
         for name in ("epoch", "batch"):
             _check_count(name, state.get(name))
-        self._latest = self._next = _Place(state["epoch"], state["batch"])
+        self._resolve(final=False)
+        if self._options.seed is None and isinstance(state.get("seed"), int):
+            self._change(self._share, state["seed"])
+        place = _Place(state["epoch"], state["batch"])
+        changed = [
+            f"{name} {state.get(name)!r}, but this loader has {value!r}"
+            for name, value in self._identity().items()
+            if state.get(name) != value
+        ]
+        if changed and strict:
+            raise OptionError(
+                f"the state was taken with {changed[0]}; make the loader as it was then (the "
+                "process group too), start without the state, or load it with strict=False"
+            )
+        if changed:
+            place = self._nearest(place, state.get("global_batch_size"))
+            warnings.warn(
+                f"the state was taken with {'; '.join(changed)}: continuing at batch {place.batch} "
+                f"of epoch {place.epoch}, in which some samples may come twice or not at all",
+                stacklevel=2,
+            )
+        self._aim(place, asked=True)
+
+    def _nearest(self, place: _Place, global_batch_size: Any) -> _Place:
+        """Return the place with as many samples of its epoch behind it, or just fewer."""
+        size = self._batches.identity.get("global_batch_size")
+        if isinstance(global_batch_size, int) and isinstance(size, int):
+            place = _Place(place.epoch, place.batch * global_batch_size // size)
+        return _Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a state to make sense."""
-        return {"digest": self.dataset.digest, "seed": self.seed, **self.batches.identity}
+        return {"digest": self._dataset.digest, "seed": self._seed, **self._batches.identity}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._in_use:
+            raise OptionError(
+                "a loader cannot be pickled or copied while an epoch is under way: do it before "
+                "the first batch or after the last, or move its state_dict()"
+            )
+        made = (self._dataset, self._options, self._assemble, self._record)
+        return _made_again, (made, self._seed, self._next)
+
+    # -- figures, and the end --------------------------------------------------------------
 
     def stats(self) -> LoaderStats:
         """Return counts and times over all iterators so far."""
-        counts, usage = self._counts, self.backend.usage()
+        counts, usage = self._counts, self._backend.usage()
         return LoaderStats(
             batches=counts.batches,
             samples=counts.samples,
@@ -156,14 +427,12 @@ class Loader:
     def close(self) -> None:
         """End all iterators and their workers.  Idempotent."""
         self._closed = True
-        for epoch in list(self._open):
+        for epoch in list(self._epochs):
             epoch.close()
         for stream in list(self._in_use):  # of an epoch that was interrupted
             self._end(stream)
-        if self._idle is not None:
-            self._idle[0].close()
-            self._idle = None
-        self.backend.close()
+        self._end_idle()
+        self._backend.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -171,39 +440,64 @@ class Loader:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise AttributeError(
+                f"{name} of a fastdata loader cannot be set: make another loader with {name}=..., "
+                "if fastdata.loader has such an option"
+            )
+        object.__setattr__(self, name, value)
+
     def __repr__(self) -> str:
-        identity = self.batches.identity
+        identity = self._batches.identity
         size = identity.get("global_batch_size")
         return (
             f"Loader({len(self)} batches{f' of {size}' if size else ''}, {identity['order']}, "
-            f"{self.backend})\n{self.dataset!r}"
+            f"{self._backend})\n{self._dataset!r}"
         )
 
-    def _take_stream(self, place: _Place) -> BatchStream:
-        """Return a stream that stands at `place`."""
+    # -- streams ---------------------------------------------------------------------------
+
+    def _begin(self) -> tuple[_Place, BatchStream]:
+        """Begin the next epoch; where this fails, it is still to come."""
+        self._resolve(final=True)
+        place = self._follow_sampler()
+        stream = self._stream_at(place)
+        self._in_use.add(stream)
+        self._latest, self._next = place, _Place(place.epoch + 1, 0)
+        return place, stream
+
+    def _follow_sampler(self) -> _Place:
+        """Return the next place, of the epoch that the user gave their own sampler, if they did."""
+        told = self._batches.sampler_epoch
+        given = None if told is None else told.given()
+        if given is not None and given != self._next.epoch:
+            self._next = _Place(given, 0)
+        return self._next
+
+    def _stream_at(self, place: _Place) -> BatchStream:
+        """Return a stream that stands at `place`: the idle one, or a new one."""
         stream, stands_at = self._idle or (None, None)
         self._idle = None
         if stream is None:
-            stream = self.backend.stream()
-            stands_at = None
-        self._in_use.add(stream)
+            stream, stands_at = self._backend.stream(), None
         if stands_at != place:
-            joins = self.batches.joins and self.backend.persistent
+            joins = self._batches.joins and self._backend.persistent
             try:
-                stream.begin(_requests(self.batches, place, joins))
+                stream.begin(_requests(self._batches, place, joins))
             except BaseException:
-                self._end(stream)
+                stream.close()
                 raise
         return stream
 
     def _give_back(self, stream: BatchStream, stands_at: _Place | None) -> None:
         """Keep a stream for the next epoch, or end it."""
         self._in_use.discard(stream)
-        if stands_at is None or not self.batches.joins:
+        if stands_at is None or not self._batches.joins:
             stands_at = None
             stream.stop()
-        worth_keeping = stands_at is not None or self.backend.slow_to_start
-        if not (self.backend.persistent and worth_keeping) or self._closed or self._idle:
+        worth_keeping = stands_at is not None or self._backend.slow_to_start
+        if not (self._backend.persistent and worth_keeping) or self._closed or self._idle:
             stream.close()
             return
         self._idle = (stream, stands_at)
@@ -212,6 +506,24 @@ class Loader:
         """End a stream and its workers."""
         self._in_use.discard(stream)
         stream.close()
+
+    def _end_idle(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle[0].close()
+
+    def _warn_of_accelerate(self) -> None:
+        """Warn, once, where Accelerate is in use and knows nothing of this loader."""
+        state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+        if self._adapted or not getattr(state, "_shared_state", None):
+            return
+        self._adapted = True
+        warnings.warn(
+            "Accelerate is in use, but this loader was not prepared for it: gather_for_metrics and "
+            "accumulate do not see where an epoch ends, and batches are not moved to the device. "
+            "Use loader = fastdata.integrations.accelerate.prepare(accelerator, loader)",
+            stacklevel=3,
+        )
 
 
 @dataclass(slots=True)
@@ -254,24 +566,31 @@ class _Epoch(Iterator[Any]):
     Parameters
     ----------
     loader : Loader
-    place : _Place
-        Where to begin; moved on with each batch handed out.
+    spent : float
+        Seconds that it took to start the workers.
     """
 
-    def __init__(self, loader: Loader, place: _Place) -> None:
+    def __init__(self, loader: Loader, spent: float) -> None:
         self._loader = loader
-        self._place = place
-        self._clock = time.perf_counter()
-        self._stream: BatchStream | None = loader._take_stream(place)
+        self._clock = -spent
+        self._length = 0
+        self._closed = False
+        self._place: _Place | None = None
+        """Where it stands, moved on with each batch handed out; None before the first."""
+        self._stream: BatchStream | None = None
 
     def __next__(self) -> Any:
         loader, counts = self._loader, self._loader._counts
+        if self._place is None and not (self._closed or loader._closed):
+            self._clock += time.perf_counter()
+            self._place, self._stream = loader._begin()
+            self._length = len(loader._batches)
         # Out of hand until all is well: where Ctrl-C strikes between taking a batch and
         # counting it, the stream is ahead of `_place` and must not be gone on with.
         stream, self._stream = self._stream, None
-        if stream is None:
+        if stream is None or self._place is None:
             raise StopIteration
-        if self._place.batch >= len(loader.batches):
+        if self._place.batch >= self._length:
             loader._give_back(stream, _Place(self._place.epoch + 1, 0))
             raise StopIteration
         try:
@@ -290,17 +609,46 @@ class _Epoch(Iterator[Any]):
         self._clock = now
         self._place.batch += 1
         self._stream = stream
-        return batch
+        return loader._record.format(batch)
 
     def close(self) -> None:
         """End this epoch; workers may stay for the next.  Idempotent."""
         stream, self._stream = self._stream, None
+        loader, self._closed = self._loader, True
         if stream is not None:
-            self._loader._give_back(stream, None)
+            loader._give_back(stream, None)
+        elif self._place is None and not loader._backend.persistent:
+            loader._end_idle()
 
     def __del__(self) -> None:
-        if getattr(self, "_stream", None) is not None:
+        if hasattr(self, "_stream"):
             self.close()
+
+
+_loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+_process = os.getpid()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End all workers while Python can still say what goes wrong with them."""
+    if os.getpid() == _process:
+        for loader in list(_loaders):
+            loader.close()
+
+
+def _made_again(made: tuple[Any, ...], seed: int, place: _Place) -> Loader:
+    """Return a copy of a loader: what pickle calls."""
+    loader = Loader(*made)
+    if seed != loader.seed:
+        loader._change(loader._share, seed)
+    loader._aim(place)
+    return loader
+
+
+def _drawn_seed() -> int:
+    """Return a seed from torch's generator, which `torch.manual_seed` seeds."""
+    return int(torch.randint(2**63 - 1, ()).item())
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -21,7 +21,7 @@ def stock_loader(
     batch_size: int,
     shuffle: bool,
     drop_last: bool,
-    seed: int,
+    seed: int | None,
     num_workers: int,
     prefetch_factor: int,
     persistent_workers: bool,
@@ -54,13 +54,13 @@ def stock_loader(
             num_replicas=world_size,
             rank=rank,
             shuffle=shuffle,
-            seed=seed,
+            seed=seed or 0,
             drop_last=drop_last,
         )
     arguments: dict[str, Any] = {
         "num_workers": num_workers,
         "pin_memory": pin_memory,
-        "generator": torch.Generator().manual_seed(seed),
+        "generator": None if seed is None else torch.Generator().manual_seed(seed),
     }
     if "batch_sampler" not in options:
         arguments |= {

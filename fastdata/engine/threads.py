@@ -7,6 +7,7 @@ process use all cores without sending a batch anywhere.
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -62,18 +63,17 @@ class ThreadWorkers:
         # The threads must not know this object: they would keep it alive, and
         # then nothing would end them when the caller drops it.
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix=THREAD_NAME)
+        # Not __del__, which may run when Python ends, with modules that are gone already.
+        self.close = weakref.finalize(self, _shut_down, self._pool)
+        """End the threads, after the tasks they are at.  Idempotent."""
 
     def submit(self, task: Any, slot: Slot | None) -> Future[Any]:
         """Give a task to the next free thread."""
         return self._pool.submit(self._work, task, slot.memory if slot else None)
 
-    def close(self) -> None:
-        """End the threads, after the tasks they are at.  Idempotent."""
-        # The garbage collector runs in any thread; a worker cannot wait for
-        # itself, and ends anyway when its task does.
-        wait = not threading.current_thread().name.startswith(THREAD_NAME)
-        self._pool.shutdown(wait=wait, cancel_futures=True)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_pool"):
-            self.close()
+def _shut_down(pool: ThreadPoolExecutor) -> None:
+    # The garbage collector runs in any thread; a worker cannot wait for
+    # itself, and ends anyway when its task does.
+    wait = not threading.current_thread().name.startswith(THREAD_NAME)
+    pool.shutdown(wait=wait, cancel_futures=True)

@@ -23,7 +23,7 @@ epoch (epoch, batch number) to mean the same thing later, elsewhere.
 from __future__ import annotations
 
 from fastdata.sampling.batches import Batches, EpochBatches
-from fastdata.sampling.order import Identity, Order, Sequential
+from fastdata.sampling.order import Identity, Order, SamplerEpoch, Sequential
 from fastdata.sampling.parts import PartOrder, part_of_rank
 from fastdata.sampling.samplers import SampledBatches, SamplerOrder
 from fastdata.sampling.shuffle import BlockShuffle, BlockShuffled, Shuffled, order_of
@@ -38,6 +38,7 @@ __all__ = [
     "Order",
     "PartOrder",
     "SampledBatches",
+    "SamplerEpoch",
     "SamplerOrder",
     "Sequential",
     "Shuffled",

@@ -2,10 +2,13 @@
 
     batch k of all ranks together    positions k * B to (k + 1) * B of the epoch,
                                      B = batch_size * world_size
-    rank r's part of them            every world_size-th, from the r-th
+    rank r's part of them            the r-th of world_size equal blocks of them
 
 So the samples of batch k are the same whichever way B is divided into ranks,
 and training can continue on another number of ranks in the middle of an epoch.
+What is gathered from all ranks and joined in their order stands in the order of the
+epoch, and what the last batch repeats stands at its end: there Accelerate's
+``gather_for_metrics`` cuts it off.
 """
 
 from __future__ import annotations
@@ -17,7 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastdata.errors import OptionError
-from fastdata.sampling.order import Identity, Indices, Lookup, Order, check_count
+from fastdata.sampling.order import (
+    Identity,
+    Indices,
+    Lookup,
+    Order,
+    SamplerEpoch,
+    check_count,
+)
 
 __all__ = ["Batches", "EpochBatches"]
 
@@ -134,6 +144,11 @@ class Batches:
         """Whether an epoch may be looked up before the one before it has ended."""
         return self.order.pure
 
+    @property
+    def sampler_epoch(self) -> SamplerEpoch | None:
+        """The epoch of the user's sampler that decides the order; None where none does."""
+        return self.order.sampler_epoch
+
     def __len__(self) -> int:
         """Batches of an epoch on this rank."""
         return -(-self.samples // self.batch_size)
@@ -183,10 +198,19 @@ class _CutEpoch(EpochBatches):
         """Return the samples of this rank from its `start`-th to before its `stop`-th."""
         cut = self._batches
         mine = np.arange(start, min(stop, self._samples), dtype=np.int64)
-        positions = mine * cut.world_size + cut.rank
+        batches, places = np.divmod(mine, cut.batch_size)
+        shift = np.full_like(mine, cut.rank * cut.batch_size)
+        last = (self._length - 1) * cut.batch_size * cut.world_size
+        left = min(len(cut.order) - last, cut.batch_size * cut.world_size)
+        # The last batch is divided over the ranks, whatever there is of it.
+        per_rank, rest = divmod(left, cut.world_size)
+        share = cut.rank * per_rank + min(cut.rank, rest)
+        shift[batches == self._length - 1] = (
+            cut.rank * (per_rank + (rest > 0)) if cut.even else share
+        )
+        positions = batches * (cut.batch_size * cut.world_size) + shift + places
         if cut._repeated:
             # Positions past the end begin again at the first one of the last batch.
-            last = (self._length - 1) * cut.batch_size * cut.world_size
             past = positions >= len(cut.order)
-            positions[past] = last + (positions[past] - last) % (len(cut.order) - last)
+            positions[past] = last + (positions[past] - last) % left
         return self._lookup(positions)

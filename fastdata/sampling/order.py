@@ -12,12 +12,51 @@ from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 
-__all__ = ["Identity", "Indices", "Lookup", "Order", "Sequential", "check_count"]
+__all__ = ["Identity", "Indices", "Lookup", "Order", "SamplerEpoch", "Sequential", "check_count"]
 
 Indices: TypeAlias = NDArray[np.int64]
 Lookup: TypeAlias = Callable[[Indices], Indices]
 Identity: TypeAlias = dict[str, bool | int | str]
 """What makes two orders the same, as plain JSON values."""
+
+
+class SamplerEpoch:
+    """The epoch of a user's sampler, and who sets it.
+
+    Parameters
+    ----------
+    sampler : object
+        A sampler or a batch sampler.  torch's `BatchSampler` has no ``set_epoch``, but a
+        `DistributedSampler` in it has.
+    """
+
+    def __init__(self, sampler: object) -> None:
+        parts = (sampler, getattr(sampler, "sampler", None))
+        self._part: Any = next((part for part in parts if hasattr(part, "set_epoch")), None)
+        self._seen = self._epoch
+        # Where it cannot be seen that somebody else set it, it is left to them.
+        self._theirs = self._seen is None
+
+    @property
+    def _epoch(self) -> int | None:
+        epoch = getattr(self._part, "epoch", None)
+        return epoch if isinstance(epoch, int) else None
+
+    def given(self) -> int | None:
+        """Return the epoch that the sampler was given by others since it was last looked at."""
+        epoch = self._epoch
+        if epoch == self._seen:
+            return None
+        self._seen, self._theirs = epoch, True
+        return epoch
+
+    def set(self, epoch: int, *, asked: bool) -> None:
+        """Set the sampler's epoch, but not over one that others set unless the user asks for it."""
+        if self._part is None or (self._theirs and not asked):
+            return
+        self._theirs = False
+        self._part.set_epoch(epoch)
+        self._seen = self._epoch
 
 
 class Order(ABC):
@@ -41,6 +80,11 @@ class Order(ABC):
         of positions at a time, and safe to call from several threads and
         after a fork.
         """
+
+    @property
+    def sampler_epoch(self) -> SamplerEpoch | None:
+        """The epoch of the user's sampler that decides this order; None where none does."""
+        return None
 
     @property
     def repeated(self) -> int:

@@ -1,8 +1,12 @@
 """Orders and batches that a user's own sampler decides.
 
-Such an epoch is a list: the sampler is run through at its beginning, after
-``set_epoch(epoch)`` where it, or the sampler inside it, has that method.
-Resuming is exact if it then yields the same again.
+Such an epoch is a list: the sampler is run through at its beginning.  Resuming is exact if it
+then yields the same again.
+
+Where the sampler, or the one inside it, has ``set_epoch`` and shows its ``epoch``, as torch's
+`DistributedSampler` does, each epoch of the loader becomes its epoch, until somebody else sets
+it: from then on the sampler keeps the epoch that it is given, and the loader takes its own
+from there.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ import numpy as np
 
 from fastdata.errors import OptionError
 from fastdata.sampling.batches import EpochBatches
-from fastdata.sampling.order import Identity, Indices, Lookup, Order
+from fastdata.sampling.order import Identity, Indices, Lookup, Order, SamplerEpoch
 
-__all__ = ["SampledBatches", "SamplerOrder"]
+__all__ = ["SampledBatches", "SamplerEpoch", "SamplerOrder"]
 
 
 class SamplerOrder(Order):
@@ -42,14 +46,19 @@ class SamplerOrder(Order):
 
     def __init__(self, sampler: Iterable[int], count: int) -> None:
         self._sampler = sampler
+        self._epoch = SamplerEpoch(sampler)
         self._length = _length("sampler", sampler, "indices")
         self._count = count
 
     def __len__(self) -> int:
         return self._length
 
+    @property
+    def sampler_epoch(self) -> SamplerEpoch:
+        return self._epoch
+
     def of(self, epoch: int) -> Lookup:
-        _set_epoch(self._sampler, epoch)
+        self._epoch.set(epoch, asked=False)
         # One more than it should yield tells enough, of a sampler that never ends too.
         samples = _indices("sampler", islice(self._sampler, self._length + 1))
         _check_yielded("sampler", len(samples), self._length, "indices")
@@ -93,6 +102,8 @@ class SampledBatches:
 
     def __init__(self, batch_sampler: Iterable[Iterable[int]], count: int) -> None:
         self._batch_sampler = batch_sampler
+        self.sampler_epoch = SamplerEpoch(batch_sampler)
+        """Of the batch sampler, or of the sampler in it."""
         self._length = _length("batch_sampler", batch_sampler, "batches")
         self._count = count
 
@@ -101,7 +112,7 @@ class SampledBatches:
 
     def of(self, epoch: int) -> EpochBatches:
         """Return the batches of an epoch."""
-        _set_epoch(self._batch_sampler, epoch)
+        self.sampler_epoch.set(epoch, asked=False)
         batches = []
         for number, batch in enumerate(islice(self._batch_sampler, self._length + 1)):
             name = f"batch_sampler, in batch {number},"
@@ -153,14 +164,6 @@ def _length(name: str, sampler: object, what: str) -> int:
             "of one epoch and says how many they are (__len__)"
         )
     return len(sampler)
-
-
-def _set_epoch(sampler: object, epoch: int) -> None:
-    # torch's BatchSampler has no set_epoch, but a DistributedSampler in it has.
-    for part in (sampler, getattr(sampler, "sampler", None)):
-        set_epoch = getattr(part, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
 
 
 def _indices(name: str, values: Iterable[Any]) -> Indices:

@@ -16,7 +16,7 @@ from fastdata.tuning import store
 from fastdata.tuning.store import Entry
 
 if TYPE_CHECKING:
-    from fastdata.assembly import LoaderOptions
+    from fastdata.options import LoaderOptions
 
 __all__ = ["settle"]
 

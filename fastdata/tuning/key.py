@@ -43,7 +43,7 @@ from fastdata.transforms.pipeline import listed
 from fastdata.tuning.describing import UndescribableError, describe, named
 
 if TYPE_CHECKING:
-    from fastdata.assembly import LoaderOptions
+    from fastdata.options import LoaderOptions
 
 __all__ = ["Key", "described_data", "key_of", "machine", "work"]
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.assembly import LoaderOptions, packed_loader
+from fastdata.assembly import packed_loader
 from fastdata.engine.workers import choose_method
 from fastdata.formats.layout import CODECS
+from fastdata.options import LoaderOptions
 from fastdata.tuning.key import Key, key_of
 from fastdata.tuning.settings import Settings
 

@@ -19,8 +19,8 @@ from torch.utils.data import (
     default_collate,
 )
 
-from fastdata.assembly import LoaderOptions
 from fastdata.loading import options_of
+from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.tuning.key import Key, key_of
 from fastdata.tuning.settings import Settings

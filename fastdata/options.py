@@ -1,0 +1,184 @@
+"""The options of a loader, checked together: what `fastdata.loader` was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from multiprocessing.context import BaseContext
+from typing import Any, Literal, get_args
+
+import torch
+from numpy.typing import ArrayLike
+
+from fastdata.codecs.decoders import DecoderName
+from fastdata.distributed import rank_and_world_size
+from fastdata.engine.cores import default_workers
+from fastdata.engine.work import OnCorrupt
+from fastdata.errors import OptionError
+from fastdata.prefetch.streams import streams_of
+from fastdata.sampling import BlockShuffle
+from fastdata.transforms.pipeline import Transform
+
+__all__ = ["LoaderOptions"]
+
+DEFAULT_PREFETCH = 2
+"""Batches made ahead where nothing says otherwise, as in a stock `DataLoader`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoaderOptions:
+    """What a loader was asked for, checked; `fastdata.loader` describes the parameters.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used, or two cannot together.
+    """
+
+    batch_size: int
+    shuffle: bool | Literal["block"] | BlockShuffle | None
+    drop_last: bool
+    seed: int | None
+    transform: Transform | Sequence[Transform] | None
+    num_workers: int | Literal["auto"]
+    worker_method: Literal["auto", "thread", "process"]
+    prefetch_factor: int | Literal["auto"] | None
+    persistent_workers: bool | Literal["auto"]
+    multiprocessing_context: str | BaseContext | None
+    pin_memory: bool | Literal["auto"]
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+    backend: Literal["auto", "cpu", "dali"]
+    cache: Literal["ram", "device"] | None
+    cache_scope: Literal["all", "rank"]
+    decoder: DecoderName
+    on_corrupt: OnCorrupt
+    sampler: Iterable[int] | None
+    batch_sampler: Iterable[Sequence[int]] | None
+    weights: ArrayLike | None
+    rank: int | None
+    world_size: int | None
+    even: bool
+    batch_format: Literal["tuple", "dict"] | None
+    names: Mapping[str, str] | None
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # What DataLoader has for "as usual", or people write for it.
+        usual = {"shuffle": False, "prefetch_factor": "auto"}
+        usual |= {"persistent_workers": "auto", "pin_memory": "auto"}
+        for name, value in usual.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        _check_choice("worker_method", self.worker_method, ("auto", "thread", "process"))
+        _check_choice("backend", self.backend, ("auto", "cpu", "dali"))
+        _check_choice("cache", self.cache, (None, "ram", "device"))
+        _check_choice("cache_scope", self.cache_scope, ("all", "rank"))
+        _check_choice("on_corrupt", self.on_corrupt, get_args(OnCorrupt))
+        _check_choice("batch_format", self.batch_format, (None, "tuple", "dict"))
+        for name in ("pin_memory", "persistent_workers"):
+            _check_choice(name, getattr(self, name), ("auto", True, False))
+        if self.num_workers != "auto":
+            _check_int("num_workers", self.num_workers, 0, '"auto" or ')
+        if self.prefetch_factor != "auto":
+            _check_int("prefetch_factor", self.prefetch_factor, 1, '"auto" or ')
+        _check_int("batch_size", self.batch_size, 1)
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, "None or ")
+        self._check_order()
+        self._check_cache()
+        _ = self.target
+
+    @cached_property
+    def target(self) -> torch.device | None:
+        """Where batches arrive, with the index it has; None where they stay as they are made."""
+        return None if self.device is None else streams_of(self.device).device
+
+    @cached_property
+    def workers(self) -> int:
+        """How many workers."""
+        return default_workers() if self.num_workers == "auto" else self.num_workers
+
+    @property
+    def prefetched(self) -> int:
+        """How many batches are made ahead."""
+        factor = self.prefetch_factor
+        return factor if isinstance(factor, int) else DEFAULT_PREFETCH
+
+    @property
+    def persistent(self) -> bool:
+        """Whether workers outlive an epoch."""
+        return bool(self.persistent_workers)  # "auto": yes
+
+    @property
+    def pinned(self) -> bool:
+        """Whether to use page-locked memory."""
+        return bool(self.pin_memory) and torch.cuda.is_available()
+
+    def share(self, *, decided: bool = False, final: bool = True) -> tuple[int, int]:
+        """Return rank and world size; 0 of 1 where a sampler, or the data itself, decides on that.
+
+        `final` as of `rank_and_world_size`.
+        """
+        if not (decided or self.sampler is not None or self.batch_sampler is not None):
+            return rank_and_world_size(self.rank, self.world_size, final=final)
+        if self.rank or (self.world_size or 1) > 1:
+            raise OptionError(
+                "a sampler decides the order: let it yield the samples of its rank, and leave "
+                "out rank and world_size"
+            )
+        return 0, 1
+
+    def _check_order(self) -> None:
+        """Raise `OptionError` unless one thing decides the order."""
+        deciding = {
+            "shuffle": bool(self.shuffle),
+            "sampler": self.sampler is not None,
+            "batch_sampler": self.batch_sampler is not None,
+            "weights": self.weights is not None,
+        }
+        chosen = [name for name, given in deciding.items() if given]
+        if len(chosen) > 1:
+            raise OptionError(
+                f"{' and '.join(chosen)}: one of them decides the order; leave out the rest"
+            )
+        if self.batch_sampler is not None and (self.batch_size != 1 or self.drop_last):
+            raise OptionError(
+                "a batch_sampler decides the batches: leave out batch_size and drop_last"
+            )
+
+    def _check_cache(self) -> None:
+        """Raise `OptionError` for what does not go together with a cache, or DALI."""
+        orders = self.sampler, self.batch_sampler, self.weights
+        if self.cache_scope == "rank" and self.cache is None:
+            raise OptionError(
+                'cache_scope="rank" says what cache= holds on each rank: give cache too'
+            )
+        if self.cache_scope == "rank" and any(order is not None for order in orders):
+            raise OptionError(
+                'with cache_scope="rank" each rank has samples of its own, among which shuffle= '
+                "decides; leave out sampler, batch_sampler and weights, or give "
+                'cache_scope="all"'
+            )
+        if self.backend == "dali" and self.decoder != "auto":
+            raise OptionError(
+                f'decoder is {self.decoder!r}, but with backend="dali" DALI decodes; leave one '
+                "of them out"
+            )
+        if self.backend == "dali" and self.cache is not None:
+            raise OptionError(
+                f'cache is {self.cache!r}, which is for backend="cpu": DALI reads the packed '
+                "files; leave one of them out"
+            )
+
+
+def _check_int(name: str, value: Any, least: int, also: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} is {also}an int from {least} up, not {value!r}")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if not any(value is choice or value == choice for choice in choices):
+        accepted = ", ".join(map(repr, choices))
+        raise OptionError(f"{name} is one of {accepted}, not {value!r}")
