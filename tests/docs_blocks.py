@@ -94,6 +94,18 @@ class Block:
         found |= {n.removeprefix("fastdata.integrations.") for n in found}
         return {name for name in CLIENTS if any(f"{f}.".startswith(f"{name}.") for f in found)}
 
+    def names(self) -> tuple[set[str], set[str]]:
+        """Return the names that the block uses, and those that it binds."""
+        loads, stores = set(), set()
+        for node in ast.walk(self.tree()):
+            if isinstance(node, ast.Name):
+                (loads if isinstance(node.ctx, ast.Load) else stores).add(node.id)
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                stores.add(node.name)
+            elif isinstance(node, ast.alias):
+                stores.add((node.asname or node.name).partition(".")[0])
+        return loads, stores
+
     def tree(self) -> ast.Module:
         return ast.parse(self.text, str(self.path))
 
@@ -138,6 +150,8 @@ class PageRun:
     def __post_init__(self) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.missing: set[str] = set()
+        self.lost: set[str | None] = set()
+        """Names and files that blocks which were left out would have made."""
         self.left_out: list[Block] = []
 
     def run(self) -> None:
@@ -161,9 +175,14 @@ class PageRun:
             block.mark("needs cuda") is not None and not torch.cuda.is_available()
         )
         if block.language in {"python", "setup"}:
+            loads, stores = block.names()
+            missing = {name for name in block.modules() if not _installed(name)}
+            self.missing |= missing
             # What comes after a block that was not run may need its names.
-            self.missing |= {name for name in block.modules() if not _installed(name)}
-            out = out or bool(self.missing)
+            lost = self.lost - self.names.keys()
+            out = out or bool(missing or (loads - stores) & lost)
+            if out:
+                self.lost |= stores | {block.mark("save as")}
         if out:
             self.left_out.append(block)
         return out
@@ -221,7 +240,7 @@ class PageRun:
         (script, *_) = [word for word in words if word.endswith(".py")] or [None]
         if script is None or (REPOSITORY / script).is_file():
             return  # `python -m ...`, or a script of the repository: it is there
-        if self._left_out(block) or self.missing:
+        if self._left_out(block) or script in self.lost:
             return
         assert Path(script).is_file(), f"{place}: no block is saved as {script}"
         started = {

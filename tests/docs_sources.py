@@ -258,3 +258,6 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
         _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
     )
 }  # fmt: skip
+
+for here, source in (("ffcv", "beton"), ("webdataset", "webdataset"), ("litdata", "litdata")):
+    SOURCES[f"docs/moving/{here}.md"] = SOURCES[f"docs/converters/{source}.md"]

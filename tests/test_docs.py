@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import docs_sources
 import pytest
 import torch
 from docs_blocks import MARK, REPOSITORY, Block, PageRun, blocks_of, pages
+from torch.utils.data import DataLoader
 
 import fastdata
 from fastdata import transforms
@@ -94,6 +96,14 @@ def test_the_api_reference_has_every_public_name() -> None:
         name.replace("fastdata.errors.FastdataError", "fastdata.FastdataError") for name in listed
     }
     assert sorted(public - listed) == []
+
+
+def test_the_table_of_a_dataloader_is_complete() -> None:
+    text = (REPOSITORY / "docs" / "moving" / "dataloader.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    arguments = set(inspect.signature(DataLoader).parameters)
+    public = {name for name in vars(DataLoader([0])) if not name.startswith("_")}
+    assert sorted((arguments | public) - listed) == []
 
 
 def test_the_example_of_the_readme_says_nothing_as_a_script(tmp_path: Path) -> None:
