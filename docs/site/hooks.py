@@ -21,6 +21,7 @@ FOLDER = "repository"
 
 _FENCE = re.compile(r"^(`{3,}).*?^\1`*$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)(\]\()(?![a-z]+:|#)([^)\s#]+)((?:#[^)\s]*)?\))")
+_CODE_WITH_PIPE = re.compile(r"(?<!`)`([^`\n]*\\\|[^`\n]*)`")
 _HIDDEN = "---\nsearch:\n  exclude: true\n---\n"
 
 
@@ -53,7 +54,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     for fence in _FENCE.finditer(markdown):
         parts += [_LINK.sub(changed, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join([*parts, _LINK.sub(changed, markdown[end:])])
+    text = "".join([*parts, _LINK.sub(changed, markdown[end:])])
+    # In a table, GitHub takes `\\|` for a pipe also within code; Python's Markdown shows the backslash.
+    return _CODE_WITH_PIPE.sub(lambda m: f"<code>{m[1]}</code>".replace("\\|", "&#124;"), text)
 
 
 def _targets(source: Path) -> list[Path]:
