@@ -21,7 +21,7 @@ from fastdata import transforms
 
 PAGES = [page for page in pages() if blocks_of(page)]
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

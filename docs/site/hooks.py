@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         parts += [_LINK.sub(changed, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
     text = "".join([*parts, _LINK.sub(changed, markdown[end:])])
-    # In a table, GitHub takes `\\|` for a pipe also within code; Python's Markdown shows the backslash.
+    # In tables GitHub takes a pipe behind a backslash for one in code too; Markdown shows both.
     return _CODE_WITH_PIPE.sub(lambda m: f"<code>{m[1]}</code>".replace("\\|", "&#124;"), text)
 
 
