@@ -2,7 +2,8 @@
 
 Images keep the bytes that they have where ``codec="keep"`` is asked for, pixels too;
 otherwise they are packed again like any other.  Datasets that are already open are
-taken as they are shown: a part of one, or several as one.
+taken as they are shown: a part of one, or several as one, torch's ``Subset`` and
+``ConcatDataset`` included.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.dataset import Dataset
+from fastdata.dataset import Dataset, packed_view
 from fastdata.dataset import open as open_dataset
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, OptionError
 from fastdata.formats.layout import CODECS
 from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
@@ -30,7 +31,7 @@ from .reading.locations import files_at, first_bytes
 from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
 
-__all__ = ["PackedSource"]
+__all__ = ["PackedSource", "refuse_transform"]
 
 
 class PackedSource(IndexedSource):
@@ -41,7 +42,7 @@ class PackedSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if isinstance(location, Dataset):
+        if packed_view(location) is not None:
             return True
         if not isinstance(location, (str, os.PathLike)):
             return False
@@ -53,7 +54,9 @@ class PackedSource(IndexedSource):
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
     ) -> None:
         refuse_fields(fields, self.name)
-        self.dataset = location if isinstance(location, Dataset) else open_dataset(location)
+        opened = packed_view(location)
+        self.dataset = open_dataset(location) if opened is None else opened
+        refuse_transform(self.dataset)
         self.notes = []
         self.schema = self.dataset.schema
         self.num_samples = len(self.dataset)
@@ -91,6 +94,16 @@ class StoredSample(Deferred):
         dataset: Dataset = shared(self.token)
         reader, row = dataset._shards.locate(dataset._position(self.index))
         return tuple(_values(reader, row, dataset.schema))
+
+
+def refuse_transform(dataset: Dataset) -> None:
+    """Raise `OptionError` if the dataset has a transform: stored images are copied without it."""
+    if dataset.transform is not None:
+        raise OptionError(
+            "stored images are copied as they are, without the dataset's transform, which is "
+            f"{dataset.transform!r}. Set dataset.transform = None first; to pack transformed "
+            "samples, pass them as an iterable: fastdata.pack(iter(dataset), ...)"
+        )
 
 
 def _values(reader: ShardReader, row: int, schema: Any) -> Iterator[Any]:

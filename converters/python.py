@@ -4,6 +4,8 @@ A sample is an image, a tuple, a dict, a named tuple or a dataclass; images
 are ``PIL.Image.Image``, uint8 arrays or tensors, a path, or the bytes of
 an image file.  Fields take their names from dict keys, tuple names, ``fields=``
 or else ``image``, ``label``, ``field2``, ...; their kinds from the first samples.
+Class names are those of `classes`, or of the ``ClassLabel`` features of Hugging Face's
+``datasets``.
 
 A Dataset with ``__len__`` and ``__getitem__`` is called in the worker processes;
 one like ``torchvision.datasets.ImageFolder`` without transforms is not called at
@@ -38,7 +40,14 @@ from .base import (
 )
 from .reading.image_files import is_image_name
 from .reading.locations import printable, stat_of
-from .reading.python_samples import PEEK, first_samples, kept, schema_of, to_values
+from .reading.python_samples import (
+    PEEK,
+    first_samples,
+    kept,
+    schema_of,
+    to_values,
+    with_features,
+)
 from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
 
@@ -65,7 +74,7 @@ class IterableSource(Source):
         self._iterator = iter(location)
         self.notes = []
         self._peeked = list(map(kept, itertools.islice(self._iterator, PEEK)))
-        self.schema = schema_of(self._peeked, channels, fields or {})
+        self.schema = with_features(schema_of(self._peeked, channels, fields or {}), location)
 
     def count(self) -> None:
         return None
@@ -102,6 +111,7 @@ class DatasetSource(IndexedSource):
         if isinstance(label, ScalarField) and label.dtype == "int64" and _are_names(classes):
             named = {"label": ScalarField(classes=tuple(classes or ()))}
             self.schema = Schema({**self.schema, **named})
+        self.schema = with_features(self.schema, location)
         self._token = new_token()
         weakref.finalize(self, unregister, self._token)
 

@@ -571,12 +571,20 @@ def packed_view(data: Any) -> Dataset | None:
     FormatError
         If the schemas of parts differ.
     OptionError
-        If transforms or record formats of parts differ, or if one has been given to a
+        If a class derived from `Dataset` reads samples in its own way, if
+        transforms or record formats of parts differ, or if one has been given to a
         ``Subset`` or ``ConcatDataset``, which torch would not apply.
     IndexError, TypeError
         If a ``Subset`` has indices that its dataset has not.
     """
     if isinstance(data, Dataset):
+        for name in ("__getitem__", "__getitems__"):
+            if getattr(type(data), name) is not getattr(Dataset, name):
+                raise OptionError(
+                    f"{type(data).__name__} has a {name} of its own, which is not called where "
+                    "packed data is read by the batch: give what it does as a transform, "
+                    "T.PerSample(fn), or write a torch Dataset that has the packed one"
+                )
         return data
     if type(data) is Subset:
         whole = packed_view(data.dataset)

@@ -253,9 +253,9 @@ def loader(
         names=names,
         others=options,
     )
-    packed = data if is_packed(data) else packed_view(data)
-    if packed is not None:
-        return packed_loader(packed, wanted)
+    packed = packed_view(data)
+    if packed is not None or is_packed(data):
+        return packed_loader(data if packed is None else packed, wanted)
     if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
         return foreign_loader(data, wanted)
     raise OptionError(

@@ -16,7 +16,7 @@ from simulated_device import SimulatedStreams
 from worker_helpers import damage_image
 
 import fastdata
-from fastdata import assembly
+from fastdata import options as loader_options
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import delivery
 from fastdata.errors import FormatError, OptionError
@@ -194,7 +194,7 @@ def test_boxes_travel_to_a_device(
     expected = batches(one_size, transform)
     device = SimulatedStreams(seed)
     monkeypatch.setattr(delivery, "streams_of", lambda name: device)
-    monkeypatch.setattr(assembly, "streams_of", lambda name: device)
+    monkeypatch.setattr(loader_options, "streams_of", lambda name: device)
     seen: list[list[bytes]] = []
 
     def look(memory: list[np.ndarray[Any, Any]]) -> None:

@@ -67,6 +67,18 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert done.stdout
 
 
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_what_reads_no_pixels_does_not_import_torch(packed: Path, command: str) -> None:
+    code = (
+        "import sys\nfrom fastdata.cli import main\n"
+        f"try:\n    main([{command!r}, {str(packed)!r}])\n"
+        "finally:\n    print('torch' in sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1] == "False"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_help_has_an_example_and_the_exit_codes(command: str) -> None:
     text = run(command, "--help").stdout

@@ -59,7 +59,11 @@ def test_a_loader_of_samples_makes_the_same_batches() -> None:
     data = MemoryData(23, fields=ALL_FIELDS)
     direct = loader(data, batch_size=5, transform=transforms, seed=4, num_workers=0)
     by_sample = loader(
-        data, batch_size=5, transform=[*transforms, lambda image: image], seed=4, num_workers=2
+        data,
+        batch_size=5,
+        transform=[*transforms, T.ImageOnly(lambda image: image)],
+        seed=4,
+        num_workers=2,
     )
     batches = list(by_sample)
     assert digest(batches) == digest(direct)

@@ -297,7 +297,9 @@ def test_batches_outlive_their_loader() -> None:
     ("num_workers", "calls_python", "context", "expected"),
     [
         (0, True, "fork", "thread"),
-        (1, True, "fork", "thread"),
+        (1, True, "fork", "process"),
+        (1, True, "spawn", "process"),
+        (1, False, "fork", "thread"),
         (2, False, "fork", "process"),
         (2, False, "spawn", "thread"),
         (2, False, multiprocessing.get_context("forkserver"), "thread"),
@@ -323,4 +325,4 @@ def test_threads_are_taken_where_the_compiled_library_does_the_work() -> None:
 
 def test_a_free_threaded_interpreter_takes_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    assert engine_workers.choose_method(8, calls_python=True, context="fork") == "thread"
+    assert engine_workers.choose_method(8, calls_python=False, context="fork") == "thread"

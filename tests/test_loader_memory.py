@@ -21,6 +21,7 @@ from worker_helpers import (
     no_workers_soon,
 )
 
+from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.job import Request
 from fastdata.engine.stream import Stream
 from fastdata.loading import loader
@@ -29,7 +30,9 @@ from fastdata.loading import loader
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("transform", [RRC, [*RRC, invert]], ids=["direct", "callable"])
+@pytest.mark.parametrize(
+    "transform", [RRC, [*RRC, T.ImageOnly(invert)]], ids=["direct", "callable"]
+)
 def test_a_hundred_batches_that_are_kept_are_never_overwritten(
     small: Path, method: Any, transform: Any
 ) -> None:

@@ -131,7 +131,8 @@ def test_work_begins_with_the_iterator_and_is_used_by_its_first_batch() -> None:
         iter(it)
         iter(it)
         list(iter(it))
-        assert sorted(data.reads)[:100] == list(range(100)), "read once, whoever asked first"
+    assert set(data.reads) == set(range(100))
+    assert len(data.reads) <= 100 + 3 * 5, "no more than the epoch and what is ahead of the next"
 
 
 def test_iterators_that_are_dropped_leave_no_threads_without_persistent_workers() -> None:
@@ -253,7 +254,7 @@ def test_a_sampler_whose_epoch_is_not_to_be_seen_is_left_to_others() -> None:
     it.set_epoch(3)
     list(it)
     list(it)
-    assert sorted({*sampler.asked}) == [3, 4], "once the loader is asked for an epoch, it tells the sampler"
+    assert sorted({*sampler.asked}) == [3, 4], "once asked for an epoch, the loader tells it"
 
 
 def test_what_a_library_sees_of_the_order() -> None:

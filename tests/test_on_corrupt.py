@@ -79,11 +79,11 @@ def labels(it: Any) -> list[int]:
 CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "crops": ({}, RRC),
     "floats": ({}, [*RRC, T.Normalize((0.5,) * 3, (0.2,) * 3)]),
-    "callable": ({}, [*RRC, invert]),
-    "callable first": ({}, [invert, *RRC]),
+    "callable": ({}, [*RRC, T.ImageOnly(invert)]),
+    "callable first": ({}, [T.ImageOnly(invert), *RRC]),
     "callable of types": ({}, [*RRC, T.PerSample(as_values)]),
     "damaged masks": ({"field": "mask"}, RRC),
-    "damaged masks, callable": ({"field": "mask"}, [*RRC, unchanged]),
+    "damaged masks, callable": ({"field": "mask"}, [*RRC, T.ImageOnly(unchanged)]),
     "raw": ({"codecs": ("raw",)}, RRC),
     "raw whole": ({"codecs": ("raw",)}, None),
     "small raw whole": ({"codecs": ("raw",), "size": (20, 22)}, None),
@@ -135,7 +135,9 @@ def test_replacements_are_the_same_whoever_makes_them(
     assert min(stored) > 0
 
 
-@pytest.mark.parametrize("transform", [RRC, [*RRC, unchanged]], ids=["direct", "callable"])
+@pytest.mark.parametrize(
+    "transform", [RRC, [*RRC, T.ImageOnly(unchanged)]], ids=["direct", "callable"]
+)
 def test_a_replacement_is_another_sample_altogether(tmp_path: Path, transform: Any) -> None:
     """Its label, mask and caption, and the pixels that it has in its own place."""
     records = scenes(COUNT, ("jpeg", "png", "raw"), (60, 70))
@@ -212,7 +214,7 @@ def test_the_first_one_is_logged_and_all_are_counted(
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize(
     ("codec", "transform"),
-    [("jpeg", RRC), ("raw", None), ("png", [*RRC, invert])],
+    [("jpeg", RRC), ("raw", None), ("png", [*RRC, T.ImageOnly(invert)])],
     ids=["jpeg", "raw", "callable"],
 )
 def test_a_dataset_without_a_sound_sample_is_an_error(
@@ -261,7 +263,7 @@ def test_resuming_takes_the_same_replacements(tmp_path: Path, method: Any) -> No
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("transform", [None, [unchanged]], ids=["direct", "callable"])
+@pytest.mark.parametrize("transform", [None, [T.ImageOnly(unchanged)]], ids=["direct", "callable"])
 def test_a_shard_that_cannot_be_opened_is_an_error_also_when_skipping(
     tmp_path: Path, method: Any, transform: Any
 ) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simulated_device import SimulatedStreams
 
 import fastdata
-from fastdata import assembly
+from fastdata import options as loader_options
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import delivery
 from fastdata.engine.buffers import BufferPool
@@ -34,7 +34,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SimulatedStreams:
     """A simulated GPU, which the loader takes for a real one."""
     streams = SimulatedStreams(0)
     monkeypatch.setattr(delivery, "streams_of", lambda device: streams)
-    monkeypatch.setattr(assembly, "streams_of", lambda device: streams)
+    monkeypatch.setattr(loader_options, "streams_of", lambda device: streams)
     return streams
 
 

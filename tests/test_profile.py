@@ -46,7 +46,7 @@ from fastdata.profiling.subject import called
 from fastdata.profiling.tracing import trace
 from fastdata.profiling.where import short
 from fastdata.steps import SleepStep
-from fastdata.transforms import ToDtype
+from fastdata.transforms import CenterCrop, PerSample, ToDtype
 
 STEP = SleepStep(0.004)
 SECONDS = 0.5
@@ -489,6 +489,17 @@ def test_everything_is_put_back(tmp_path: Path) -> None:
     assert [getattr(place, name) for place, name in names] == before
     assert photos.transform is transform
     assert threading.active_count() == threads
+
+
+def test_transforms_of_packed_data_are_recorded_in_a_stock_dataloader(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "shard.lmdb", pictures(40))
+    transform = (PerSample(wait), CenterCrop(8))
+    dataset = fastdata.open(path, transform=transform)
+    for data in (dataset, Subset(dataset, range(40))):
+        report = profiled(DataLoader(data, 4), seconds=SHORT)
+        assert report.bottleneck == "augment", report
+    assert dataset.transform == transform
+    assert dataset[0].image.shape == (3, 8, 8)
 
 
 def test_transforms_are_found_inside_of_datasets() -> None:

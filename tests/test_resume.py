@@ -15,6 +15,7 @@ from memory_data import MemoryData, digest
 from worker_helpers import METHODS, RRC, SCENES, invert, layouts, no_workers_soon, scenes
 
 import fastdata
+from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.loading import Loader, loader
 from fastdata.sampling import BlockShuffle
@@ -88,7 +89,9 @@ def test_resuming_at_every_batch_continues_exactly(places: dict[str, Path], orde
 
 
 @pytest.mark.parametrize("order", ["shuffled", "block", "weighted", "batch sampler"])
-@pytest.mark.parametrize("transform", [RRC, [*RRC, invert]], ids=["direct", "callable"])
+@pytest.mark.parametrize(
+    "transform", [RRC, [*RRC, T.ImageOnly(invert)]], ids=["direct", "callable"]
+)
 def test_resuming_with_other_workers_and_containers(
     places: dict[str, Path], order: str, transform: Any
 ) -> None:

@@ -283,6 +283,9 @@ def test_one_transform_a_list_or_a_tuple_are_one_key(packed: Path) -> None:
     assert key([crop, flip]) == key((crop, flip)) != key([flip, crop])
     assert key(crop) == key([crop])
     assert key(None) == key([])
+    with_transform = key((crop, flip))
+    data.transform = [crop, flip]
+    assert key(None) == with_transform, "the transform of the dataset is the loader's"
 
 
 def test_a_global_that_a_transform_names_is_part_of_the_key(tmp_path: Path) -> None:

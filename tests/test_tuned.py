@@ -25,11 +25,12 @@ from worker_helpers import PICTURES, RRC, pictures
 
 import fastdata
 from fastdata import assembly
+from fastdata import options as loader_options
 from fastdata import transforms as T  # noqa: N812
-from fastdata.assembly import LoaderOptions
 from fastdata.engine.cores import default_workers
 from fastdata.engine.memory import limit_bytes
 from fastdata.native.library import compiled
+from fastdata.options import LoaderOptions
 from fastdata.tuning import kept, listing, store
 from fastdata.tuning import key as keys
 from fastdata.tuning.key import Key, key_of
@@ -91,7 +92,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tuned"
     monkeypatch.setenv("FASTDATA_TUNED_DIR", str(folder))
     monkeypatch.setattr(kept, "_said", set())
-    monkeypatch.setattr(assembly, "default_workers", lambda: 2)
+    monkeypatch.setattr(loader_options, "default_workers", lambda: 2)
     monkeypatch.setattr(store, "_warned", set())
     keys._say_once.cache_clear()
     return folder
@@ -119,7 +120,7 @@ def test_what_is_given_stays_as_given(data: Path) -> None:
     assert chosen(data, **WITH, num_workers=1) == (1, "thread", 2)
     # Settings were measured together: with other workers their number says nothing.
     by_rule = chosen(data, **WITH, worker_method="process")
-    assert by_rule == (assembly.default_workers(), "process", 2)
+    assert by_rule == (loader_options.default_workers(), "process", 2)
 
 
 TRAIN = """
@@ -318,7 +319,7 @@ def test_workers_beyond_reason_are_not_started(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep(data, Settings(100_000), **WITH)
-    assert chosen(data, **WITH)[0] == assembly.default_workers()
+    assert chosen(data, **WITH)[0] == loader_options.default_workers()
     assert "100000 workers" in caplog.text
 
 
@@ -453,7 +454,7 @@ def test_a_damaged_file_is_as_good_as_absent(
     path = store.directory() / f"{keep(data, **WITH).digest}.json"
     path.write_bytes(damage(path.read_bytes()))
     for _ in range(2):
-        assert chosen(data, **WITH)[0] == assembly.default_workers()
+        assert chosen(data, **WITH)[0] == loader_options.default_workers()
     (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
     assert str(path) in warning.message
 
@@ -475,7 +476,7 @@ def test_a_place_that_cannot_be_written_is_a_warning(
     assert store.save(key, result()) is None
     assert f"cannot be kept in {tmp_path / 'file' / 'tuned'}" in caplog.text
     assert "FASTDATA_TUNED_DIR" in caplog.text
-    assert chosen(data, **WITH)[0] == assembly.default_workers()
+    assert chosen(data, **WITH)[0] == loader_options.default_workers()
     assert store.entries() == []
 
 

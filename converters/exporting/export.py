@@ -20,6 +20,7 @@ from fastdata.dataset import open as open_dataset
 from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
 from fastdata.schema import Schema
 
+from ..packed import refuse_transform
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
 from .base import Exporter
@@ -140,6 +141,7 @@ def export(
         If there is no room; nothing is left behind.
     OptionError
         If the format cannot hold the dataset, or one of its values; the message names it.
+        If the dataset has a transform, which would not be applied.
     MissingExtraError
         If the format needs a package that is not installed.
 
@@ -159,6 +161,7 @@ def export(
     if min(limit.values(), default=1) < 1:
         raise OptionError(f"shard_size={shard_size!r} is nothing: 1 or more")
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
     _check_destination(path, chosen, overwrite)
     with full_disk_explained(path, _MAKE_ROOM), own_workplace(path) as workplace:

@@ -11,13 +11,13 @@ import numpy as np
 from PIL import Image
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, Schema
+from fastdata.schema import ArrayField, Field, ScalarField, Schema
 
 from ..base import FieldSpec, reason_of
 from .fields import convert, field_of, image_field, settle_fields
 from .image_files import is_image_name
 
-__all__ = ["PEEK", "first_samples", "kept", "schema_of", "to_values"]
+__all__ = ["PEEK", "first_samples", "kept", "schema_of", "to_values", "with_features"]
 
 PEEK = 16
 """Samples from which fields are told."""
@@ -109,6 +109,26 @@ def schema_of(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schem
         return field_of(values, channels, name)
 
     return Schema(settle_fields(rows[0], fields, channels, own))
+
+
+def with_features(schema: Schema, dataset: Any) -> Schema:
+    """Return a schema with the class names that Hugging Face's ``datasets`` tells, in `features`.
+
+    They are those of a ``ClassLabel``, or of a list of such.  Only fields of integers without
+    class names get them.
+    """
+    features = getattr(dataset, "features", None)
+    if not isinstance(features, Mapping):
+        return schema
+    fields = dict(schema)
+    for name, field in schema.items():
+        feature = features.get(name)
+        names = getattr(getattr(feature, "feature", feature), "names", None)
+        if not isinstance(field, (ScalarField, ArrayField)) or "int" not in field.dtype:
+            continue
+        if field.classes is None and isinstance(names, (list, tuple)):
+            fields[name] = dataclasses.replace(field, classes=tuple(names))
+    return Schema(fields)
 
 
 def _is_image_path(value: Any) -> bool:

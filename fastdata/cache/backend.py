@@ -67,6 +67,11 @@ class DeviceCacheBackend:
                 "transforms takes one sample after another; use those of fastdata.transforms, or "
                 'cache="ram"'
             )
+        if work.pipeline.views:
+            raise OptionError(
+                'cache="device" makes one view of an image, but Views are among the transforms; '
+                'leave them out, or use cache="ram"'
+            )
         self.dataset = work.dataset
         self.pipeline = work.pipeline
         self.seed = work.seed

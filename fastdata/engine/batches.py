@@ -71,10 +71,10 @@ class BatchMaker:
         self.buffers = buffers
         self.bytes_read = 0
         self.skipped = 0
-        self.expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        """Of samples that callables make: what the images of the last batch were."""
+        self.expected: dict[tuple[str, int], tuple[tuple[int, ...], torch.dtype]] = {}
+        """Of samples that callables make: what the images of a view were in the last batch."""
         self._pieces = pieces
-        self._sizes: dict[str, tuple[int, int]] | None = None
+        self._sizes: dict[int, dict[str, tuple[int, int]]] = {}
 
     def prepare(self, request: Request) -> Job:
         """Return the job of a batch.
@@ -94,16 +94,16 @@ class BatchMaker:
         pieces = max(pieces, 1)
         return list(pairwise(np.linspace(0, count, pieces + 1).astype(int).tolist()))
 
-    def sizes(self, request: Request) -> dict[str, tuple[int, int]]:
+    def sizes(self, request: Request, view: int = 0) -> dict[str, tuple[int, int]]:
         """Return height and width of the images of a batch, which its first sample decides."""
-        if self._sizes is not None:
-            return self._sizes
-        work, dataset = self.work, self.work.dataset
+        if view in self._sizes:
+            return self._sizes[view]
+        work, dataset = self.work.parts[view], self.work.dataset
         names = list(dataset.schema.images)
         geometry = work.pipeline.geometry
         if geometry is not None and geometry.output_size is not None:
-            self._sizes = dict.fromkeys(names, geometry.output_size)
-            return self._sizes
+            self._sizes[view] = dict.fromkeys(names, geometry.output_size)
+            return self._sizes[view]
         first = request.indices[:1]
         found = {}
         for name in names:
@@ -138,20 +138,21 @@ class RenderJob:
     slot : Slot or None
         Memory of the images; None where there are none.
     places : tuple of Place
-        Where they go, one place an image field.
+        Where they go, one place an image field and view.
     """
 
     def __init__(self, maker: BatchMaker, request: Request) -> None:
         self._maker = maker
         self._request = request
-        work, schema = maker.work, maker.work.dataset.schema
+        schema = maker.work.dataset.schema
         fields = []
-        for name, (height, width) in maker.sizes(request).items():
-            table = work.tables.get(name)
-            shape = (len(request.indices), height, width, schema.images[name].channels)
-            fields.append((name, shape, table.dtype if table else torch.uint8))
+        for view, work in enumerate(maker.work.parts):
+            for name, (height, width) in maker.sizes(request, view).items():
+                table = work.tables.get(name)
+                shape = (len(request.indices), height, width, schema.images[name].channels)
+                fields.append((name, shape, table.dtype if table else torch.uint8, view))
         self.places, nbytes = lay_out(fields)
-        self._pixels = sum(math.prod(shape) for _, shape, _ in fields)
+        self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
         self.slot = maker.buffers.take(nbytes) if fields else None
 
     def tasks(self) -> Sequence[RenderTask]:
@@ -173,13 +174,15 @@ class RenderJob:
         for done in results:
             for at, index, _ in done.replaced:
                 indices[at] = index
-        images = _tensors(self.places, self.slot)
+        tensors = _tensors(self.places, self.slot)
+        images = {
+            name: _of_views(self._maker.work, [t for (n, _), t in tensors.items() if n == name])
+            for name in self._maker.work.dataset.schema.images
+        }
         return batch_of(self._maker.work, images, self._request.epoch, indices)
 
 
-def batch_of(
-    work: BatchWork, images: Mapping[str, torch.Tensor], epoch: int, indices: Indices
-) -> Any:
+def batch_of(work: BatchWork, images: Mapping[str, Any], epoch: int, indices: Indices) -> Any:
     """Return the batch of some samples, of their images and the columns that are none."""
     values = {**images, **read_columns(work, epoch, indices)}
     schema = work.dataset.schema
@@ -199,7 +202,8 @@ class _SampleJob:
         self._request = request
         count = len(request.indices)
         self._places, nbytes = lay_out(
-            (name, (count, *shape), dtype) for name, (shape, dtype) in maker.expected.items()
+            (name, (count, *shape), dtype, view)
+            for (name, view), (shape, dtype) in maker.expected.items()
         )
         self.slot = maker.buffers.take(nbytes)
 
@@ -211,33 +215,46 @@ class _SampleJob:
         ]
 
     def finish(self, results: Sequence[Done]) -> Any:
-        schema = self._maker.work.dataset.schema
+        work, schema = self._maker.work, self._maker.work.dataset.schema
         self._maker.count(results)
         images = _tensors(self._places, self.slot)
         columns = [done.columns or {} for done in results]
         bounds = self._maker.cut(len(self._request.indices))
         values = []
         for name, field in schema.items():
-            if name in images and not any(name in column for column in columns):
-                values.append(images[name])
-                continue
-            samples: list[Any] = []
-            for (start, stop), column in zip(bounds, columns, strict=True):
-                samples += column[name] if name in column else images[name][start:stop]
-            value = collate_field(name, field, samples)
-            self._learn(name, field, value)
-            values.append(value)
+            views = []
+            for view in range(len(work.parts) if isinstance(field, ImageField) else 1):
+                key = name, view
+                if key in images and not any(key in column for column in columns):
+                    views.append(images[key])
+                    continue
+                samples: list[Any] = []
+                for (start, stop), column in zip(bounds, columns, strict=True):
+                    samples += column[key] if key in column else images[key][start:stop]
+                views.append(collate_field(name, field, samples))
+                self._learn(key, field, views[-1])
+            values.append(_of_views(work, views) if isinstance(field, ImageField) else views[0])
         return schema.sample_type(*values)
 
-    def _learn(self, name: str, field: Any, value: Any) -> None:
+    def _learn(self, key: tuple[str, int], field: Any, value: Any) -> None:
         """Remember of what shape images are, [H, W, C] a sample."""
         if isinstance(field, ImageField) and isinstance(value, torch.Tensor) and value.ndim == 4:
             channels, height, width = value.shape[1:]
-            self._maker.expected[name] = ((height, width, channels), value.dtype)
+            self._maker.expected[key] = ((height, width, channels), value.dtype)
 
 
-def _tensors(places: Sequence[Place], slot: Slot | None) -> dict[str, torch.Tensor]:
-    """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again."""
+def _of_views(work: BatchWork, views: Sequence[Any]) -> Any:
+    """Return what an image field of a batch is: one tensor, or a tuple of those of its views."""
+    return tuple(views) if work.pipeline.views else views[0]
+
+
+def _tensors(places: Sequence[Place], slot: Slot | None) -> dict[tuple[str, int], torch.Tensor]:
+    """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again.
+
+    By field and view.
+    """
     if slot is None or not places:
         return {}
-    return {place.name: place.tensor(slot.tensor).permute(0, 3, 1, 2) for place in places}
+    return {
+        (place.name, place.view): place.tensor(slot.tensor).permute(0, 3, 1, 2) for place in places
+    }

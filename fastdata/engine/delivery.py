@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from fastdata.engine.finishing import finish_on_device
+from fastdata.engine.finishing import each_view, finish_on_device
 from fastdata.engine.job import BatchStream, Request
 from fastdata.prefetch.ahead import Ahead, Pulled
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
-from fastdata.schema import ImageField
 from fastdata.transforms.pipeline import Pipeline
 
 __all__ = ["DEPTH", "Delivery", "deliver"]
@@ -122,11 +121,16 @@ class Delivery:
 
 def arrive(pipeline: Pipeline, seed: int, request: Request, batch: Any) -> Any:
     """Return a batch that has arrived on a device, with its pixel and batch stages done there."""
-    if pipeline.pixels is not None:
-        changed = {
-            name: pipeline.pixels.lookup(getattr(batch, name))
-            for name, field in pipeline.pixels.schema.items()
-            if isinstance(field, ImageField) and not field.mask
-        }
-        batch = batch._replace(**changed)
-    return finish_on_device(batch, request, pipeline, seed)
+    return finish_on_device(each_view(pipeline, batch, _look_up), request, pipeline, seed)
+
+
+def _look_up(pipeline: Pipeline, batch: Any) -> Any:
+    """Return a batch, or a view of it, with its pixel stage done."""
+    if pipeline.pixels is None:
+        return batch
+    changed = {
+        name: pipeline.pixels.lookup(getattr(batch, name))
+        for name, field in pipeline.schema.images.items()
+        if not field.mask
+    }
+    return batch._replace(**changed)

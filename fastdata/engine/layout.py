@@ -30,12 +30,15 @@ class Place(NamedTuple):
     shape : tuple of int
         C-contiguous; an image field's is [N, H, W, C].
     dtype : torch.dtype
+    view : int
+        Which of several views of the images; 0 where there is one.
     """
 
     name: str
     offset: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+    view: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -56,12 +59,15 @@ class Place(NamedTuple):
 
 
 def lay_out(
-    fields: Iterable[tuple[str, tuple[int, ...], torch.dtype]],
+    fields: Iterable[tuple[str, tuple[int, ...], torch.dtype, int]],
 ) -> tuple[tuple[Place, ...], int]:
-    """Return places for arrays (name, shape, dtype) one behind the other, and the bytes in all."""
+    """Return places for arrays one behind the other, and the bytes in all.
+
+    `fields` are (name, shape, dtype, view) each.
+    """
     places, end = [], 0
-    for name, shape, dtype in fields:
-        place = Place(name, end, shape, dtype)
+    for name, shape, dtype, view in fields:
+        place = Place(name, end, shape, dtype, view)
         places.append(place)
         end += -(-place.nbytes // ALIGNMENT) * ALIGNMENT
     return tuple(places), end

@@ -17,7 +17,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -87,6 +87,7 @@ class Loader:
         self._options = options
         self._assemble = assemble
         self._record = record
+        self._transform = getattr(dataset, "transform", None)
         self._share = options.share(final=False)
         self._seed = _drawn_seed() if options.seed is None else options.seed
         self._agreed: tuple[int, int] | None = None
@@ -109,8 +110,8 @@ class Loader:
 
     @property
     def dataset(self) -> PackedData:
-        """What is loaded."""
-        return self._dataset
+        """What is loaded; with ``cache="ram"``, the same data in memory."""
+        return self._backend.dataset
 
     @property
     def options(self) -> LoaderOptions:
@@ -257,7 +258,7 @@ class Loader:
             seed, self._agreed = agreed_seed(seed, share[1]), share
         if share == self._share and seed == self._seed:
             return
-        if self._in_use or (share[1] != self._share[1] and self._next.batch):
+        if self._in_use or (share[1] != self._share[1] and self._upcoming().batch):
             raise OptionError(
                 f"this loader was rank {self._share[0]} of {self._share[1]} when its epoch began "
                 f"or its state was loaded, and is {share[0]} of {share[1]} now: make the process "
@@ -278,11 +279,17 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
             raise OptionError("this loader is closed; make a new one")
+        if getattr(self._dataset, "transform", None) is not self._transform:
+            raise OptionError(
+                "the transform of the dataset was set after the loader was made, which would go on "
+                "with the one before: set it first, or make another loader"
+            )
         self._resolve(final=True)
         self._warn_of_accelerate()
         began = time.perf_counter()
         if self._batches.joins:  # a user's sampler is asked when the first batch is
-            place = _Place(self._next.epoch, self._next.batch)
+            upcoming = self._upcoming()
+            place = _Place(upcoming.epoch, upcoming.batch)
             self._idle = self._stream_at(place), place
         epoch = _Epoch(self, time.perf_counter() - began)
         self._epochs.add(epoch)
@@ -300,7 +307,8 @@ class Loader:
         first batch.  An iterator that has given no batch yet is of this epoch too.
         """
         _check_count("epoch", epoch)
-        self._aim(self._next if epoch == self._next.epoch else _Place(epoch, 0), asked=True)
+        place = self._upcoming()
+        self._aim(place if epoch == place.epoch else _Place(epoch, 0), asked=True)
 
     def skip(self, batches: int) -> Loader:
         """Leave out that many batches of the next pass, and return the loader.
@@ -308,7 +316,7 @@ class Loader:
         Nothing is read of them.  Counted from a loaded place, where there is one.
         """
         _check_count("batches", batches)
-        place = self._follow_sampler()
+        place = self._upcoming()
         self._aim(_Place(place.epoch, place.batch + batches))
         return self
 
@@ -405,7 +413,8 @@ class Loader:
                 "the first batch or after the last, or move its state_dict()"
             )
         made = (self._dataset, self._options, self._assemble, self._record)
-        return _made_again, (made, self._seed, self._next)
+        place = self._upcoming()
+        return _made_again, (made, self._seed, _Place(place.epoch, place.batch))
 
     # -- figures, and the end --------------------------------------------------------------
 
@@ -458,22 +467,40 @@ class Loader:
 
     # -- streams ---------------------------------------------------------------------------
 
-    def _begin(self) -> tuple[_Place, BatchStream]:
-        """Begin the next epoch; where this fails, it is still to come."""
-        self._resolve(final=True)
-        place = self._follow_sampler()
-        stream = self._stream_at(place)
-        self._in_use.add(stream)
-        self._latest, self._next = place, _Place(place.epoch + 1, 0)
-        return place, stream
+    def _begin(self, epoch: _Epoch) -> None:
+        """Begin the next epoch; where this fails, it is still to come.
 
-    def _follow_sampler(self) -> _Place:
-        """Return the next place, of the epoch that the user gave their own sampler, if they did."""
+        Ctrl-C may strike between any two lines: until `epoch` has its place, calling this again
+        begins the same epoch, and nobody else begins it.
+        """
+        self._resolve(final=True)
+        if epoch._stream is not None:
+            self._end(epoch._stream)
+        place = self._upcoming(epoch._claim)
+        place.claim = epoch._claim
+        try:
+            stream = self._stream_at(place)
+        except Exception:
+            place.claim = None
+            raise
+        self._in_use.add(stream)
+        epoch._length = len(self._batches)
+        epoch._stream = stream
+        epoch._place = self._latest = place
+
+    def _upcoming(self, claim: object = None) -> _Place:
+        """Return the place where the next pass begins, or the one that was claimed by `claim`.
+
+        It is of the epoch that the user gave their own sampler, if they did.
+        """
+        place = self._next
+        if place.claim is not None and place.claim is not claim:
+            place = self._next = _Place(place.epoch + 1, 0)
         told = self._batches.sampler_epoch
         given = None if told is None else told.given()
-        if given is not None and given != self._next.epoch:
-            self._next = _Place(given, 0)
-        return self._next
+        if given is not None and given != place.epoch:
+            place = self._next = _Place(given, 0)
+        return place
 
     def _stream_at(self, place: _Place) -> BatchStream:
         """Return a stream that stands at `place`: the idle one, or a new one."""
@@ -532,6 +559,8 @@ class _Place:
 
     epoch: int
     batch: int
+    claim: object = field(default=None, compare=False, repr=False)
+    """Of the `_Epoch` that begins, or began, here."""
 
 
 @dataclass(slots=True)
@@ -574,6 +603,7 @@ class _Epoch(Iterator[Any]):
         self._loader = loader
         self._clock = -spent
         self._length = 0
+        self._claim = object()
         self._closed = False
         self._place: _Place | None = None
         """Where it stands, moved on with each batch handed out; None before the first."""
@@ -582,9 +612,9 @@ class _Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         loader, counts = self._loader, self._loader._counts
         if self._place is None and not (self._closed or loader._closed):
-            self._clock += time.perf_counter()
-            self._place, self._stream = loader._begin()
-            self._length = len(loader._batches)
+            called = time.perf_counter()
+            loader._begin(self)
+            self._clock += called
         # Out of hand until all is well: where Ctrl-C strikes between taking a batch and
         # counting it, the stream is ahead of `_place` and must not be gone on with.
         stream, self._stream = self._stream, None
@@ -603,7 +633,8 @@ class _Epoch(Iterator[Any]):
             raise
         counts.ready += ready
         counts.batches += 1
-        counts.samples += len(batch[0])
+        assert stream.request is not None, "a batch answers a request"
+        counts.samples += len(stream.request.indices)
         counts.seconds += now - self._clock
         counts.wait_seconds += now - called
         self._clock = now

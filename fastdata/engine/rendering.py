@@ -49,19 +49,23 @@ Indices: TypeAlias = NDArray[np.int64]
 
 def render_task(work: BatchWork, task: RenderTask, memory: NDArray[np.uint8]) -> Done:
     """Render the images of a task into `memory`, the slot of their batch."""
-    outputs = {
-        place.name: place.array(memory)[task.first : task.first + len(task.indices)]
-        for place in task.places
-    }
+    views: list[tuple[BatchWork, dict[str, NDArray[Any]]]] = [(part, {}) for part in work.parts]
+    for place in task.places:
+        some = place.array(memory)[task.first : task.first + len(task.indices)]
+        views[place.view][1][place.name] = some
     done = Done()
-    failed = _render_samples(work, task.epoch, task.indices, outputs, done)
+    failed: dict[int, ShardCorruptError] = {}
+    for part, outputs in views:
+        failed |= _render_samples(part, task.epoch, task.indices, outputs, done)
     for at, error in failed.items():
 
         def make(index: int, at: int = at) -> None:
-            one = {name: output[at : at + 1] for name, output in outputs.items()}
-            failures = _render_samples(work, task.epoch, np.array([index]), one, done)
-            if failures:
-                raise failures[0]
+            # All views, also those for which the damage was not read.
+            for part, outputs in views:
+                one = {name: output[at : at + 1] for name, output in outputs.items()}
+                failures = _render_samples(part, task.epoch, np.array([index]), one, done)
+                if failures:
+                    raise failures[0]
 
         index, _ = work.replace(task.epoch, int(task.indices[at]), error, make)
         done.replaced.append((task.first + at, index, str(error)))

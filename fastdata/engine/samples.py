@@ -51,14 +51,19 @@ def make_samples(work: BatchWork, task: SampleTask, memory: NDArray[np.uint8]) -
     samples = work.pipeline.run(
         samples, work.seed, task.epoch, indices, work.dataset.describe_sample
     )
-    made = dict(zip(schema, map(list, zip(*samples, strict=True)), strict=True))
+    made: dict[tuple[str, int], list[Any]] = {}
+    for name, values in zip(schema, zip(*samples, strict=True), strict=True):
+        seen = work.pipeline.views and name in schema.images
+        for view, some in enumerate(zip(*values, strict=True) if seen else [values]):
+            made[name, view] = list(some)
     for place in task.places:
-        if _fits(made[place.name], place):
+        key = place.name, place.view
+        if _fits(made[key], place):
             target = torch.from_numpy(memory[place.offset : place.offset + place.nbytes])
             batch = target.view(place.dtype).view(place.shape)[task.first :]
-            for at, image in enumerate(made[place.name]):
+            for at, image in enumerate(made[key]):
                 batch[at].copy_(image.permute(1, 2, 0))
-            del made[place.name]
+            del made[key]
     done.columns = made
     return done
 

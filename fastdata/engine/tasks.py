@@ -101,7 +101,7 @@ class RenderTask:
     first : int
         Place in the batch of the first of them.
     places : tuple of Place
-        Where the batch's images go, one place an image field.
+        Where the batch's images go, one place an image field and view.
     """
 
     epoch: int
@@ -157,11 +157,11 @@ class Done:
         Corrupt samples: place in the batch, index taken instead, what was wrong.
     failed : list of (int, str)
         Of a `DecodeTask`: corrupt samples, by their place, and what was wrong.
-    columns : dict of str to list, or None
-        Of a `SampleTask`: the values that are not in memory.
+    columns : dict of (str, int) to list, or None
+        Of a `SampleTask`: the values that are not in memory, by field and view.
     """
 
     nbytes: int = 0
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
     failed: list[tuple[int, str]] = field(default_factory=list)
-    columns: dict[str, list[Any]] | None = None
+    columns: dict[tuple[str, int], list[Any]] | None = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from fastdata.engine.buffers import Slot
 from fastdata.engine.job import Pending, Work
+from fastdata.transforms.generators import lend_generators
 
 __all__ = ["THREAD_NAME", "CallerWorkers", "ThreadWorkers"]
 
@@ -43,7 +44,8 @@ class _Later:
         return False
 
     def result(self) -> Any:
-        return self._work(self._task, self._slot.memory if self._slot else None)
+        with lend_generators():
+            return self._work(self._task, self._slot.memory if self._slot else None)
 
 
 class ThreadWorkers:

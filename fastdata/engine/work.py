@@ -65,6 +65,11 @@ class BatchWork:
         on another device.
     part : ndarray of int64, optional
         The samples that may stand in for corrupt ones; all by default.
+
+    Attributes
+    ----------
+    views : tuple of BatchWork
+        One for each of the pipeline's views.
     """
 
     def __init__(
@@ -85,6 +90,18 @@ class BatchWork:
         self.on_corrupt = on_corrupt
         self.part = part
         self._pause = self._longest_pause = 0
+        self.views = tuple(
+            BatchWork(
+                dataset,
+                view,
+                decoder,
+                seed=seed,
+                on_corrupt=on_corrupt,
+                pixels=pixels,
+                part=part,
+            )
+            for view in pipeline.views
+        )
         self.tables: dict[str, PixelTable] = {}
         if pixels and pipeline.pixels is not None:
             for name, image in dataset.schema.images.items():
@@ -111,6 +128,11 @@ class BatchWork:
         if isinstance(task, DecodeTask):
             return decode_whole(self, task, memory)
         return make_samples(self, task, memory)
+
+    @property
+    def parts(self) -> tuple[BatchWork, ...]:
+        """What is done to images: one work a view, or this alone."""
+        return self.views or (self,)
 
     @property
     def releases_lock(self) -> bool:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from fastdata.engine.outcomes import packet_of_error, packet_of_value
 from fastdata.engine.sharing import Packet, PickledFile, map_file, receive, send
 from fastdata.engine.signals import STOPPING
+from fastdata.transforms.generators import own_generators
 
 __all__ = [
     "NOT_STARTED",
@@ -77,6 +78,7 @@ def _become_worker() -> None:
     assert parent is not None, "a worker is a process of multiprocessing"
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
+    own_generators()
     # What is there now, torch's half a million objects, is looked through no more.
     gc.freeze()
     # OpenCV reads it when it is imported, which may be later.

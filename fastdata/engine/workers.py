@@ -76,7 +76,9 @@ def choose_method(
     Notes
     -----
     What the compiled library does scales with threads as with processes, and they
-    start at once and share all memory.  Other Python code runs in one thread at a
+    start at once and share all memory.  Callables are for processes, even for one: only there
+    can the generators be seeded that they draw from (`fastdata.transforms.generators`), so that
+    batches are the same for any number of workers.  Other Python code runs in one thread at a
     time, except in a free-threaded interpreter, and threads that wait for each other
     lose more than that time: without that library, two processes make 1.1 times as
     many JPEGs as two threads, 1.2 times as many raw images that are resized, and 1.6
@@ -84,9 +86,11 @@ def choose_method(
     are not forked take seconds to start, and a script that is made for them: only
     callables are worth that without being asked for.
     """
+    if calls_python and num_workers:
+        return "process"
     if num_workers <= 1 or releases_lock or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return "thread"
-    return "process" if calls_python or _forks(context) else "thread"
+    return "process" if _forks(context) else "thread"
 
 
 def _forks(context: str | BaseContext | None) -> bool:

@@ -9,7 +9,8 @@ load       PIL's ``Image.open`` and ``load``; ``cv2.imread``; ``torchvision.io.r
 decode     PIL's ``convert``; ``cv2.imdecode``; ``torchvision.io.decode_jpeg`` and the like;
            ``simplejpeg.decode_jpeg``
 augment    ``transform``, ``target_transform`` and ``transforms`` of a dataset, and of those
-           inside of ``Subset``, ``ConcatDataset`` and their like
+           inside of ``Subset``, ``ConcatDataset`` and their like; of packed data the
+           pipeline of its transforms
 =========  ==============================================================================
 
 Of libraries only what is imported already is looked at.  Names that others have imported by
@@ -45,6 +46,7 @@ LIBRARY_FUNCTIONS: tuple[tuple[str, str, str, Kind], ...] = (
     ("torchvision.io", "", "decode_webp", "decode"),
     ("torchvision.io", "", "decode_gif", "decode"),
     ("simplejpeg", "", "decode_jpeg", "decode"),
+    ("fastdata.transforms.pipeline", "Pipeline", "run", "augment"),
 )
 """Module, class in it, name, and what it does."""
 
@@ -135,10 +137,12 @@ def _wrap_transforms(
         function = getattr(dataset, name, None)
         if not callable(function) or isinstance(function, TimedCall):
             continue
+        if isinstance(getattr(type(dataset), name, None), property):
+            continue  # as of packed data, whose pipeline is recorded instead
         before = own.get(name, _MISSING)
         try:
             setattr(dataset, name, TimedCall(function, "augment", recorder))
-        except (AttributeError, TypeError):  # a property, or slots: it stays a part of the sample
+        except (AttributeError, TypeError):  # slots: it stays a part of the sample
             continue
         undo.append(functools.partial(_put_back, dataset, name, before))
     for name in INNER:

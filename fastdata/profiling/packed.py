@@ -172,9 +172,10 @@ def make_recorded(
     done = recorder.take()
     with doing(recorder, "collate"):
         batch = job.finish(results)
-    if finish and maker.work.pipeline.batch is not None:
+    pipeline = maker.work.pipeline
+    if finish and (pipeline.batch is not None or pipeline.views):
         with doing(recorder, "augment"):
-            batch = finish_on_device(batch, request, maker.work.pipeline, maker.work.seed)
+            batch = finish_on_device(batch, request, pipeline, maker.work.seed)
     loop = recorder.take()
     for kind in loop.wall:
         loop.wall[kind] += begun.wall[kind]

@@ -33,11 +33,12 @@ def recorded(work: BatchWork, recorder: Recorder) -> BatchWork:
         work.decoder,
         seed=work.seed,
         on_corrupt=work.on_corrupt,
-        pixels=bool(work.tables),
+        pixels=any(part.tables for part in work.parts),
         part=work.part,
     )
-    tables: Any = {name: _RecordedTable(t, recorder) for name, t in found.tables.items()}
-    found.tables = tables
+    for part in found.parts:
+        tables: Any = {name: _RecordedTable(t, recorder) for name, t in part.tables.items()}
+        part.tables = tables
     if not work.pipeline.direct:
         pipeline: Any = _RecordedPipeline(work.pipeline, recorder)
         found.pipeline = pipeline
@@ -88,8 +89,12 @@ class _RecordedPipeline:
         self._recorder = recorder
         self.direct, self.batch, self.geometry = False, pipeline.batch, pipeline.geometry
         self.drop, self.pixels = pipeline.drop, pipeline.pixels
+        self.views, self.schema = pipeline.views, pipeline.schema
 
     def run(self, samples: Any, seed: int, epoch: int, indices: Any, describe: Any) -> Any:
+        if self.views:
+            with doing(self._recorder, "augment"):
+                return self._pipeline.run(samples, seed, epoch, indices, describe)
         for stage in self._pipeline.stages:
             augments = isinstance(stage, (CallStage, PixelStage))
             with doing(self._recorder, "augment" if augments else "sample"):

@@ -18,6 +18,10 @@
       drop.py       boxes of which nothing is left go
       batch_stage.py  what a batch goes through as a whole
       callables.py  any other callable, one sample at a time
+      adapting.py   what is meant by a callable
+      generators.py the random generators that callables draw from
+      on_pil.py  with_torchvision.py  with_albumentations.py   how they are given a sample
+      views.py      several views of one image
       pipeline.py   a list of transforms, checked and cut into stages
 
 Names and semantics are those of `torchvision.transforms.v2`.  Random numbers
@@ -26,6 +30,7 @@ depend on (seed, epoch, sample index, transform) only; see `fastdata.random`.
 
 from __future__ import annotations
 
+from fastdata.transforms.adapting import ImageOnly
 from fastdata.transforms.automatic import RandAugment, TrivialAugmentWide
 from fastdata.transforms.base import (
     BatchTransform,
@@ -42,12 +47,18 @@ from fastdata.transforms.drop import DropEmptyBoxes
 from fastdata.transforms.erasing import RandomErasing
 from fastdata.transforms.flip import RandomHorizontalFlip
 from fastdata.transforms.mixing import CutMix, MixUp
+from fastdata.transforms.on_pil import OnPIL
 from fastdata.transforms.ondevice import render_on_device
 from fastdata.transforms.pipeline import Transform
 from fastdata.transforms.pixel import Normalize, ToDtype
 from fastdata.transforms.resize import Resize
+from fastdata.transforms.views import Views
+from fastdata.transforms.with_albumentations import Albumentations
+from fastdata.transforms.with_torchvision import V2
 
 __all__ = [
+    "V2",
+    "Albumentations",
     "BatchTransform",
     "Boxes",
     "CenterCrop",
@@ -56,8 +67,10 @@ __all__ = [
     "DropEmptyBoxes",
     "GaussianBlur",
     "GeometricTransform",
+    "ImageOnly",
     "MixUp",
     "Normalize",
+    "OnPIL",
     "Parameters",
     "PerSample",
     "PixelTransform",
@@ -71,6 +84,7 @@ __all__ = [
     "ToDtype",
     "Transform",
     "TrivialAugmentWide",
+    "Views",
     "move_boxes",
     "render_on_device",
     "transform_boxes",

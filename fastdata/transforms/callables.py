@@ -1,15 +1,23 @@
 """Callables on one sample: the compatible, slower way.
 
-What fastdata's own transforms cannot do, any callable can: torchvision v2,
-albumentations, a function of the user's.  It is called once a sample, from the
-worker threads, several at a time.  Its random numbers are its own: fastdata
-neither seeds them nor makes them repeatable, and batches are then the same for
-any number of workers only if the callable draws none.
+What fastdata's own transforms cannot do, any callable can: torchvision v2, albumentations, a
+function of the user's.  It is called once a sample, in the workers.  The generators of Python,
+NumPy, torch and albumentations are seeded before (`fastdata.transforms.generators`).
+
+A callable is given each image by itself.  What moves pixels would then leave masks and boxes
+where they were, so for data that has some the user says what is meant, by a `SampleTransform`:
+
+    PerSample        the callable takes the whole sample
+    ImageOnly        the callable changes no more than the values of pixels
+    V2               torchvision's v2 moves images, masks and boxes together
+    Albumentations   albumentations does
+    OnPIL            the callable takes a PIL image
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,9 +25,22 @@ import numpy as np
 import torch
 
 from fastdata.errors import OptionError
-from fastdata.schema import Schema
+from fastdata.schema import ArrayField, Schema
 
-__all__ = ["PerSample", "Sample", "SampleFunction", "adapt"]
+__all__ = [
+    "OnImages",
+    "PerSample",
+    "Sample",
+    "SampleFunction",
+    "SampleTransform",
+    "as_array",
+    "as_tensor",
+    "check_entries",
+    "kind_of",
+    "name_of",
+    "pictures_of",
+    "restored_boxes",
+]
 
 Sample: TypeAlias = Any
 """A named tuple of the schema's fields; its type is made at run time."""
@@ -27,8 +48,19 @@ Sample: TypeAlias = Any
 SampleFunction: TypeAlias = Callable[[Sample], Sample]
 
 
+class SampleTransform(ABC):
+    """Says how a callable is given a sample.
+
+    A subclass is immutable, and picklable if the callable is.
+    """
+
+    @abstractmethod
+    def bind(self, schema: Schema) -> SampleFunction:
+        """Return the function on samples of these fields, which are checked."""
+
+
 @dataclass(frozen=True)
-class PerSample:
+class PerSample(SampleTransform):
     """Call `fn` with the whole sample, not its image alone.
 
     Parameters
@@ -51,83 +83,45 @@ class PerSample:
         if not callable(self.fn):
             raise OptionError(f"PerSample takes a callable, not {self.fn!r}")
 
+    def bind(self, schema: Schema) -> SampleFunction:
+        return self
+
     def __call__(self, sample: Sample) -> Sample:
         result = self.fn(sample)
         if getattr(result, "_fields", None) != sample._fields:
             raise OptionError(
-                f"{_name(self.fn)} returned {_kind(result)}; PerSample expects a named tuple with "
-                f"the fields {', '.join(sample._fields)}, as sample._replace(...) makes one"
+                f"{name_of(self.fn)} returned {kind_of(result)}; PerSample expects a named tuple "
+                f"with the fields {', '.join(sample._fields)}, as sample._replace(...) makes one"
             )
         return result
 
 
-def adapt(transform: Callable[..., Any], schema: Schema) -> SampleFunction:
-    """Return a function on samples that does what the user means by `transform`.
-
-    - `PerSample`: as it says.
-    - An object of the albumentations package: called once, with
-      ``image=`` the first image and ``masks=`` all masks, H x W x C arrays.
-    - Any other callable: called with each image [C, H, W] that is no mask, as
-      torchvision v2 transforms take it.
-    """
-    if isinstance(transform, PerSample):
-        return transform
-    if not callable(transform):
-        raise OptionError(
-            f"a transform is one of fastdata.transforms or a callable, not {transform!r}"
-        )
-    images = [name for name, field in schema.images.items() if not field.mask]
-    masks = [name for name, field in schema.images.items() if field.mask]
-    if type(transform).__module__.split(".")[0] == "albumentations":
-        return _Albumentations(transform, images, masks)
-    return _OnImages(transform, images)
-
-
 @dataclass(frozen=True)
-class _OnImages:
+class OnImages:
+    """Calls `transform` with every image that is no mask, [C, H, W]."""
+
     transform: Callable[..., Any]
-    images: list[str]
+    images: tuple[str, ...]
 
     def __call__(self, sample: Sample) -> Sample:
-        return sample._replace(
-            **{
-                name: _tensor(self.transform(getattr(sample, name)), self.transform)
-                for name in self.images
-            }
-        )
-
-
-@dataclass(frozen=True)
-class _Albumentations:
-    transform: Callable[..., Any]
-    images: list[str]
-    masks: list[str]
-
-    def __post_init__(self) -> None:
-        if len(self.images) != 1:
-            raise OptionError(
-                f"albumentations transforms take one image a sample, but this dataset has "
-                f"{len(self.images)} ({', '.join(self.images) or 'only masks'}); "
-                "call the transform from a PerSample function"
-            )
-
-    def __call__(self, sample: Sample) -> Sample:
-        arguments: dict[str, Any] = {"image": _array(getattr(sample, self.images[0]))}
-        if self.masks:
-            arguments["masks"] = [_array(getattr(sample, name)) for name in self.masks]
-        result = self.transform(**arguments)
-        changed = {self.images[0]: _tensor(result["image"], self.transform)}
-        for name, mask in zip(self.masks, result.get("masks", ()), strict=True):
-            changed[name] = _tensor(mask, self.transform)
+        changed = {
+            name: as_tensor(self.transform(getattr(sample, name)), self.transform)
+            for name in self.images
+        }
         return sample._replace(**changed)
 
 
-def _array(image: torch.Tensor) -> np.ndarray[Any, Any]:
+def pictures_of(schema: Schema) -> tuple[str, ...]:
+    """Return the names of the image fields that are no masks."""
+    return tuple(name for name, field in schema.images.items() if not field.mask)
+
+
+def as_array(image: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return [C, H, W] as a contiguous array [H, W, C]."""
     return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
 
 
-def _tensor(image: Any, transform: object) -> torch.Tensor:
+def as_tensor(image: Any, transform: object) -> torch.Tensor:
     """Return what a callable returned as a tensor [C, H, W]."""
     if isinstance(image, np.ndarray) and image.ndim in (2, 3):
         pixels = image if image.ndim == 3 else image[:, :, None]
@@ -137,15 +131,64 @@ def _tensor(image: Any, transform: object) -> torch.Tensor:
     if isinstance(image, torch.Tensor) and image.ndim == 3:
         return image.as_subclass(torch.Tensor)
     raise OptionError(
-        f"{_name(transform)} returned {_kind(image)}; expected is a torch tensor of shape "
+        f"{name_of(transform)} returned {kind_of(image)}; expected is a torch tensor of shape "
         "[C, H, W] or an array of shape [H, W] or [H, W, C]"
     )
 
 
-def _name(function: object) -> str:
+def restored_boxes(boxes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return boxes, float [k, 4], in the dtype of `like`; whole numbers are rounded."""
+    if not like.is_floating_point():
+        limits = torch.iinfo(like.dtype)
+        boxes = boxes.round().clamp(limits.min, limits.max)
+    return boxes.to(like.dtype)
+
+
+def check_entries(
+    schema: Schema,
+    sample: Sample,
+    boxes: str,
+    also: tuple[str, ...] | None,
+    settled: Sequence[str] = (),
+) -> None:
+    """Raise `OptionError` if boxes were dropped whose entries of other fields would stay.
+
+    Parameters
+    ----------
+    schema : Schema
+    sample : named tuple
+        As it was before.
+    boxes : str
+        The field of boxes of which some were dropped.
+    also : tuple of str or None
+        Fields with one entry a box; None if the user has not said which.
+    settled : sequence of str
+        Fields whose entries have been dropped already.
+    """
+    count = len(getattr(sample, boxes))
+    for name, field in schema.items():
+        if name in settled:
+            continue
+        varies = isinstance(field, ArrayField) and field.shape[0] is None and name != boxes
+        if also is None and varies and len(getattr(sample, name)) == count:
+            raise OptionError(
+                f"boxes of {boxes!r} were dropped, and {name!r} has one entry for each of the "
+                f"{count} there were, as labels of boxes have. Name such fields, so that their "
+                f"entries are dropped too: also={name!r}; or say that there are none: also=()"
+            )
+        if also and name in also and len(getattr(sample, name)) != count:
+            raise OptionError(
+                f"a sample has {count} {boxes!r}, but {len(getattr(sample, name))} {name!r}: "
+                "fields named in also= have one entry a box"
+            )
+
+
+def name_of(function: object) -> str:
+    """Return what a callable is called, for messages."""
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Return type and shape of a value, for messages."""
     shape = getattr(value, "shape", None)
     return type(value).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")

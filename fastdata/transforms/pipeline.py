@@ -5,13 +5,15 @@ Neighbours of one kind run as one stage:
 - `GeometryStage`: geometric transforms, planned for many samples at once.
 - `PixelStage`: pixel transforms, one pass over the values.
 - `DropStage`: boxes of which nothing is left go.
-- `CallStage`: one callable, sample by sample.
+- `CallStage`: callables, sample by sample.
 - `BatchStage`: from the first `BatchTransform` on, all that is left.  It runs on whole
   batches, where they have arrived; the others run while a batch is made.
 
 A list of fastdata's transforms alone is at most one geometry stage, one drop stage and one
 pixel stage before that, and is *direct*: images are decoded and rendered straight into the
 batch.  With a callable in it, samples are made one by one and collated.
+
+With `Views` in the list there is a pipeline for each view, and the whole has no stages itself.
 """
 
 from __future__ import annotations
@@ -27,16 +29,19 @@ from numpy.typing import NDArray
 
 from fastdata.errors import OptionError, add_note
 from fastdata.random import Draws, operation_id
-from fastdata.schema import Schema
+from fastdata.schema import ImageField, Schema
+from fastdata.transforms.adapting import adapt
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
 from fastdata.transforms.batch_stage import BatchStage, Numbered
 from fastdata.transforms.boxes import move_boxes
-from fastdata.transforms.callables import Sample, SampleFunction, adapt
+from fastdata.transforms.callables import Sample, SampleFunction, SampleTransform
 from fastdata.transforms.drop import BoundDrop, DropEmptyBoxes
+from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.lookup import BatchLookup
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import render
+from fastdata.transforms.views import Views, lists_of_views
 
 __all__ = [
     "CallStage",
@@ -49,7 +54,13 @@ __all__ = [
 ]
 
 Transform: TypeAlias = (
-    GeometricTransform | PixelTransform | BatchTransform | DropEmptyBoxes | Callable[..., Any]
+    GeometricTransform
+    | PixelTransform
+    | BatchTransform
+    | DropEmptyBoxes
+    | SampleTransform
+    | Views
+    | Callable[..., Any]
 )
 
 Indices: TypeAlias = NDArray[np.int64]
@@ -185,21 +196,36 @@ class DropStage:
 
 @dataclass(frozen=True)
 class CallStage:
-    """One callable on samples."""
+    """Callables in a row, on samples, and the number that they draw under.
 
-    function: SampleFunction
+    Before the first of them generators are seeded, where that may be
+    (`fastdata.transforms.generators`); the others go on with the same numbers.
+    """
+
+    functions: tuple[SampleFunction, ...]
+    operation: int
+
+    @cached_property
+    def _albumentations(self) -> list[Any]:
+        return albumentations_in(self.functions)
 
     def run(
         self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
     ) -> list[Sample]:
-        """Return what the callable makes of each sample; its errors say of which."""
+        """Return what the callables make of each sample; their errors say of which."""
         made = []
-        for sample, index in zip(samples, indices.tolist(), strict=True):
-            try:
-                made.append(self.function(sample))
-            except Exception as error:
-                add_note(error, f"fastdata: in a transform of {describe(index)}")
-                raise
+        with seeding(self._albumentations) as seeds:
+            words = Draws(seed, epoch, self.operation, indices).bits()[:, 0].tolist()
+            for sample, index, word in zip(samples, indices.tolist(), words, strict=True):
+                if seeds is not None:
+                    seeds(word)
+                try:
+                    for function in self.functions:
+                        sample = function(sample)
+                except Exception as error:
+                    add_note(error, f"fastdata: in a transform of {describe(index)}")
+                    raise
+                made.append(sample)
         return made
 
 
@@ -223,13 +249,34 @@ class Pipeline:
         The only stages of a direct pipeline; None in another.
     batch : BatchStage or None
         What is done to whole batches after all of these.
+    views : tuple of Pipeline
+        One a view, where there are `Views`: each does all that is done to its view.
     """
 
-    def __init__(self, transforms: Transform | Sequence[Transform] | None, schema: Schema) -> None:
+    def __init__(
+        self,
+        transforms: Transform | Sequence[Transform] | None,
+        schema: Schema,
+        *,
+        operations: Sequence[int] | None = None,
+    ) -> None:
         self.transforms = listed(transforms)
-        stages, self.batch = _cut(self.transforms, schema)
+        self.schema = schema
+        lists = lists_of_views(self.transforms, schema) or []
+        self.views = tuple(
+            Pipeline([one for _, one in numbered], schema, operations=[n for n, _ in numbered])
+            for numbered in lists
+        )
+        if operations is None:
+            operations = [
+                operation_id(position, type(transform).__name__)
+                for position, transform in enumerate(self.transforms)
+            ]
+        numbered = [] if self.views else list(zip(operations, self.transforms, strict=True))
+        stages, self.batch = _cut(numbered, schema)
         self.stages = tuple(stages)
         self.direct = not any(isinstance(stage, CallStage) for stage in self.stages)
+        self.direct = self.direct and all(view.direct for view in self.views)
         self.geometry: GeometryStage | None = None
         self.drop: DropStage | None = None
         self.pixels: PixelStage | None = None
@@ -256,7 +303,35 @@ class Pipeline:
         """
         for stage in self.stages:
             samples = stage.run(samples, seed, epoch, indices, describe)
-        return samples
+        if not self.views:
+            return samples
+        names = list(self.schema.images)
+        made = []
+        for view in self.views:
+            # Callables may write to what they are given.
+            copies = [
+                sample._replace(**{name: getattr(sample, name).clone() for name in names})
+                for sample in samples
+            ]
+            made.append(view.run(copies, seed, epoch, indices, describe))
+        return [
+            _joined(self.schema, sample, views)
+            for sample, *views in zip(samples, *made, strict=True)
+        ]
+
+
+def _joined(schema: Schema, sample: Sample, views: list[Sample]) -> Sample:
+    """Return a sample whose images are tuples of its views."""
+    for name, field in schema.items():
+        if isinstance(field, ImageField):
+            continue
+        if any(getattr(view, name) is not getattr(sample, name) for view in views):
+            raise OptionError(
+                f"a callable changed {name!r} of a view, but views differ in their images only, "
+                "and share all else; leave it as it is"
+            )
+    names = schema.images
+    return sample._replace(**{n: tuple(getattr(view, n) for view in views) for n in names})
 
 
 def check_sizes_agree(
@@ -318,8 +393,10 @@ def listed(transforms: Transform | Sequence[Transform] | None) -> tuple[Transfor
     return (transforms,)
 
 
-def _cut(transforms: Sequence[Transform], schema: Schema) -> tuple[list[Stage], BatchStage | None]:
-    """Return the stages of a list of transforms: of samples, and of batches."""
+def _cut(
+    transforms: Sequence[tuple[int, Transform]], schema: Schema
+) -> tuple[list[Stage], BatchStage | None]:
+    """Return the stages of transforms, numbered as they draw: of samples, and of batches."""
     stages: list[Stage] = []
     geometric: list[tuple[int, GeometricTransform]] = []
     dropping: list[BoundDrop] = []
@@ -339,8 +416,7 @@ def _cut(transforms: Sequence[Transform], schema: Schema) -> tuple[list[Stage], 
 
     floating: PixelTransform | None = None
     floating_samples = False
-    for position, transform in enumerate(transforms):
-        number = operation_id(position, type(transform).__name__)
+    for number, transform in transforms:
         if isinstance(transform, GeometricTransform):
             if floating is not None:
                 raise OptionError(
@@ -378,7 +454,12 @@ def _cut(transforms: Sequence[Transform], schema: Schema) -> tuple[list[Stage], 
             )
         else:
             close()
-            stages.append(CallStage(adapt(transform, schema)))
+            function = adapt(transform, schema)  # type: ignore[arg-type]
+            last = stages[-1] if stages else None
+            if isinstance(last, CallStage):
+                stages[-1] = CallStage((*last.functions, function), last.operation)
+            else:
+                stages.append(CallStage((function,), number))
         if whole or isinstance(transform, BatchTransform):
             whole.append((number, transform))  # type: ignore[arg-type]
     close()

@@ -136,11 +136,14 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
         If that cannot be told for sure.
     """
     target = options.target
+    transform = options.transform
+    if transform is None and is_packed(data):
+        transform = getattr(data, "transform", None)
     return {
         "dataset": described_data(data),
         "batch_size": _batch_size(options),
         "order": _order(options),
-        "transform": describe(listed(options.transform)),
+        "transform": describe(listed(transform)),
         "dtype": None if options.dtype is None else str(options.dtype),
         "device": None if target is None else target.type,
         "decoder": [options.decoder, jpeg_decoder(options.decoder).name],

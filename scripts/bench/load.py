@@ -2,6 +2,9 @@
 
     python scripts/bench/load.py --images DIR --output load.jsonl
     python scripts/bench/load.py --only jpeg --only FFCV --rounds 3
+    python scripts/bench/load.py --only fastdata --against OLD/bin/python
+
+The last one compares with another version of fastdata, installed in that Python's environment.
 
 All contenders make 224 px random resized crops with a flip, uint8, in batches of
 256 with labels, in random order without the short last batch, with two workers,
@@ -20,6 +23,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ AREA = {FILTER: "cv2 INTER_AREA"}
 DALI_LINEAR = {FILTER: "DALI linear, antialiased"}
 
 JPEG_OVER_FFCV, JPEG_OVER_FILES, RAW_OVER_FFCV = 2.5, 3.0, 5.0
+OVER_ANOTHER_VERSION = 0.98
 
 
 def fastdata_contender(
@@ -169,6 +174,11 @@ def make(name: str, options: dict[str, Any], data: Datasets) -> Contender:
     return fastdata_contender(codec, f".{container}", method, options, data)
 
 
+def another(same: Contender, python: str) -> Contender:
+    """Return a contender as another Python runs it, with the fastdata that is installed there."""
+    return replace(same, name=f"{same.name}, other", command=[python, *same.command[1:]])
+
+
 def bars(chosen: list[str]) -> list[Bar]:
     """Return what is asked of fastdata over its peers."""
     asked = []
@@ -195,6 +205,7 @@ def main() -> int:
         "--only", action="append", help="contenders whose name has this in it; may be repeated"
     )
     parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
+    parser.add_argument("--against", metavar="PYTHON", help="also fastdata as this Python has it")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     given = parser.parse_args()
 
@@ -204,6 +215,15 @@ def main() -> int:
     ]
     options = {"workers": given.workers, "epochs": given.epochs}
     contenders = [make(name, options, data) for name in chosen]
+    asked = bars(chosen)
+    if given.against:
+        others = [another(one, given.against) for one in contenders if one.name not in PEERS]
+        asked += [
+            Bar(one.name, f"{one.name}, other", OVER_ANOTHER_VERSION)
+            for one in contenders
+            if one.name not in PEERS
+        ]
+        contenders += others
     settings = {"samples": given.samples, "size": SIZE, "quality": QUALITY, **options}
     with ExitStack() as stack:
         output = stack.enter_context(given.output.open("a")) if given.output else None
@@ -213,7 +233,7 @@ def main() -> int:
             rounds=given.rounds,
             settings=settings,
             output=output,
-            bars=bars(chosen),
+            bars=asked,
         )
 
 

@@ -123,6 +123,10 @@ def _check(work: BatchWork, workers: WorkerOptions, device: torch.device | None)
             'the dataset has no images, so there is nothing for DALI to do; use backend="cpu"'
         )
     known = GeometricTransform, PixelTransform, BatchTransform, DropEmptyBoxes
+    if work.pipeline.views:
+        raise OptionError(
+            f"transform has Views, but DALI makes one view of an image; leave them out, {remedy}"
+        )
     for transform in work.pipeline.transforms:
         if not isinstance(transform, known):
             name = getattr(transform, "__qualname__", type(transform).__qualname__)

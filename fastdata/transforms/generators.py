@@ -1,0 +1,188 @@
+"""The random generators that callables draw from, seeded for every sample.
+
+A callable draws from generators that others share: Python's, NumPy's, torch's.  Processes that
+are forked inherit their state, so that all workers would draw the same numbers.  Seeded by
+(seed, epoch, sample) before a callable runs, they give the same numbers in any process, however
+many there are.
+
+Only who owns these generators may seed them:
+
+- a worker process (`own_generators`);
+- the thread that takes a batch and makes it itself (`lend_generators`): it draws nothing in the
+  meantime, and afterwards they are as they were before.
+
+Worker threads never do: others draw at the same time.  Callables there draw from whatever state
+the generators have.
+
+One sample costs 8 us: 1.3 for torch, 2 for NumPy and 4.5 for Python; 7 more where there are
+albumentations transforms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import threading
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = [
+    "albumentations_in",
+    "is_albumentations",
+    "lend_generators",
+    "own_generators",
+    "seeding",
+]
+
+MASK = 0xFFFFFFFF
+"""NumPy's and torch's generators, Mersenne Twisters, take seeds of 32 bits."""
+
+MAX_DEPTH = 8
+"""Attributes, containers and closures that are gone into, one in another."""
+
+_thread = threading.local()
+_process: dict[str, bool] = {"owned": False}
+
+
+def own_generators() -> None:
+    """Say that nothing in this process draws but callables: for worker processes."""
+    _process["owned"] = True
+
+
+@contextlib.contextmanager
+def lend_generators() -> Iterator[None]:
+    """Allow callables to be seeded in this thread meanwhile; generators are then as before."""
+    before = getattr(_thread, "lent", False)
+    _thread.lent = True
+    try:
+        yield
+    finally:
+        _thread.lent = before
+
+
+class _Seeds:
+    """Seeds all generators at once.
+
+    Parameters
+    ----------
+    shared : (numpy.random.Generator, random.Random) or None
+        Those that albumentations transforms draw from.
+    """
+
+    def __init__(self, shared: tuple[np.random.Generator, random.Random] | None) -> None:
+        self._shared = shared
+
+    def __call__(self, word: int) -> None:
+        """Seed by 64 random bits."""
+        torch.default_generator.manual_seed(word & MASK)
+        np.random.seed(word >> 32)  # not torch's bits: of one seed both make the same numbers
+        random.seed(word)
+        if self._shared is not None:
+            generator, python = self._shared
+            # A seventh of the time that another generator takes to make.
+            generator.bit_generator.state = {
+                "bit_generator": "PCG64",
+                "state": {"state": word << 64 | word, "inc": 1},
+                "has_uint32": 0,
+                "uinteger": 0,
+            }
+            python.seed(word ^ MASK)
+
+
+@contextlib.contextmanager
+def seeding(objects: Iterable[Any]) -> Iterator[_Seeds | None]:
+    """Give what seeds generators by a word of 64 bits; None where they must not be seeded.
+
+    Parameters
+    ----------
+    objects : iterable
+        albumentations transforms with generators of their own, as `albumentations_in` finds
+        them.  They draw from one that they share meanwhile, as in a `Compose`.
+    """
+    owned = _process["owned"]
+    if not (owned or getattr(_thread, "lent", False)):
+        yield None
+        return
+    theirs = [(one, one.random_generator, one.py_random) for one in objects]
+    shared = (np.random.Generator(np.random.PCG64(0)), random.Random(0)) if theirs else None
+    states: Any = None
+    if not owned:
+        states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    try:
+        if shared is not None:
+            for one, _, _ in theirs:
+                one.random_generator, one.py_random = shared
+        yield _Seeds(shared)
+    finally:
+        for one, generator, python in theirs:
+            one.random_generator, one.py_random = generator, python
+        if states is not None:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.default_generator.set_state(states[2])
+
+
+def is_albumentations(value: object) -> bool:
+    """Return whether an object is of a class of albumentations, or of one derived from such."""
+    modules = (base.__module__ for base in type(value).__mro__)
+    return any(module.partition(".")[0] == "albumentations" for module in modules)
+
+
+def albumentations_in(*values: Any) -> list[Any]:
+    """Return the albumentations transforms that callables hold and that have own generators.
+
+    They are looked for in attributes, lists, tuples and dicts, closures, partial functions, and
+    globals that a function's code names.  Before version 1.4.19 or so albumentations draws from
+    the generators of Python and NumPy, and nothing is found.
+    """
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    waiting = [(value, 0) for value in values]
+    while waiting:
+        value, depth = waiting.pop()
+        if id(value) in seen or depth > MAX_DEPTH:
+            continue
+        seen.add(id(value))
+        if is_albumentations(value) and hasattr(value, "py_random"):
+            if hasattr(value, "random_generator"):
+                found[id(value)] = value
+            waiting += [(one, depth) for one in getattr(value, "transforms", ())]
+        else:
+            waiting += [(one, depth + 1) for one in _held_by(value)]
+    return list(found.values())
+
+
+_PLAIN = (str, bytes, int, float, type, types.ModuleType, np.ndarray, torch.Tensor, type(None))
+
+
+def _held_by(value: Any) -> list[Any]:
+    """Return what a callable may call."""
+    if isinstance(value, _PLAIN):
+        return []
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, types.FunctionType):
+        names = value.__code__.co_names
+        globals_ = [value.__globals__[name] for name in names if name in value.__globals__]
+        return globals_ + [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+    methods = (getattr(type(value), name, None) for name in ("__call__", "forward"))
+    called = [one for one in methods if isinstance(one, types.FunctionType)]
+    return [*getattr(value, "__dict__", {}).values(), *called]
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not _PLAIN
+    except ValueError:  # a name that is not bound yet
+        return False

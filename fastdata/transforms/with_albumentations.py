@@ -1,0 +1,227 @@
+"""albumentations on whole samples: image, masks and boxes move together."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.errors import MissingExtraError, OptionError
+from fastdata.schema import ArrayField, Schema
+from fastdata.transforms.callables import (
+    Sample,
+    SampleFunction,
+    SampleTransform,
+    as_array,
+    as_tensor,
+    check_entries,
+    name_of,
+    restored_boxes,
+)
+from fastdata.transforms.generators import is_albumentations
+
+__all__ = ["Albumentations", "bare_albumentations"]
+
+FORMAT = "pascal_voc"
+"""What albumentations calls left, top, right and bottom in pixels."""
+
+
+@dataclass(frozen=True)
+class Albumentations(SampleTransform):
+    """Have an albumentations transform move image, masks and boxes together.
+
+    Parameters
+    ----------
+    transform : albumentations transform
+        Called once a sample, with ``image=``, ``masks=`` and ``bboxes=``, arrays [H, W, C] and
+        [k, 4].  Masks are all of the sample's.
+    bbox_params : albumentations.BboxParams or dict, optional
+        How boxes are treated: ``{"min_visibility": 0.1}``.  Needed where there are boxes, unless
+        `transform` is a ``Compose`` that has its own; their format is "pascal_voc".
+    boxes : str, optional
+        The field of boxes, of shape (None, 4); by default the only one.
+    also : str or sequence of str, optional
+        Fields with one entry a box, such as classes, whose entries are dropped with the boxes
+        that albumentations drops; the ``label_fields`` of `bbox_params` too.  Where it drops some
+        and none are named, other arrays of the same length are an error.
+
+    Raises
+    ------
+    MissingExtraError
+        If albumentations is not installed.
+    OptionError
+        If the parts do not fit; where the fields are not as said.
+
+    Notes
+    -----
+    By default albumentations drops boxes of which nothing is left.  It takes none that are empty
+    before: put ``DropEmptyBoxes(also=...)`` behind geometry that comes before this.
+
+    Examples
+    --------
+    >>> Albumentations(A.Rotate(), bbox_params={}, also="classes")  # doctest: +SKIP
+    """
+
+    transform: Callable[..., Any]
+    bbox_params: Any = None
+    boxes: str | None = None
+    also: str | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        _package()
+        if not is_albumentations(self.transform):
+            raise OptionError(
+                f"Albumentations takes a transform of albumentations, not {self.transform!r}"
+            )
+        if self.also is not None:
+            also = (self.also,) if isinstance(self.also, str) else tuple(self.also)
+            object.__setattr__(self, "also", also)
+
+    def bind(self, schema: Schema) -> SampleFunction:
+        if not schema.boxes:
+            if self.bbox_params is not None or self.boxes is not None or self.also:
+                raise OptionError(
+                    "bbox_params, boxes and also are for boxes, but the dataset has none; leave "
+                    "them out"
+                )
+            return bare_albumentations(self.transform, schema)
+        found = list(schema.boxes) if self.boxes is None else [self.boxes]
+        if len(found) != 1 or list(schema.boxes) != found:
+            raise OptionError(
+                f"albumentations moves one field of boxes, but the dataset has "
+                f"{', '.join(schema.boxes)}, and boxes= is {self.boxes!r}; call the transform "
+                "from a T.PerSample function"
+            )
+        composed, labels = self._composed(found[0])
+        also = self.also
+        if labels is not None:
+            also = tuple(dict.fromkeys((*(also or ()), *labels)))
+        for name in (found[0], *(also or ())):
+            field = schema.get(name)
+            if not isinstance(field, ArrayField) or field.shape[0] is not None:
+                raise OptionError(
+                    f"albumentations may drop entries of {name!r}, which has to be an array field "
+                    f"whose first length varies; it is {field or 'no field'}"
+                )
+        image, masks = _images(schema)
+        return _Albumentations(
+            composed, schema, image, masks, found[0], None if also is None else tuple(also), labels
+        )
+
+    def _composed(self, boxes: str) -> tuple[Any, tuple[str, ...] | None]:
+        """Return a ``Compose`` that moves boxes, and its label fields."""
+        package, transform, params = _package(), self.transform, self.bbox_params
+        # Single transforms know those of a Compose that they are in.
+        composed = isinstance(transform, package.Compose)
+        own = transform.processors.get("bboxes") if composed else None  # type: ignore[attr-defined]
+        if own is None and params is None:
+            raise OptionError(
+                f"the dataset has the boxes {boxes!r}, so albumentations has to know how to treat "
+                'them: T.Albumentations(transform, bbox_params={}), or {"min_visibility": 0.1}, '
+                "say"
+            )
+        if own is not None and params is not None:
+            raise OptionError(
+                "bbox_params are given twice: to the Compose and to Albumentations; leave one out"
+            )
+        if own is None:
+            if isinstance(params, Mapping):
+                params = package.BboxParams(**{"format": FORMAT, **params})
+            # A copy, as a Compose changes what it is made of.
+            transform = package.Compose([copy.deepcopy(transform)], bbox_params=params)
+        else:
+            params = own.params
+        if params.format != FORMAT:
+            raise OptionError(
+                f"bbox_params have the format {params.format!r}, but boxes of a dataset are "
+                f"left, top, right and bottom in pixels: {FORMAT!r}"
+            )
+        return transform, tuple(params.label_fields) if params.label_fields else None
+
+
+@dataclass(frozen=True)
+class _Albumentations:
+    """An albumentations transform that knows its fields."""
+
+    transform: Any
+    schema: Schema
+    image: str
+    masks: tuple[str, ...]
+    boxes: str | None = None
+    also: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+
+    def __call__(self, sample: Sample) -> Sample:
+        arguments: dict[str, Any] = {"image": as_array(getattr(sample, self.image))}
+        if self.masks:
+            arguments["masks"] = [as_array(getattr(sample, name)) for name in self.masks]
+        before = None if self.boxes is None else getattr(sample, self.boxes)
+        if before is not None:
+            # Numbers behind the corners go along with a box: so it is seen which are left.
+            rows = np.arange(len(before), dtype=np.float64)[:, None]
+            arguments["bboxes"] = np.concatenate([before.double().numpy(), rows], 1)
+            for name in self.labels or ():
+                arguments[name] = getattr(sample, name).numpy()
+        result = self.transform(**arguments)
+        changed = {self.image: as_tensor(result["image"], self.transform)}
+        for name, mask in zip(self.masks, result.get("masks", ()), strict=True):
+            changed[name] = as_tensor(mask, self.transform)
+        if before is not None:
+            changed |= self._moved(sample, before, result["bboxes"])
+        return sample._replace(**changed)
+
+    def _moved(self, sample: Sample, before: torch.Tensor, boxes: Any) -> dict[str, torch.Tensor]:
+        """Return the boxes, and what belongs to them."""
+        made = np.asarray([box[:5] for box in boxes], np.float64).reshape(-1, 5)
+        assert self.boxes is not None, "there are boxes"
+        found = {self.boxes: restored_boxes(torch.from_numpy(made[:, :4].copy()), before)}
+        kept = torch.from_numpy(made[:, 4].round().astype(np.int64))
+        if len(kept) != len(before):
+            check_entries(self.schema, sample, self.boxes, self.also)
+        if not torch.equal(kept, torch.arange(len(before))):
+            found |= {name: getattr(sample, name)[kept] for name in self.also or ()}
+        return found
+
+
+def bare_albumentations(transform: Callable[..., Any], schema: Schema) -> SampleFunction:
+    """Return the function that calls a transform with image and masks.
+
+    Raises
+    ------
+    OptionError
+        If the dataset has boxes, or not one image a sample.
+    """
+    if schema.boxes:
+        raise OptionError(
+            f"{name_of(transform)} is given image and masks, but the dataset has the boxes "
+            f"{next(iter(schema.boxes))!r}, which would stay where they are. Write "
+            "T.Albumentations(transform, bbox_params={}, also=...), which moves them too; or, if "
+            "it moves no pixels, T.ImageOnly(transform)"
+        )
+    return _Albumentations(transform, schema, *_images(schema))
+
+
+def _images(schema: Schema) -> tuple[str, tuple[str, ...]]:
+    """Return the one image that is no mask, and the masks."""
+    images = [name for name, field in schema.images.items() if not field.mask]
+    if len(images) != 1:
+        raise OptionError(
+            f"albumentations transforms take one image a sample, but this dataset has "
+            f"{len(images)} ({', '.join(images) or 'only masks'}); call the transform from a "
+            "T.PerSample function"
+        )
+    return images[0], tuple(name for name, field in schema.images.items() if field.mask)
+
+
+def _package() -> Any:
+    try:
+        import albumentations
+    except ImportError as error:
+        raise MissingExtraError(
+            "T.Albumentations needs albumentations: pip install albumentations"
+        ) from error
+    return albumentations

@@ -1,0 +1,58 @@
+"""A script that ends, in whatever way, ends without a word of ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samples import encode, photo, write_shard
+
+from fastdata.formats.writer import Record
+
+SCRIPT = """
+import sys
+import fastdata
+from fastdata import transforms as T
+
+loader = fastdata.loader(
+    sys.argv[1], batch_size=8, shuffle=True, num_workers=2, worker_method=sys.argv[2],
+    transform=[T.RandomResizedCrop(16), T.RandomHorizontalFlip()],
+)
+"""
+
+ENDS = {
+    "after an epoch": "for images, labels in loader: pass",
+    "in an epoch": "for images, labels in loader: break",
+    "with an iterator that is kept": "it = iter(loader); next(it)",
+    "before the first batch": "it = iter(loader)",
+    "in a cycle": "class Kept: pass\nkept = Kept(); kept.kept = kept; kept.it = iter(loader)",
+    "in another module": "sys.modules['torch'].kept = loader; next(iter(loader))",
+}
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty small photographs."""
+    records = [Record(str(n), (encode(photo(24, 32, seed=n), "jpeg"), n % 3)) for n in range(40)]
+    return write_shard(tmp_path_factory.mktemp("exit") / "train.lmdb", records)
+
+
+@pytest.mark.parametrize(
+    ("method", "end"),
+    [*(("thread", end) for end in ENDS), ("process", "after an epoch"), ("process", "in a cycle")],
+)
+def test_a_script_without_main_ends_in_silence(
+    shard: Path, tmp_path: Path, method: str, end: str
+) -> None:
+    """D1: threads were ended by `__del__`, when modules were gone (from Python 3.12 on)."""
+    script = tmp_path / "main.py"
+    script.write_text(SCRIPT + ENDS[end] + "\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script, shard, method],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
