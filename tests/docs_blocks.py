@@ -73,7 +73,7 @@ class Block:
 
     @property
     def place(self) -> str:
-        return f"{self.path.relative_to(REPOSITORY)}:{self.line}"
+        return f"{os.path.relpath(self.path, REPOSITORY)}:{self.line}"
 
     def mark(self, name: str) -> str | None:
         """Return what is behind `name` in a mark of this block, "" if nothing is."""
@@ -208,7 +208,7 @@ class PageRun:
                     exec(code, self.names)
                 except Exception as raised:
                     found = type(raised).__name__
-                assert found == error, block.place
+                assert found == error, f"{block.place}: {found}"
 
     def _command(self, block: Block, words: list[str]) -> None:
         environment = dict(word.split("=", 1) for word in _assignments(words))

@@ -69,6 +69,46 @@ def test_the_blocks_of_a_page_run(page: Path) -> None:
         pytest.skip(f"{', '.join(sorted(run.missing))} not installed: {len(run.left_out)} blocks")
 
 
+FAULTY = {
+    "no language": ("```\nfastdata formats\n```", "of language ''"),
+    "Python fails": ("```python\nraise ValueError('no')\n```", "no"),
+    "no such name": ("```python\na = 1\n```\n\n```python\nb\n```", "name 'b'"),
+    "another exception": (
+        "<!-- test: raises OptionError -->\n```python\n1 / 0\n```",
+        "ZeroDivisionError",
+    ),
+    "no exception": ("<!-- test: raises OptionError -->\n```python\na = 1\n```", "None"),
+    "skipped, but no Python": (
+        "<!-- test: skip because so -->\n```python\n1 +\n```",
+        "invalid syntax",
+    ),
+    "a command fails": ("```bash\nfastdata info nothing.lmdb\n```", "DatasetNotFoundError|no such"),
+    "skipped, but no such option": (
+        "<!-- test: skip because so -->\n```bash\nfastdata info a --nothing\n```",
+        "No such option",
+    ),
+    "no such command": ("```bash\nfastdata nothing\n```", "nothing"),
+    "no such program": ("```bash\nfastdata formats\nscripts/nothing\n```", "unknown"),
+    "no such script": ("```bash\ntorchrun nothing.py\n```", "no block is saved as nothing.py"),
+    "no JSON": ("```json\n{'a': 1}\n```", "property name"),
+    "a mark of no block": (
+        "<!-- test: needs cuda -->\n\ntext\n\n```python\na = 1\n```",
+        "right before its block",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), FAULTY.values(), ids=FAULTY)
+def test_a_block_that_does_not_run_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(f"# A page\n\n{text}\n")
+    with pytest.raises((Exception, pytest.fail.Exception), match=message):
+        PageRun(blocks_of(page)).run()
+
+
 LEFT_OUT = {"needs cuda": 7, "skip": 1}
 """How many blocks are marked so; a change of it is a decision."""
 
