@@ -224,6 +224,10 @@ class PageRun:
                 return
             _make_room(words)
             result = run(*words)
+            if lacks := re.search(r"needs (\S+), which cannot be imported", result.output):
+                self.missing.add(lacks[1])  # an extra, in the environment of the clients
+                self.left_out.append(block)
+                return
             # 3 of `tune-workers` is a verdict: no settings keep the step busy on this machine.
             expected = {0, 3} if words[0] == "tune-workers" else {0}
             assert result.exit_code in expected, f"{place}\n{result.output}{result.exception!r}"
