@@ -240,8 +240,9 @@ def test_the_loader_is_closed_also_after_an_error(
     def profile(loader: Any, step: Any, **options: Any) -> None:
         next(iter(loader))
         seen.append(loader)  # so that it does not end by itself
-        close = loader.close
-        monkeypatch.setattr(loader, "close", lambda: (seen.append("closed"), close()))
+        close = type(loader).close
+        closed = lambda it: (seen.append("closed"), close(it))  # noqa: E731
+        monkeypatch.setattr(type(loader), "close", closed)
         raise OptionError("enough")
 
     monkeypatch.setitem(vars(fastdata), "profile", profile)
