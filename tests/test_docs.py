@@ -127,6 +127,14 @@ def test_blocks_are_marked_in_the_known_ways_and_few_are_left_out() -> None:
         assert len(blocks) == LEFT_OUT[name], f"{name}:\n{places}"
 
 
+@pytest.mark.parametrize("page", pages(), ids=_name)
+def test_links_to_files_are_to_files_that_are_there(page: Path) -> None:
+    # scripts/docs also checks anchors, and that the navigation has every page.
+    text = re.sub(r"^(`{3,}).*?^\1", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\((?!\w+:|#)([^)\s#]+)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
 def test_the_api_reference_has_every_public_name() -> None:
     pages = (REPOSITORY / "docs" / "api").glob("*.md")
     listed = set(re.findall(r"^::: ([\w.]+)$", "".join(p.read_text() for p in pages), re.MULTILINE))
