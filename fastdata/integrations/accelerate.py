@@ -60,7 +60,7 @@ def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
     return PreparedLoader(loader.loader, loader.accelerator, loader.skip_batches + num_batches)
 
 
-class PreparedLoader(DataLoaderStateMixin, DataLoader[Any]):  # type: ignore[misc]
+class PreparedLoader(DataLoaderStateMixin, DataLoader[Any]):
     """A `Loader` as Accelerate wants it, with the attributes of the loader.
 
     Batches are on the accelerator's device.  ``accumulate`` and ``gather_for_metrics`` see where

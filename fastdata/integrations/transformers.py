@@ -35,7 +35,7 @@ MODEL_NAMES = {"image": "pixel_values", "label": "labels"}
 transformers.trainer.skip_first_batches = skip_first_batches
 
 
-class FastdataTrainerMixin(Trainer):  # type: ignore[misc]
+class FastdataTrainerMixin(Trainer):
     """Makes a `Trainer` load packed data by ``fastdata.loader``: ``class T(Mixin, Trainer)``.
 
     `train_dataset`, `eval_dataset` (or a dict of several) and what ``predict`` is given are paths,
