@@ -96,6 +96,7 @@ def loader(
         For packed data; by default the dataset's own, ``dataset.transform``.  Of
         `fastdata.transforms`, or any callable on one sample's image, which is slower
         (see `fastdata.transforms.callables`).
+        What callables draw from is seeded by `seed`, epoch and sample, but in threads.
         From the first `BatchTransform` on, transforms run on whole batches where
         they arrive; on the CPU that is in the calling thread.
     num_workers : int or "auto"
@@ -113,8 +114,9 @@ def loader(
         into memory that is shared, so no batch is copied or pickled.  "auto":
         threads, where fastdata's compiled library does the work, which needs
         that lock for 5 us an image; else processes, where they are forked or
-        callables ask for them, and more than one
-        (`fastdata.engine.workers.choose_method`).
+        callables ask for them (`fastdata.engine.workers.choose_method`).  With callables
+        in threads, "thread", random numbers are those of generators that the whole
+        process shares: not repeatable, and others for another number of workers.
     prefetch_factor : int or "auto"
         Batches made ahead of the one that is waited for (of a stock
         DataLoader: for each worker).  "auto": 2, unless a tuned result says otherwise.

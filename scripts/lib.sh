@@ -6,6 +6,7 @@
 #   ensure_chromium               a browser, if it can be had; then the tests demand it
 #   use_python_as_it_is PYTHON    that Python, in which nothing is installed; sets $python and
 #                                 $compiler, and PYTHONPATH so that it finds this fastdata
+#   link_package TREE             links in that folder, by which tools that only read find the package
 #   require_compiled_library         has the tests demand the compiled library, where $compiler is one
 #   ensure_dali                   NVIDIA DALI in that environment, if it can be had; then the tests
 #                                 demand it
@@ -157,6 +158,15 @@ check_compiled_library() {
         say "fastdata's compiled library is not built: there is no C compiler here. Lost without it: speed." \
             "To have it: sudo apt install gcc libc6-dev (Debian, Ubuntu), then run this again."
     fi
+}
+
+# converters/ is fastdata.converters only once installed, which tools that read the sources (mypy, mkdocstrings)
+# cannot see: they follow neither the mapping in pyproject.toml nor an editable install's import hook.
+link_package() {
+    rm -rf "$1"
+    mkdir -p "$1/fastdata"
+    ln -s "$repo"/fastdata/* "$1/fastdata/"
+    ln -sfn "$repo/converters" "$1/fastdata/converters" # -n: an earlier link is replaced, not followed
 }
 
 # Where a compiler works, tests must fail without the compiled library: else a build that broke, which

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from docs_blocks import blocks_of
 from PIL import Image
 
 import fastdata
@@ -20,7 +21,9 @@ README = Path(__file__).parents[1] / "converters" / "README.md"
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the example as pip would: a module, and metadata that names its entry point."""
-    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL))
+    blocks: dict[str, str] = {}
+    for block in blocks_of(README):
+        blocks.setdefault(block.language, block.text)
     site = tmp_path / "site"
     metadata = site / "fastdata_jsonl-0.1.dist-info"
     metadata.mkdir(parents=True)

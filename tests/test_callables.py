@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from worker_helpers import PICTURES, pictures
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.loading import loader
+from fastdata.prefetch import CUDAPrefetcher
 from fastdata.schema import ImageField, ScalarField, Schema
 from fastdata.transforms.generators import albumentations_in, lend_generators, seeding
 from fastdata.transforms.pipeline import Pipeline
@@ -179,6 +181,31 @@ def test_worker_threads_seed_nothing(stored: Path) -> None:
     assert states()[3] == first[3]
     drawn = {tuple(one) for epoch in made for one in epoch.values()}
     assert len(drawn) == 2 * COUNT, "they go on drawing from what everyone draws from"
+
+
+def test_a_prefetchers_thread_seeds_nothing(stored: Path) -> None:
+    """It takes batches while the training loop draws."""
+    before = states()
+    seen = []
+
+    def note(image: torch.Tensor) -> torch.Tensor:
+        seen.append(threading.current_thread().name)
+        return image[:, :8, :8]
+
+    with loader(stored, batch_size=8, transform=note, num_workers=0) as it:
+        list(CUDAPrefetcher(it, "cpu"))
+    assert {name.startswith("fastdata") for name in seen} == {True}
+    with lend_generators():
+        threads = [threading.Thread(target=lent_in, args=(found := [],), name="fastdata prefetch")]
+        threads[0].start()
+        threads[0].join()
+    assert found == [None]
+    assert states() == before
+
+
+def lent_in(found: list[Any]) -> None:
+    with lend_generators(), seeding(()) as seeds:
+        found.append(seeds)
 
 
 def test_a_thread_of_the_users_is_left_alone() -> None:

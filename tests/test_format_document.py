@@ -221,7 +221,7 @@ def test_example_of_the_digest(tmp_path: Path, writer: type[ShardWriter]) -> Non
         hashes += hashed.digest()
     assert [name for name, _, _ in rows] == [n for n in shard.columns if n != "image.offset"]
     schema_text = document.canonical(shard.schema)
-    assert f"\n```\n{schema_text.decode()}\n```\n" in TEXT
+    assert f"\n```text\n{schema_text.decode()}\n```\n" in TEXT
     total = xxhash.xxh3_128(schema_text + hashes).hexdigest()
     assert total == shard.header["digest"]
     assert f"Digest: `{total}`" in TEXT

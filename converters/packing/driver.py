@@ -70,8 +70,27 @@ def pack(
         ``fastdata formats`` lists, or samples from Python.
     destination : path-like
         A file, ``.lmdb`` or ``.h5``; with several shards, a directory.
-    size, resize, enlarge, filter, codec, quality, channels, max_pixels, dct_margin
-        See `EncodeOptions`.  `resize` is ``"short"`` unless `codec` is ``"keep"``.
+    size : int or (int, int)
+        Pixels of the side that `resize` names, or height and width.
+    resize : {"short", "long", "exact", "crop", "none"}, optional
+        ``"short"`` and ``"long"`` bring that side to `size` and keep the aspect ratio, ``"exact"``
+        squeezes to `size`, ``"crop"`` brings the short side to it and cuts out the centre.  By
+        default ``"short"``; ``"none"`` with ``codec="keep"``.
+    enlarge : bool
+        Whether images that are smaller are enlarged.
+    filter : {"bilinear", "bicubic", "lanczos"}
+        All antialiased, as torchvision's on PIL images.
+    codec : {"auto", "jpeg", "png", "raw", "keep"}
+        ``"auto"`` is raw up to 64 x 64 pixels, else JPEG; masks are PNG.  ``"keep"`` takes files
+        over byte for byte.
+    quality : int
+        Of JPEGs that are encoded, 1 to 100.
+    channels : {3, 1}
+        RGB or grey.
+    max_pixels : int
+        Images with more pixels are rejected.
+    dct_margin : float
+        A JPEG is decoded at 1/2, 1/4 or 1/8 where at least this many times the target size remains.
     container : {"lmdb", "hdf5"}, optional
         By the destination's suffix, else ``"lmdb"``.
     shards : int

@@ -57,6 +57,11 @@ class PackedSource:
             )
         return Settings(1, method, 2, options.pinned, options.persistent, "cpu")
 
+    @property
+    def calls_python(self) -> bool:
+        """Whether callables make samples."""
+        return not self._probe().pipeline.direct
+
     def _probe(self) -> Any:
         return packed_loader(self._data, self._with(Settings(0)))
 

@@ -153,11 +153,12 @@ class Session:
         saving = self._enough()
         # What costs less than enough, or gives more than the most there is so far.
         around = found if saving else best(self.rates)[0]
+        any_method = base.backend == "cpu" and not facts.calls_python
         others = variants(
             around,
             saving=saving,
             cost=self._cost,
-            methods=methods if base.backend == "cpu" else (base.worker_method,),
+            methods=methods if any_method else (base.worker_method,),
             cuda=facts.cuda,
             dali=facts.dali,
             persistent=saving and base.backend == "torch" and facts.batches is not None,

@@ -90,6 +90,9 @@ class Facts:
     notes : tuple of str
     key : Key or None
         Under what the result is kept.
+    calls_python : bool
+        Whether callables make samples: batches of worker threads are then others than those of
+        processes, as only processes can seed what the callables draw from.
     """
 
     base: Settings
@@ -107,6 +110,7 @@ class Facts:
     device_free_bytes: int = 0
     notes: tuple[str, ...] = ()
     key: Key | None = None
+    calls_python: bool = False
 
 
 class Subject:
@@ -173,6 +177,7 @@ class Subject:
             device_free_bytes=torch.cuda.mem_get_info()[0] if on_gpu else 0,
             notes=tuple(source.notes),
             key=key,
+            calls_python=isinstance(source, PackedSource) and source.calls_python,
             **(source.images(self._kept[0]) if isinstance(source, PackedSource) else {}),
         )
 
