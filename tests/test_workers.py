@@ -97,7 +97,7 @@ def test_small_raw_images_are_copied_all_at_once_or_one_by_one(
     """A stack is another implementation than that of a list with a callable in it."""
     transforms = TINY[pipeline]
     listed = transforms if isinstance(transforms, list) else [transforms] * bool(transforms)
-    one_by_one = epochs_of(tiny["lmdb"], [*listed, unchanged])
+    one_by_one = epochs_of(tiny["lmdb"], [*listed, T.ImageOnly(unchanged)])
     for name, options in {
         "lmdb": {"num_workers": 0},
         "hdf5": {"num_workers": 3, "worker_method": "thread"},

@@ -249,8 +249,8 @@ PIPELINES: dict[str, Any] = {
     "antialias": [T.RandomResizedCrop(24, antialias=True)],
     "float": [*RRC, T.Normalize(MEAN, STD), T.ToDtype(torch.float16)],
     "padding": [T.RandomCrop(100, padding=8), T.RandomHorizontalFlip()],
-    "callable": [*RRC, invert],
-    "callable between": [T.CenterCrop(120), invert, *RRC, T.Normalize(MEAN, STD)],
+    "callable": [*RRC, T.ImageOnly(invert)],
+    "callable between": [T.CenterCrop(120), T.ImageOnly(invert), *RRC, T.Normalize(MEAN, STD)],
     "callable of types": [*RRC, T.PerSample(as_values)],
 }
 
