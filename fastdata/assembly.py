@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from fastdata.cache.backend import DeviceCacheBackend
 from fastdata.cache.ram import RamCacheBackend
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
+from fastdata.distributed import left_to_others
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.job import Backend, BatchOrder
 from fastdata.engine.packed import Loader
@@ -212,9 +213,10 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
                 f"{name} is for packed data, but {type(data).__name__} is a dataset that makes "
                 f"samples itself: let it do this, or pack it first (fastdata.pack)"
             )
-    # The __iter__ of an iterable dataset knows its rank, if it is to have one.
     asked = options.rank is not None or options.world_size is not None
-    rank, world_size = options.share(decided=isinstance(data, IterableDataset) and not asked)
+    # The __iter__ of an iterable dataset knows its rank, if it is to have one.
+    decided = not asked and (isinstance(data, IterableDataset) or left_to_others())
+    rank, world_size = options.share(decided=decided)
     others = dict(options.others)
     if options.batch_sampler is not None:
         others["batch_sampler"] = options.batch_sampler

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 from torch import distributed
 
 from fastdata.errors import OptionError
 
-__all__ = ["agreed_seed", "rank_and_world_size"]
+__all__ = ["accelerate_in_use", "agreed_seed", "left_to_others", "rank_and_world_size"]
 
 log = logging.getLogger("fastdata")
 
@@ -57,6 +58,33 @@ def rank_and_world_size(
             f"rank is 0 to world_size - 1, not {rank} with a world_size of {world_size}"
         )
     return rank, world_size
+
+
+def accelerate_in_use() -> bool:
+    """Return whether this process has made an ``accelerate.Accelerator``."""
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    return bool(getattr(state, "_shared_state", None))
+
+
+def left_to_others() -> bool:
+    """Return whether it is not for fastdata to divide what a stock `DataLoader` loads among ranks.
+
+    Accelerate divides every `DataLoader` that it prepares, and would divide it a second time.
+    Where there is no process group yet, one of the libraries that make it may do the same, so
+    each rank is given everything, as by torch; a warning says so where there are several.
+    """
+    if accelerate_in_use():
+        return True
+    if _of_group() is not None:
+        return False
+    if _number("WORLD_SIZE", 1) > 1:
+        log.warning(
+            "WORLD_SIZE is %s, but no process group is initialised: each rank loads all samples of "
+            "this dataset, which is not packed, unless Lightning or Accelerate divide them. "
+            "Otherwise make the group before the loader, or give it rank= and world_size=",
+            os.environ["WORLD_SIZE"],
+        )
+    return True
 
 
 def agreed_seed(seed: int, world_size: int) -> int:

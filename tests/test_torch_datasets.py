@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -109,3 +110,34 @@ def test_options_of_packed_data_are_refused_for_torch_datasets(option: str) -> N
     value = {"transform": RRC, "dtype": torch.float32}[option]
     with pytest.raises(OptionError, match=f"{option} is for packed data, but Squares"):
         loader(Squares(), **{option: value})
+
+
+def of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+
+
+def test_a_torch_dataset_is_divided_by_the_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_a_group(monkeypatch)
+    assert len(loader(Squares(), num_workers=0)) == (len(Squares()) + 1) // 2
+
+
+def test_a_torch_dataset_is_left_to_accelerate_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:
+    class State:
+        AcceleratorState = type("AcceleratorState", (), {"_shared_state": {"made": True}})
+
+    of_a_group(monkeypatch)
+    monkeypatch.setitem(sys.modules, "accelerate.state", State())  # type: ignore[arg-type]
+    assert len(loader(Squares(), num_workers=0)) == len(Squares())
+    assert len(loader(Squares(), num_workers=0, rank=0, world_size=2)) < len(Squares())
+
+
+def test_without_a_group_every_rank_has_a_torch_dataset_whole_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with caplog.at_level("WARNING", "fastdata"):
+        assert len(loader(Squares(), num_workers=0)) == len(Squares())
+    assert "each rank loads all samples of this dataset, which is not packed" in caplog.text

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 import warnings
 import weakref
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from fastdata.distributed import agreed_seed
+from fastdata.distributed import accelerate_in_use, agreed_seed
 from fastdata.engine.job import Backend, BatchOrder, BatchStream, Request
 from fastdata.engine.samplers import LoaderBatchSampler, loader_sampler
 from fastdata.engine.stats import LoaderStats
@@ -541,8 +540,7 @@ class Loader:
 
     def _warn_of_accelerate(self) -> None:
         """Warn, once, where Accelerate is in use and knows nothing of this loader."""
-        state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
-        if self._adapted or not getattr(state, "_shared_state", None):
+        if self._adapted or not accelerate_in_use():
             return
         self._adapted = True
         warnings.warn(
