@@ -312,8 +312,10 @@ class Dataset(TorchDataset[Any]):
         if self._pipeline is None:  # of a view, or after a pickle
             self._pipeline = Pipeline(self._transform, self.schema)
         pipeline = self._pipeline
-        if pipeline.batch is not None:
-            whole = next(t for t in pipeline.transforms if isinstance(t, BatchTransform))
+        for part in (pipeline, *pipeline.views):
+            if part.batch is None:
+                continue
+            whole = next(t for t in part.transforms if isinstance(t, BatchTransform))
             raise OptionError(
                 f"{type(whole).__name__} takes whole batches, so it cannot be applied to a sample "
                 "of a dataset. Read it with fastdata.loader(dataset, ...), or take the transform "

@@ -12,6 +12,7 @@ from memory_data import MemoryData, MemoryImages, digest, image_of
 from samples import write_shard
 from worker_helpers import PICTURES, pictures
 
+import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.delivery import arrive
 from fastdata.engine.job import Request
@@ -214,6 +215,26 @@ def test_all_views_are_of_the_sample_that_stands_in_for_a_corrupt_one(num_worker
         assert torch.equal(colours, (batch.label // 3).float().expand(4, -1))
         stood_in += int((batch.label // 3 % 3 != 0).sum())
     assert 2 * COUNT * 2 / 3 < stood_in < 2 * COUNT
+
+
+def test_samples_of_a_dataset_have_views(stored: Path) -> None:
+    dataset = fastdata.open(stored, transform=[CALLED, T.ToDtype(torch.float32)])
+    image, label = dataset[3]
+    assert [tuple(view.shape) for view in image] == [(3, 16, 16)] * 2 + [(3, 8, 8)]
+    assert label == 3
+    dataset.transform = T.Views(2, [CROP, T.ColorJitter(0.4)])
+    with pytest.raises(OptionError, match="ColorJitter takes whole batches"):
+        dataset[3]
+
+
+def test_batches_may_be_dicts(stored: Path) -> None:
+    for transform in (PAIR, CALLED):
+        plain = batches(stored, transform)
+        names = {"image": "pixel_values"}
+        made = batches(stored, transform, batch_format="dict", names=names)
+        for one, other in zip(plain, made, strict=True):
+            assert isinstance(other["pixel_values"], tuple)
+            assert all(map(torch.equal, one.image, other["pixel_values"]))
 
 
 # -- what is refused ------------------------------------------------------------------
