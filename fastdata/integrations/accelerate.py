@@ -129,7 +129,7 @@ def _problem_of(one: Any, accelerator: accelerate.Accelerator) -> str | None:
     if not isinstance(one, Loader):
         divided = ranks > 1 and isinstance(getattr(one, "sampler", None), DistributedSampler)
         again = "Accelerate would divide what its DistributedSampler has divided already"
-        return f"{again}; make it with rank=0, world_size=1" if divided else None
+        return f"{again}; make it without a sampler, rank= and world_size=" if divided else None
     if accelerator.split_batches or accelerator.dispatch_batches:
         problem = "each process loads its own batches, of batch_size samples"
         return f"{problem}; leave out split_batches and dispatch_batches"

@@ -316,7 +316,9 @@ def refused(path: str, config: dict[str, Any], **options: Any) -> Any:
 def refused_stock() -> Any:
     accelerator = accelerator_of()
     dataset = TensorDataset(torch.arange(97))
-    prepare(accelerator, fastdata.loader(dataset, batch_size=8, num_workers=0))
+    rank, ranks = accelerator.process_index, accelerator.num_processes
+    loader = fastdata.loader(dataset, batch_size=8, num_workers=0, rank=rank, world_size=ranks)
+    prepare(accelerator, loader)
 
 
 def refused_sampler(path: str) -> Any:
@@ -354,3 +356,19 @@ def test_shares_are_not_divided_once_more(packed: str) -> None:
         run_ranks(refused_sampler, 2, packed)
     with pytest.raises(RanksError, match="DistributedSampler has divided already"):
         run_ranks(refused_stock, 2)
+
+
+def gather_unpacked(when: str) -> list[int]:
+    dataset = TensorDataset(torch.arange(COUNT))
+    accelerator = None if when == "before" else accelerator_of()
+    loader = fastdata.loader(dataset, batch_size=8, num_workers=0)
+    accelerator = accelerator or accelerator_of()
+    prepared = accelerator.prepare(loader)
+    found = [accelerator.gather_for_metrics(samples).tolist() for (samples,) in prepared]
+    return sorted(sample for batch in found for sample in batch)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_dataset_that_is_not_packed_is_divided_once(when: str) -> None:
+    """Made before or after `Accelerator()`, a stock `DataLoader` is Accelerate's to divide."""
+    assert run_ranks(gather_unpacked, 2, when) == [list(range(COUNT))] * 2
