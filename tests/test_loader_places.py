@@ -407,6 +407,25 @@ def test_a_loader_with_a_seed_of_none_resumes_with_the_seed_of_the_state() -> No
         made().load_state_dict(state)
 
 
+def test_a_copy_of_a_loader_with_a_seed_of_none_draws_nothing() -> None:
+    it = made(seed=None)
+    before = torch.get_rng_state()
+    second = copy.deepcopy(it)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert digests(second) == digests(it)
+
+
+def test_a_state_with_another_seed_is_not_loaded_in_mid_epoch() -> None:
+    state = made(seed=None).state_dict()
+    it = made(seed=None)
+    begun = iter(it)
+    next(begun)
+    with pytest.raises(OptionError, match=r"another seed .* load the state before the first batch"):
+        it.load_state_dict(state)
+    with pytest.raises(OptionError, match="seed is an int from 0 up, not 'x'"):
+        it.load_state_dict({**state, "seed": "x"})
+
+
 def test_ranks_that_cannot_agree_on_a_seed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     it = made(seed=None, rank=0, world_size=2)
     with pytest.raises(OptionError, match="seed=None with 2 ranks, but no process group"):

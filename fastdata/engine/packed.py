@@ -71,6 +71,8 @@ class Loader:
         See `Assemble`; picklable, if the loader is to be.
     record : RecordFormat
         Of batches.
+    seed : int, optional
+        By default that of the options, or drawn where they have none.
 
     Attributes
     ----------
@@ -80,7 +82,12 @@ class Loader:
     """
 
     def __init__(
-        self, dataset: PackedData, options: LoaderOptions, assemble: Assemble, record: RecordFormat
+        self,
+        dataset: PackedData,
+        options: LoaderOptions,
+        assemble: Assemble,
+        record: RecordFormat,
+        seed: int | None = None,
     ) -> None:
         self._dataset = dataset
         self._options = options
@@ -88,7 +95,8 @@ class Loader:
         self._record = record
         self._transform = getattr(dataset, "transform", None)
         self._share = options.share(final=False)
-        self._seed = _drawn_seed() if options.seed is None else options.seed
+        given = options.seed if seed is None else seed
+        self._seed = _drawn_seed() if given is None else given
         self._agreed: tuple[int, int] | None = None
         self._batches, self._backend = assemble(*self._share, self._seed)
         self._next = _Place(0, 0)
@@ -372,8 +380,8 @@ class Loader:
         for name in ("epoch", "batch"):
             _check_count(name, state.get(name))
         self._resolve(final=False)
-        if self._options.seed is None and isinstance(state.get("seed"), int):
-            self._change(self._share, state["seed"])
+        if self._options.seed is None and state.get("seed") != self._seed:
+            self._take_seed(state.get("seed"))
         place = _Place(state["epoch"], state["batch"])
         changed = [
             f"{name} {state.get(name)!r}, but this loader has {value!r}"
@@ -394,6 +402,17 @@ class Loader:
             )
         self._aim(place, asked=True)
 
+    def _take_seed(self, seed: Any) -> None:
+        """Take the seed of a state in place of one that was drawn."""
+        _check_count("seed", seed)
+        if self._in_use:
+            raise OptionError(
+                "the state was taken with another seed than this loader has drawn (seed=None), and "
+                "an epoch is under way: load the state before the first batch"
+            )
+        self._change(self._share, seed)
+        self._agreed = self._share
+
     def _nearest(self, place: _Place, global_batch_size: Any) -> _Place:
         """Return the place with as many samples of its epoch behind it, or just fewer."""
         size = self._batches.identity.get("global_batch_size")
@@ -413,7 +432,7 @@ class Loader:
             )
         made = (self._dataset, self._options, self._assemble, self._record)
         place = self._upcoming()
-        return _made_again, (made, self._seed, _Place(place.epoch, place.batch))
+        return _made_again, (*made, self._seed, _Place(place.epoch, place.batch))
 
     # -- figures, and the end --------------------------------------------------------------
 
@@ -669,12 +688,10 @@ def _close_all() -> None:
             loader.close()
 
 
-def _made_again(made: tuple[Any, ...], seed: int, place: _Place) -> Loader:
-    """Return a copy of a loader: what pickle calls."""
-    loader = Loader(*made)
-    if seed != loader.seed:
-        loader._change(loader._share, seed)
-    loader._aim(place)
+def _made_again(*made: Any) -> Loader:
+    """Return a copy of a loader, of what it was made of and its place: what pickle calls."""
+    loader = Loader(*made[:-1])
+    loader._aim(made[-1])
     return loader
 
 
