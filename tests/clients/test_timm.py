@@ -143,7 +143,7 @@ def test_mixup_is_turned_on_and_off(packed: str) -> None:
         {"collate_fn": torch.utils.data.default_collate},
         {"re_prob": 0.2, "re_mode": "rand"},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_what_is_not_supported_is_refused(packed: str, options: dict[str, Any]) -> None:
     from fastdata.integrations.timm import create_loader
