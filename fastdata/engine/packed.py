@@ -31,6 +31,7 @@ from fastdata.records import RecordFormat
 
 if TYPE_CHECKING:
     from fastdata.options import LoaderOptions
+    from fastdata.sampling import SamplerEpoch
     from fastdata.transforms.pipeline import Pipeline
 
 __all__ = ["Assemble", "Loader", "LoaderStats"]
@@ -268,9 +269,11 @@ class Loader:
     def _change(self, share: tuple[int, int], seed: int) -> None:
         """Put order and backend together anew."""
         self._end_idle()
-        before = self._backend
+        before, told = self._backend, self._batches.sampler_epoch
         self._batches, self._backend = self._assemble(*share, seed)
         self._share, self._seed = share, seed
+        if told is not None and self._batches.sampler_epoch is not None:
+            self._batches.sampler_epoch.follow(told)
         before.close()
 
     # -- epochs --------------------------------------------------------------------------
@@ -365,15 +368,22 @@ class Loader:
         ------
         OptionError
             If the state is no state at all, or `strict` and of another dataset, seed, order or
-            global batch size.
+            global batch size; with ``seed=None``, if an epoch is under way with another seed.
         """
         if state.get("version") != 1:
             raise OptionError(f"not the state of a loader of this version: {state!r}")
         for name in ("epoch", "batch"):
             _check_count(name, state.get(name))
         self._resolve(final=False)
-        if self._options.seed is None and isinstance(state.get("seed"), int):
-            self._change(self._share, state["seed"])
+        seed = state.get("seed")
+        if self._options.seed is None and isinstance(seed, int) and seed != self._seed:
+            if self._in_use:
+                raise OptionError(
+                    f"the state has the seed {seed}, and this loader, made with seed=None, an "
+                    f"epoch under way with {self._seed}: load the state before the first batch, "
+                    "after the last, or when the iterator is deleted"
+                )
+            self._change(self._share, seed)
         place = _Place(state["epoch"], state["batch"])
         changed = [
             f"{name} {state.get(name)!r}, but this loader has {value!r}"
@@ -413,7 +423,8 @@ class Loader:
             )
         made = (self._dataset, self._options, self._assemble, self._record)
         place = self._upcoming()
-        return _made_again, (made, self._seed, _Place(place.epoch, place.batch))
+        told = self._batches.sampler_epoch
+        return _made_again, (made, self._seed, _Place(place.epoch, place.batch), told)
 
     # -- figures, and the end --------------------------------------------------------------
 
@@ -669,9 +680,13 @@ def _close_all() -> None:
             loader.close()
 
 
-def _made_again(made: tuple[Any, ...], seed: int, place: _Place) -> Loader:
+def _made_again(
+    made: tuple[Any, ...], seed: int, place: _Place, told: SamplerEpoch | None
+) -> Loader:
     """Return a copy of a loader: what pickle calls."""
     loader = Loader(*made)
+    if told is not None and loader._batches.sampler_epoch is not None:
+        loader._batches.sampler_epoch.follow(told)
     if seed != loader.seed:
         loader._change(loader._share, seed)
     loader._aim(place)
