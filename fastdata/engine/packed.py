@@ -31,6 +31,7 @@ from fastdata.records import RecordFormat
 
 if TYPE_CHECKING:
     from fastdata.options import LoaderOptions
+    from fastdata.sampling import SamplerEpoch
     from fastdata.transforms.pipeline import Pipeline
 
 __all__ = ["Assemble", "Loader", "LoaderStats"]
@@ -276,9 +277,11 @@ class Loader:
     def _change(self, share: tuple[int, int], seed: int) -> None:
         """Put order and backend together anew."""
         self._end_idle()
-        before = self._backend
+        before, told = self._backend, self._batches.sampler_epoch
         self._batches, self._backend = self._assemble(*share, seed)
         self._share, self._seed = share, seed
+        if told is not None and self._batches.sampler_epoch is not None:
+            self._batches.sampler_epoch.follow(told)
         before.close()
 
     # -- epochs --------------------------------------------------------------------------
@@ -373,7 +376,7 @@ class Loader:
         ------
         OptionError
             If the state is no state at all, or `strict` and of another dataset, seed, order or
-            global batch size.
+            global batch size; with ``seed=None``, if an epoch is under way with another seed.
         """
         if state.get("version") != 1:
             raise OptionError(f"not the state of a loader of this version: {state!r}")
@@ -408,7 +411,8 @@ class Loader:
         if self._in_use:
             raise OptionError(
                 "the state was taken with another seed than this loader has drawn (seed=None), and "
-                "an epoch is under way: load the state before the first batch"
+                "an epoch is under way: load the state before the first batch, after the last, or "
+                "when the iterator is deleted"
             )
         self._change(self._share, seed)
         self._agreed = self._share
@@ -430,9 +434,9 @@ class Loader:
                 "a loader cannot be pickled or copied while an epoch is under way: do it before "
                 "the first batch or after the last, or move its state_dict()"
             )
-        made = (self._dataset, self._options, self._assemble, self._record)
-        place = self._upcoming()
-        return _made_again, (*made, self._seed, _Place(place.epoch, place.batch))
+        made = (self._dataset, self._options, self._assemble, self._record, self._seed)
+        place, told = self._upcoming(), self._batches.sampler_epoch
+        return _made_again, (made, _Place(place.epoch, place.batch), told)
 
     # -- figures, and the end --------------------------------------------------------------
 
@@ -688,10 +692,12 @@ def _close_all() -> None:
             loader.close()
 
 
-def _made_again(*made: Any) -> Loader:
-    """Return a copy of a loader, of what it was made of and its place: what pickle calls."""
-    loader = Loader(*made[:-1])
-    loader._aim(made[-1])
+def _made_again(made: tuple[Any, ...], place: _Place, told: SamplerEpoch | None) -> Loader:
+    """Return a copy of a loader: what pickle calls."""
+    loader = Loader(*made)
+    if told is not None and loader._batches.sampler_epoch is not None:
+        loader._batches.sampler_epoch.follow(told)
+    loader._aim(place)
     return loader
 
 

@@ -34,6 +34,8 @@ class SamplerEpoch:
         parts = (sampler, getattr(sampler, "sampler", None))
         self._part: Any = next((part for part in parts if hasattr(part, "set_epoch")), None)
         self._seen = self._epoch
+        # Samplers begin with epoch 0: another one was set before the loader was made.
+        self._begins = self._seen if (self._seen or 0) > 0 else None
         # Where it cannot be seen that somebody else set it, it is left to them.
         self._theirs = self._seen is None
 
@@ -43,15 +45,25 @@ class SamplerEpoch:
         return epoch if isinstance(epoch, int) else None
 
     def given(self) -> int | None:
-        """Return the epoch that the sampler was given by others since it was last looked at."""
-        epoch = self._epoch
+        """Return the epoch that the sampler was given by others since it was last looked at.
+
+        The one that it has when the loader is made is where the loader begins to count: this may
+        be the user's, or what a loader before has left.
+        """
+        epoch, begins = self._epoch, self._begins
+        self._begins = None
         if epoch == self._seen:
-            return None
+            return begins
         self._seen, self._theirs = epoch, True
         return epoch
 
+    def follow(self, other: SamplerEpoch) -> None:
+        """Know of the same sampler what `other` does."""
+        self._seen, self._begins, self._theirs = other._seen, other._begins, other._theirs
+
     def set(self, epoch: int, *, asked: bool) -> None:
         """Set the sampler's epoch, but not over one that others set unless the user asks for it."""
+        self._begins = None
         if self._part is None or (self._theirs and not asked):
             return
         self._theirs = False
