@@ -88,6 +88,7 @@ class Loader:
         self._assemble = assemble
         self._record = record
         self._transform = getattr(dataset, "transform", None)
+        self._sources = getattr(dataset, "made_of", (dataset,))
         self._share = options.share(final=False)
         self._seed = _drawn_seed() if options.seed is None else options.seed
         self._agreed: tuple[int, int] | None = None
@@ -281,7 +282,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
             raise OptionError("this loader is closed; make a new one")
-        if getattr(self._dataset, "transform", None) is not self._transform:
+        if any(_other(one, self._transform) for one in self._sources):
             raise OptionError(
                 "the transform of the dataset was set after the loader was made, which would go on "
                 "with the one before: set it first, or make another loader"
@@ -691,6 +692,12 @@ def _made_again(
         loader._change(loader._share, seed)
     loader._aim(place)
     return loader
+
+
+def _other(dataset: Any, transform: Any) -> bool:
+    """Return whether a dataset has another transform than this."""
+    found = getattr(dataset, "transform", None)
+    return found is not transform and bool(found != transform)
 
 
 def _drawn_seed() -> int:
