@@ -52,7 +52,8 @@ class Dataset(TorchDataset[Any]):
     Notes
     -----
     Random transforms draw from torch's default generator: ``torch.manual_seed`` governs them,
-    and the worker processes of a stock ``DataLoader`` draw differently.
+    and the worker processes of a stock ``DataLoader`` draw differently.  Callables draw as in
+    any torch `Dataset`; but those of albumentations are seeded for each sample, from torch's too.
 
     Safe for any number of threads, across fork, and under pickle, which
     carries paths and indices only.  On arrival (of many shards, when each is
@@ -313,6 +314,7 @@ class Dataset(TorchDataset[Any]):
 
     def _transformed(self, samples: list[Any], places: Sequence[int]) -> list[Any]:
         from fastdata.transforms.base import BatchTransform
+        from fastdata.transforms.generators import lend_albumentations
         from fastdata.transforms.pipeline import Pipeline
 
         if self._pipeline is None:  # of a view, or after a pickle
@@ -331,7 +333,10 @@ class Dataset(TorchDataset[Any]):
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
         numbers = np.arange(len(samples))
-        return pipeline.run(samples, seed, 0, numbers, lambda at: self.describe_sample(places[at]))
+        with lend_albumentations():
+            return pipeline.run(
+                samples, seed, 0, numbers, lambda at: self.describe_sample(places[at])
+            )
 
     def _stored(self, position: int) -> Any:
         reader, index = self._shards.locate(position)

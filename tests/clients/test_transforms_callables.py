@@ -178,6 +178,24 @@ def test_flips_of_albumentations_are_independent(classes: str) -> None:
             assert 0.2 < (pairs[:, one] == pairs[:, other]).mean() < 0.8
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
+def test_albumentations_draw_differently_in_workers_of_a_stock_dataloader(classes: str) -> None:
+    crops = A.Compose([A.RandomCrop(16, 16)])
+
+    def drawn(seed: int) -> list[bytes]:
+        dataset = fastdata.open(classes, transform=crops)
+        again = [0] * COUNT  # of one sample, only the draws differ
+        part = torch.utils.data.Subset(dataset, again)
+        torch.manual_seed(seed)
+        it = torch.utils.data.DataLoader(
+            part, batch_size=4, num_workers=2, multiprocessing_context="fork"
+        )
+        return [image.numpy().tobytes() for _ in range(2) for batch in it for image in batch.image]
+
+    assert len({*drawn(1)}) > 1.8 * COUNT
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
 def test_albumentations_own_generators_are_put_back(classes: str) -> None:
     transform = A.Compose([A.HorizontalFlip(p=0.5)], seed=3)
     twin = A.Compose([A.HorizontalFlip(p=0.5)], seed=3)
