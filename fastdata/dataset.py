@@ -52,7 +52,8 @@ class Dataset(TorchDataset[Any]):
     Notes
     -----
     Random transforms draw from torch's default generator: ``torch.manual_seed`` governs them,
-    and the worker processes of a stock ``DataLoader`` draw differently.
+    and the worker processes of a stock ``DataLoader`` draw differently.  Callables draw as in
+    any torch `Dataset`; but those of albumentations are seeded for each sample, from torch's too.
 
     Safe for any number of threads, across fork, and under pickle, which
     carries paths and indices only.  On arrival (of many shards, when each is
@@ -72,6 +73,7 @@ class Dataset(TorchDataset[Any]):
         self._record_format = record_format or RecordFormat()
         self._pipeline: Pipeline | None = None
         self._targets: _Targets | None = None
+        self._made_of: tuple[Dataset, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = getattr(type(self), name, None)
@@ -169,6 +171,11 @@ class Dataset(TorchDataset[Any]):
             transform = tuple(transform)
         self._pipeline = None if transform is None else Pipeline(transform, self.schema)
         self._transform = transform
+
+    @property
+    def made_of(self) -> tuple[Dataset, ...]:
+        """The datasets that a `packed_view` was made of, whose transform it has; else this one."""
+        return self._made_of or (self,)
 
     @property
     def record_format(self) -> RecordFormat:
@@ -307,6 +314,7 @@ class Dataset(TorchDataset[Any]):
 
     def _transformed(self, samples: list[Any], places: Sequence[int]) -> list[Any]:
         from fastdata.transforms.base import BatchTransform
+        from fastdata.transforms.generators import lend_albumentations
         from fastdata.transforms.pipeline import Pipeline
 
         if self._pipeline is None:  # of a view, or after a pickle
@@ -325,7 +333,10 @@ class Dataset(TorchDataset[Any]):
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
         numbers = np.arange(len(samples))
-        return pipeline.run(samples, seed, 0, numbers, lambda at: self.describe_sample(places[at]))
+        with lend_albumentations():
+            return pipeline.run(
+                samples, seed, 0, numbers, lambda at: self.describe_sample(places[at])
+            )
 
     def _stored(self, position: int) -> Any:
         reader, index = self._shards.locate(position)
@@ -599,7 +610,9 @@ def packed_view(data: Any) -> Dataset | None:
                 "a torch Subset has a mask for its indices, which it takes for the numbers 0 and "
                 "1; use dataset[mask], or Subset(dataset, numpy.flatnonzero(mask))"
             )
-        return whole[indices]
+        part: Dataset = whole[indices]
+        part._made_of = whole.made_of
+        return part
     if type(data) is ConcatDataset:
         parts = [packed_view(part) for part in data.datasets]
         packed = [part for part in parts if part is not None]
@@ -640,7 +653,9 @@ def _joined(parts: Sequence[Dataset]) -> Dataset:
     indices: Indices = np.concatenate(moved)
     if np.array_equal(indices, np.arange(len(shards))):
         indices = range(len(shards))
-    return Dataset(shards, indices, first.transform, first.record_format)
+    joined = Dataset(shards, indices, first.transform, first.record_format)
+    joined._made_of = tuple(one for part in parts for one in part.made_of)
+    return joined
 
 
 def _as_array(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]]:

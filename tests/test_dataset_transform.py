@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from samples import EVERY_KIND, make_records, write_shard, write_shards
-from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Subset, WeightedRandomSampler, random_split
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
@@ -334,6 +334,21 @@ def test_a_transform_that_is_set_too_late_for_a_loader_is_refused(
 ) -> None:
     loader = fastdata.loader(dataset, num_workers=0)
     dataset.transform = T.CenterCrop(8)
+    with pytest.raises(OptionError, match="was set after the loader was made"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_that_is_seen_through_torchs_parts_and_sums(
+    dataset: fastdata.Dataset, nested: bool
+) -> None:
+    other = fastdata.open(dataset.paths[0])
+    dataset.transform, other.transform = T.CenterCrop(8), T.CenterCrop(8)
+    data: Any = dataset + other if nested else dataset
+    part, _ = random_split(data, [2, len(data) - 2])
+    loader = fastdata.loader(part, batch_size=2, num_workers=0)
+    assert next(iter(loader)).image.shape[2:] == (8, 8)
+    (other if nested else dataset).transform = T.CenterCrop(9)
     with pytest.raises(OptionError, match="was set after the loader was made"):
         iter(loader)
 

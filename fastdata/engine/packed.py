@@ -95,6 +95,7 @@ class Loader:
         self._assemble = assemble
         self._record = record
         self._transform = getattr(dataset, "transform", None)
+        self._sources = getattr(dataset, "made_of", (dataset,))
         self._share = options.share(final=False)
         given = options.seed if seed is None else seed
         self._seed = _drawn_seed() if given is None else given
@@ -289,7 +290,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
             raise OptionError("this loader is closed; make a new one")
-        if getattr(self._dataset, "transform", None) is not self._transform:
+        if any(_other(one, self._transform) for one in self._sources):
             raise OptionError(
                 "the transform of the dataset was set after the loader was made, which would go on "
                 "with the one before: set it first, or make another loader"
@@ -699,6 +700,12 @@ def _made_again(made: tuple[Any, ...], place: _Place, told: SamplerEpoch | None)
         loader._batches.sampler_epoch.follow(told)
     loader._aim(place)
     return loader
+
+
+def _other(dataset: Any, transform: Any) -> bool:
+    """Return whether a dataset has another transform than this."""
+    found = getattr(dataset, "transform", None)
+    return found is not transform and bool(found != transform)
 
 
 def _drawn_seed() -> int:

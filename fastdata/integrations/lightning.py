@@ -114,8 +114,9 @@ class PackedDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seed of training, for a checkpoint."""
-        train = self._loaders.get("train")
-        seed = self._saved_seed if train is None else train.seed
+        train, seed = self._loaders.get("train"), self._saved_seed
+        if train is not None and (train.options.seed is not None or train._agreed):
+            seed = train.seed  # not one that only this rank has drawn, before the first pass
         return {} if seed is None else {"seed": seed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ Only who owns these generators may seed them:
 - the thread that takes a batch and makes it itself (`lend_generators`): it draws nothing in the
   meantime, and afterwards they are as they were before.
 
+``dataset[i]`` seeds those of albumentations alone (`lend_albumentations`).
+
 Threads of fastdata's never do: others draw at the same time.  Callables there draw from whatever
 state the generators have.
 
@@ -34,6 +36,7 @@ import torch
 __all__ = [
     "albumentations_in",
     "is_albumentations",
+    "lend_albumentations",
     "lend_generators",
     "own_generators",
     "seeding",
@@ -41,6 +44,9 @@ __all__ = [
 
 MASK = 0xFFFFFFFF
 """NumPy's and torch's generators, Mersenne Twisters, take seeds of 32 bits."""
+
+ALBUMENTATIONS = "albumentations"
+"""What is lent where those are alone."""
 
 MAX_DEPTH = 8
 """Attributes, containers and closures that are gone into, one in another."""
@@ -66,6 +72,22 @@ def lend_generators() -> Iterator[None]:
         _thread.lent = before
 
 
+@contextlib.contextmanager
+def lend_albumentations() -> Iterator[None]:
+    """Allow the generators of albumentations transforms alone to be seeded in this thread.
+
+    For ``dataset[i]``: a stock ``DataLoader`` seeds all others in its workers, but in workers that
+    are forked these would draw the same, epoch after epoch.
+    """
+    before = getattr(_thread, "lent", False)
+    main = threading.current_thread() is threading.main_thread()
+    _thread.lent = before or (ALBUMENTATIONS if main else False)
+    try:
+        yield
+    finally:
+        _thread.lent = before
+
+
 class _Seeds:
     """Seeds all generators at once.
 
@@ -73,16 +95,22 @@ class _Seeds:
     ----------
     shared : (numpy.random.Generator, random.Random) or None
         Those that albumentations transforms draw from.
+    others : bool
+        Whether Python's, NumPy's and torch's are seeded as well.
     """
 
-    def __init__(self, shared: tuple[np.random.Generator, random.Random] | None) -> None:
+    def __init__(
+        self, shared: tuple[np.random.Generator, random.Random] | None, others: bool
+    ) -> None:
         self._shared = shared
+        self._others = others
 
     def __call__(self, word: int) -> None:
         """Seed by 64 random bits."""
-        torch.default_generator.manual_seed(word & MASK)
-        np.random.seed(word >> 32)  # not torch's bits: of one seed both make the same numbers
-        random.seed(word)
+        if self._others:
+            torch.default_generator.manual_seed(word & MASK)
+            np.random.seed(word >> 32)  # not torch's bits: of one seed both make the same numbers
+            random.seed(word)
         if self._shared is not None:
             generator, python = self._shared
             # A seventh of the time that another generator takes to make.
@@ -105,20 +133,21 @@ def seeding(objects: Iterable[Any]) -> Iterator[_Seeds | None]:
         albumentations transforms with generators of their own, as `albumentations_in` finds
         them.  They draw from one that they share meanwhile, as in a `Compose`.
     """
-    owned = _process["owned"]
-    if not (owned or getattr(_thread, "lent", False)):
+    owned, lent = _process["owned"], getattr(_thread, "lent", False)
+    if not (owned or lent):
         yield None
         return
+    others = owned or lent != ALBUMENTATIONS
     theirs = [(one, one.random_generator, one.py_random) for one in objects]
     shared = (np.random.Generator(np.random.PCG64(0)), random.Random(0)) if theirs else None
     states: Any = None
-    if not owned:
+    if others and not owned:
         states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         if shared is not None:
             for one, _, _ in theirs:
                 one.random_generator, one.py_random = shared
-        yield _Seeds(shared)
+        yield _Seeds(shared, others)
     finally:
         for one, generator, python in theirs:
             one.random_generator, one.py_random = generator, python

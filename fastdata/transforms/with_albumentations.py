@@ -169,6 +169,8 @@ class _Albumentations:
         result = self.transform(**arguments)
         changed = {self.image: as_tensor(result["image"], self.transform)}
         for name, mask in zip(self.masks, result.get("masks", ()), strict=True):
+            if isinstance(mask, torch.Tensor) and mask.ndim == 3 and mask.shape[0] != 1:
+                mask = mask.permute(2, 0, 1)  # as ToTensorV2 leaves masks: [H, W, C]
             changed[name] = as_tensor(mask, self.transform)
         if before is not None:
             changed |= self._moved(sample, before, result["bboxes"])

@@ -22,9 +22,10 @@ from fastdata.transforms.callables import (
 
 __all__ = ["V2"]
 
-ROWS = "Labels"
-"""What the numbers of boxes are called in the dict that transforms are given.  torchvision's
-`SanitizeBoundingBoxes` drops the entries of the first key that is "labels" in any case."""
+ROWS = "Labels", "LABELS", "labelS"
+"""What the numbers of boxes may be called in the dict that transforms are given: the first that is
+no field.  torchvision's `SanitizeBoundingBoxes` drops the entries of the first key that is "labels"
+in any case."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class _V2:
             given[name] = tv.BoundingBoxes(boxes, format="XYXY", canvas_size=sizes.copy().pop())
         if len(schema.boxes) == 1:
             # In front, where SanitizeBoundingBoxes looks first.
-            given = {ROWS: torch.arange(len(given[next(iter(schema.boxes))])), **given}
+            given = {self._rows: torch.arange(len(given[next(iter(schema.boxes))])), **given}
         made = self.transform(given)
         if not isinstance(made, dict) or set(made) != set(given):
             raise OptionError(
@@ -134,6 +135,10 @@ class _V2:
         for name in schema:
             changed.setdefault(name, made[name])
         return sample._replace(**changed)
+
+    @property
+    def _rows(self) -> str:
+        return next(name for name in ROWS if name not in self.schema)
 
     def _image(self, name: str, image: Any, size: tuple[int, ...]) -> torch.Tensor:
         field = self.schema[name]
@@ -181,7 +186,7 @@ class _V2:
         settled = self._arrays(made, after)
         check_entries(self.schema, sample, name, self.also, settled)
         rest = [field for field in self.also or () if field not in settled]
-        rows = made[ROWS]
+        rows = made[self._rows]
         if rest and len(rows) != after:
             raise OptionError(
                 f"{name_of(self.transform)} dropped boxes of {name!r} without saying which, so the "

@@ -122,6 +122,32 @@ def test_a_drawn_seed_is_the_same_on_all_ranks_and_after_resuming(
             assert steps == whole[step:], f"resumed at step {step}"
 
 
+def fit_with_a_schedule(path: str, folder: str, world_size: int) -> Any:
+    """Fit a model that asks for the length of an epoch, as for a schedule, before there is one."""
+    from lightning_models import Evaluated
+
+    class Scheduled(Evaluated):
+        def configure_optimizers(self) -> Any:
+            self.length = len(self.trainer.datamodule.train_dataloader())  # type: ignore[attr-defined]
+            return super().configure_optimizers()
+
+    torch.manual_seed(100 + int(os.environ.get("RANK", 0)))
+    model = Scheduled()
+    trainer(world_size, folder).fit(model, make_module(path, seed=None))
+    return model.steps["train"]
+
+
+@pytest.mark.proves("D5")
+def test_ranks_agree_on_a_drawn_seed_where_loaders_are_made_before_the_first_pass(
+    packed: str, tmp_path: Path
+) -> None:
+    found = run_ranks(fit_with_a_schedule, 2, packed, str(tmp_path), 2)
+    for epoch in range(3):
+        taken = [one[0] for steps in found for batch in of_epoch(steps, epoch) for one in batch]
+        assert set(taken) == set(range(COUNT))
+        assert len(taken) == COUNT + 1
+
+
 def resume_with_another_seed(path: str, folder: str) -> None:
     from lightning_models import Evaluated
 

@@ -178,6 +178,24 @@ def test_flips_of_albumentations_are_independent(classes: str) -> None:
             assert 0.2 < (pairs[:, one] == pairs[:, other]).mean() < 0.8
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked")
+def test_albumentations_draw_differently_in_workers_of_a_stock_dataloader(classes: str) -> None:
+    crops = A.Compose([A.RandomCrop(16, 16)])
+
+    def drawn(seed: int) -> list[bytes]:
+        dataset = fastdata.open(classes, transform=crops)
+        again = [0] * COUNT  # of one sample, only the draws differ
+        part = torch.utils.data.Subset(dataset, again)
+        torch.manual_seed(seed)
+        it = torch.utils.data.DataLoader(
+            part, batch_size=4, num_workers=2, multiprocessing_context="fork"
+        )
+        return [image.numpy().tobytes() for _ in range(2) for batch in it for image in batch.image]
+
+    assert len({*drawn(1)}) > 1.8 * COUNT
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
 def test_albumentations_own_generators_are_put_back(classes: str) -> None:
     transform = A.Compose([A.HorizontalFlip(p=0.5)], seed=3)
     twin = A.Compose([A.HorizontalFlip(p=0.5)], seed=3)
@@ -273,6 +291,23 @@ def test_dropped_boxes_take_what_is_named_or_are_an_error(detection: str) -> Non
         batches(detection, T.V2(unsaid, also="classes"))
 
 
+def test_a_field_called_labels_takes_its_own_entries_along(tmp_path: Path) -> None:
+    """The numbers of boxes need a key that is "labels" in any case, and no field's."""
+    fields = {
+        "image": ImageField(),
+        "boxes": ArrayField("float32", (None, 4), boxes=True),
+        "Labels": ArrayField("int64", (None,)),
+        "areas": ArrayField("int64", (None,)),
+    }
+    boxes = np.float32([[0, 0, 30, 30], [10, 10, 12, 12], [20, 20, 50, 50]])
+    sample = {"image": noise(0), "boxes": boxes, "Labels": [2, 0, 1], "areas": [900, 4, 901]}
+    path = tmp_path / "d.lmdb"
+    fastdata.pack([sample], path, codec="raw", fields=fields, num_workers=0, progress=False)
+    drop = T.V2(v2.SanitizeBoundingBoxes(min_size=5), also=("Labels", "areas"))
+    (batch, _) = batches(str(path), drop)
+    assert [one.tolist() for one in batch.Labels + batch.areas] == [[2, 1], [900, 901]]
+
+
 def test_one_box_that_goes_leaves_the_mask(tmp_path: Path) -> None:
     """SanitizeBoundingBoxes takes a mask's first axis for objects where there is one box."""
     samples = [
@@ -327,6 +362,18 @@ def test_albumentations_moves_image_masks_and_boxes(
     transform = T.Albumentations(ALB_MOVES[name], bbox_params={}, also="classes")
     options = FORK if workers else {}
     check_moved(batches(detection, transform, num_workers=workers, **options), least=30)
+
+
+@pytest.mark.parametrize("transpose_mask", [False, True])
+def test_masks_of_totensorv2_are_as_any_masks(tmp_path: Path, transpose_mask: bool) -> None:
+    """It leaves them as [H, W, C] unless it is told."""
+    path = packed_in(tmp_path, "image", "mask", "label")
+    totensor = pytest.importorskip("albumentations.pytorch").ToTensorV2(transpose_mask)
+    made = batches(path, A.Compose([A.RandomCrop(30, 40), A.HorizontalFlip(), totensor]))
+    for batch in made:
+        assert batch.mask.shape == (len(batch.image), 1, 30, 40)
+        assert torch.equal(batch.mask[:, 0] > 0, (batch.image > 0).any(1))
+    assert fastdata.open(path, transform=A.Compose([totensor]))[0].mask.shape == (1, HEIGHT, WIDTH)
 
 
 def test_albumentations_drops_boxes_with_what_belongs_to_them(detection: str) -> None:
