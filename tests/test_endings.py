@@ -108,14 +108,14 @@ def _a_cycle(it: Loader) -> None:
     next(iterator)
     cycle: list[Any] = [iterator]
     cycle.append(cycle)
-    it.myself = it  # type: ignore[attr-defined]
+    it._myself = it  # type: ignore[attr-defined]
 
 
 def _a_cycle_that_a_thread_collects(it: Loader) -> None:
     gc.disable()
     try:
         _a_cycle(it)
-        it.myself = None  # type: ignore[attr-defined]
+        it._myself = None  # type: ignore[attr-defined]
         collector = threading.Thread(target=gc.collect)
         collector.start()
         collector.join()
@@ -193,7 +193,8 @@ def test_processes_that_shall_not_persist_are_new_in_each_epoch(small: Path) -> 
         for _ in it:
             seen.append(tuple(pids()))
         assert pids() == []
-    assert len(set(seen)) == 2
+    # They end with the last batch, of which the loop may have seen none of them any more.
+    assert len(set(filter(None, seen))) == 2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -208,17 +209,19 @@ def test_epochs_join(method: Any) -> None:
         multiprocessing_context="fork" if method == "process" else None,
     )
     epoch = iter(it)
-    for _ in range(4):
-        next(epoch)
+    next(epoch)
     stream: Stream = epoch._stream  # type: ignore[attr-defined]
+    for _ in range(3):
+        next(epoch)
     deadline = time.monotonic() + 30
     while stream.ready < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
     assert stream.ready == 2, "two batches of the next epoch"
     assert list(epoch) == []
     following = iter(it)
-    assert following._stream is stream  # type: ignore[attr-defined]
     assert stream.ready == 2
+    next(following)
+    assert following._stream is stream  # type: ignore[attr-defined]
     it.close()
 
 

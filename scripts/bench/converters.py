@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from datasets import find_images, list_images
+from bench_data import find_images, list_images
 from harness import Contender, say
 from table import Bar, compare
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from datasets import Datasets, find_images
+from bench_data import Datasets, find_images
 from harness import Results, hardware, readable, run_rounds
 from measures import FIGURES, Row
 from peers import REPOSITORY

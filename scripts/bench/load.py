@@ -9,7 +9,7 @@ The last one compares with another version of fastdata, installed in that Python
 All contenders make 224 px random resized crops with a flip, uint8, in batches of
 256 with labels, in random order without the short last batch, with two workers,
 from files that are warm in the page cache.  `contenders/epochs.py` tells how epochs are
-timed, `datasets.py` from what each contender reads.
+timed, `bench_data.py` from what each contender reads.
 
 What is not the same, beside each line of the table: the resize filter (area
 and linear without antialiasing cost less or more than PIL's antialiased
@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datasets import QUALITY, SIZE, Datasets, find_images
+from bench_data import QUALITY, SIZE, Datasets, find_images
 from harness import Contender, ContenderFailedError
 from peers import REPOSITORY, contender
 from table import FILTER, Bar, compare

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datasets import Datasets
+from bench_data import Datasets
 from harness import MEMORY_SAMPLE_SECONDS, Contender, Run
 from peers import contender
 

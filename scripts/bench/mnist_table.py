@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from datasets import mnist_like
+from bench_data import mnist_like
 from harness import Contender, Results, hardware, run_rounds, say
 from peers import REPOSITORY, contender
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from datasets import find_images, link_samples
+from bench_data import find_images, link_samples
 from harness import Contender
 from peers import peer_python
 from table import compare

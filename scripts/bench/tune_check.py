@@ -35,7 +35,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import fastdata
-from datasets import Datasets, find_images
+from bench_data import Datasets, find_images
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.cores import available_cores
 from fastdata.engine.packed import Loader
