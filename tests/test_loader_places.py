@@ -546,3 +546,17 @@ def test_a_drawn_seed_is_not_replaced_under_an_epoch_that_is_under_way(cache: An
         next(iter(resumed))
         resumed.load_state_dict(state)
         assert digests(resumed) == rest
+
+
+def test_a_loader_of_parts_continues_behind_as_many_samples() -> None:
+    with made() as whole:
+        begun = iter(whole)
+        next(begun), next(begun), next(begun)
+        state = whole.state_dict()
+        begun.close()  # type: ignore[attr-defined]
+    # 12 samples of 20: on each of two ranks, three batches of two.
+    parts = {"cache": "device", "cache_scope": "rank", "rank": 0, "world_size": 2}
+    with made(batch_size=2, **parts) as it:
+        with pytest.warns(UserWarning, match="continuing at batch 3 of epoch 0"):
+            it.load_state_dict(state, strict=False)
+        assert len(digests(it)) == len(it) - 3
