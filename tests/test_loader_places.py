@@ -226,6 +226,20 @@ def test_a_sampler_that_is_set_before_its_loader_is_made_keeps_that_epoch() -> N
     assert order(copy.deepcopy(it)) == order(it) == expected_order(6)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_state_before_the_first_batch_has_the_samplers_epoch(before: bool) -> None:
+    sampler = sampler_of()
+    if before:
+        sampler.set_epoch(7)
+    it = labelled(sampler)
+    if not before:
+        sampler.set_epoch(7)
+    assert it.epoch == it.state_dict()["epoch"] == 7
+    resumed = labelled(sampler_of())
+    resumed.load_state_dict(it.state_dict())
+    assert order(resumed) == order(it) == expected_order(7)
+
+
 def test_a_loop_that_sets_the_samplers_epoch_can_be_resumed() -> None:
     sampler = sampler_of()
     it = labelled(sampler)

@@ -332,8 +332,10 @@ class Loader:
 
     def _standing(self) -> _Place:
         """Return the place of the next batch, of the iterator that began last."""
-        place = self._latest
         self._resolve(final=False)
+        if self._latest is self._next and self._next.claim is None:
+            self._latest = self._upcoming()  # of the epoch of the user's sampler
+        place = self._latest
         return _Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
 
     # -- resuming ------------------------------------------------------------------------
