@@ -226,6 +226,20 @@ def test_a_sampler_that_is_set_before_its_loader_is_made_keeps_that_epoch() -> N
     assert order(copy.deepcopy(it)) == order(it) == expected_order(6)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_state_before_the_first_batch_has_the_samplers_epoch(before: bool) -> None:
+    sampler = sampler_of()
+    if before:
+        sampler.set_epoch(7)
+    it = labelled(sampler)
+    if not before:
+        sampler.set_epoch(7)
+    assert it.epoch == it.state_dict()["epoch"] == 7
+    resumed = labelled(sampler_of())
+    resumed.load_state_dict(it.state_dict())
+    assert order(resumed) == order(it) == expected_order(7)
+
+
 def test_a_loop_that_sets_the_samplers_epoch_can_be_resumed() -> None:
     sampler = sampler_of()
     it = labelled(sampler)
@@ -556,3 +570,17 @@ def test_a_drawn_seed_is_not_replaced_under_an_epoch_that_is_under_way(cache: An
         next(iter(resumed))
         resumed.load_state_dict(state)
         assert digests(resumed) == rest
+
+
+def test_a_loader_of_parts_continues_behind_as_many_samples() -> None:
+    with made() as whole:
+        begun = iter(whole)
+        next(begun), next(begun), next(begun)
+        state = whole.state_dict()
+        begun.close()  # type: ignore[attr-defined]
+    # 12 samples of 20: on each of two ranks, three batches of two.
+    parts = {"cache": "device", "cache_scope": "rank", "rank": 0, "world_size": 2}
+    with made(batch_size=2, **parts) as it:
+        with pytest.warns(UserWarning, match="continuing at batch 3 of epoch 0"):
+            it.load_state_dict(state, strict=False)
+        assert len(digests(it)) == len(it) - 3

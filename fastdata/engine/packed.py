@@ -185,8 +185,9 @@ class Loader:
 
     @property
     def prefetch_factor(self) -> int:
-        """Batches made ahead."""
-        return self._options.prefetched
+        """Batches made ahead, as tuned where that was left to tuning."""
+        workers = getattr(self._backend, "workers", None)
+        return self._options.prefetched if workers is None else workers.prefetch_factor
 
     @property
     def persistent_workers(self) -> bool:
@@ -340,8 +341,10 @@ class Loader:
 
     def _standing(self) -> _Place:
         """Return the place of the next batch, of the iterator that began last."""
-        place = self._latest
         self._resolve(final=False)
+        if self._latest is self._next and self._next.claim is None:
+            self._latest = self._upcoming()  # of the epoch of the user's sampler
+        place = self._latest
         return _Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
 
     # -- resuming ------------------------------------------------------------------------
@@ -398,7 +401,7 @@ class Loader:
                 "process group too), start without the state, or load it with strict=False"
             )
         if changed:
-            place = self._nearest(place, state.get("global_batch_size"))
+            place = self._nearest(place, state)
             warnings.warn(
                 f"the state was taken with {'; '.join(changed)}: continuing at batch {place.batch} "
                 f"of epoch {place.epoch}, in which some samples may come twice or not at all",
@@ -418,11 +421,11 @@ class Loader:
         self._change(self._share, seed)
         self._agreed = self._share
 
-    def _nearest(self, place: _Place, global_batch_size: Any) -> _Place:
+    def _nearest(self, place: _Place, state: dict[str, Any]) -> _Place:
         """Return the place with as many samples of its epoch behind it, or just fewer."""
-        size = self._batches.identity.get("global_batch_size")
-        if isinstance(global_batch_size, int) and isinstance(size, int):
-            place = _Place(place.epoch, place.batch * global_batch_size // size)
+        before, now = _samples_a_batch(state), _samples_a_batch(self._batches.identity)
+        if before is not None and now is not None:
+            place = _Place(place.epoch, place.batch * before // now)
         return _Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
 
     def _identity(self) -> dict[str, Any]:
@@ -711,6 +714,12 @@ def _other(dataset: Any, transform: Any) -> bool:
 def _drawn_seed() -> int:
     """Return a seed from torch's generator, which `torch.manual_seed` seeds."""
     return int(torch.randint(2**63 - 1, ()).item())
+
+
+def _samples_a_batch(identity: dict[str, Any]) -> int | None:
+    """Return the samples of a batch over all ranks, each of which has a part perhaps."""
+    size, parts = identity.get("global_batch_size"), identity.get("world_size", 1)
+    return size * parts if isinstance(size, int) and isinstance(parts, int) else None
 
 
 def _check_count(name: str, value: Any) -> None:
