@@ -92,6 +92,7 @@ def loader(
         `torch.manual_seed` or Lightning's ``seed_everything`` say.  None: drawn from torch's
         generator when the loader is made; of several ranks, each then takes that of rank 0, at
         the first pass, which all of them have to begin.
+        (A torch Dataset on several ranks then has the seed of torch's `DistributedSampler`, 0.)
     transform : transform or sequence of transforms, optional
         For packed data; by default the dataset's own, ``dataset.transform``.  Of
         `fastdata.transforms`, or any callable on one sample's image, which is slower

@@ -2,10 +2,6 @@
 
 `Loader` puts two parts together: the order of batches (`fastdata.sampling`) and a `Backend`,
 which makes them.  What it adds is bookkeeping: epochs, ranks, resuming, statistics, and the end.
-
-It has the attributes of a `torch.utils.data.DataLoader` and is none: libraries that are given a
-`DataLoader` (Accelerate, Lightning, Fabric) make another one of its dataset and sampler, which
-would have neither the transforms nor the draws of this one, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -16,15 +12,15 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from fastdata.distributed import accelerate_in_use, agreed_seed
+from fastdata.engine.epoch import Counts, Epoch, Place
 from fastdata.engine.job import Backend, BatchOrder, BatchStream, Request
-from fastdata.engine.samplers import LoaderBatchSampler, loader_sampler
 from fastdata.engine.stats import LoaderStats
+from fastdata.engine.surface import DataLoaderSurface
 from fastdata.engine.tasks import PackedData
 from fastdata.errors import OptionError
 from fastdata.records import RecordFormat
@@ -40,7 +36,7 @@ Assemble: TypeAlias = Callable[[int, int, int], tuple[BatchOrder, Backend]]
 """Makes the order and the backend of a loader, of its rank, world size and seed."""
 
 
-class Loader:
+class Loader(DataLoaderSurface):
     """Batches of a packed dataset; made by `fastdata.loader`, which describes the parameters.
 
     A batch is a named tuple of the schema's fields, or a dict.  Images are uint8 tensors
@@ -101,21 +97,21 @@ class Loader:
         self._seed = _drawn_seed() if given is None else given
         self._agreed: tuple[int, int] | None = None
         self._batches, self._backend = assemble(*self._share, self._seed)
-        self._next = _Place(0, 0)
+        self._next = Place(0, 0)
         self._latest = self._next
-        self._idle: tuple[BatchStream, _Place | None] | None = None
+        self._idle: tuple[BatchStream, Place | None] | None = None
         # Epochs' streams are held here too.  Otherwise the garbage collector might
         # find one together with its epoch, and end its processes before the epoch
         # gives it back to be used again.
         self._in_use: set[BatchStream] = set()
-        self._epochs: weakref.WeakSet[_Epoch] = weakref.WeakSet()
-        self._counts = _Counts()
+        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self._counts = Counts()
         self._closed = False
         self._adapted = False
         """Whether an integration tells Accelerate what it has to know."""
         _loaders.add(self)
 
-    # -- what it is, by the names of torch.utils.data.DataLoader -----------------------
+    # -- what it is ----------------------------------------------------------------------
 
     @property
     def dataset(self) -> PackedData:
@@ -146,81 +142,6 @@ class Loader:
     def seed(self) -> int:
         """Of order and random transforms."""
         return self._seed
-
-    @property
-    def batch_size(self) -> int | None:
-        """Samples a batch and rank; None where a batch sampler decides."""
-        return None if self._options.batch_sampler is not None else self._options.batch_size
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether an incomplete last batch is left out."""
-        return self._options.drop_last
-
-    @property
-    def sampler(self) -> Any:
-        """The user's own sampler, if it has `set_epoch`; else one that forwards it to the loader.
-
-        The latter is an instance of torch's `SequentialSampler` or `RandomSampler` where the order
-        is sequential or shuffled.  It cannot be iterated over.
-        """
-        options = self._options
-        if hasattr(options.sampler, "set_epoch"):
-            return options.sampler
-        if options.sampler is not None or options.batch_sampler is not None:
-            return loader_sampler(self, "other")
-        random = bool(options.shuffle) or options.weights is not None
-        return loader_sampler(self, "random" if random else "sequential")
-
-    @property
-    def batch_sampler(self) -> Any:
-        """The user's own batch sampler, or one that says how the order is cut into batches."""
-        own = self._options.batch_sampler
-        return LoaderBatchSampler(self) if own is None else own
-
-    @property
-    def num_workers(self) -> int:
-        """Threads or processes that make batches."""
-        return self._backend.num_workers
-
-    @property
-    def prefetch_factor(self) -> int:
-        """Batches made ahead, as tuned where that was left to tuning."""
-        workers = getattr(self._backend, "workers", None)
-        return self._options.prefetched if workers is None else workers.prefetch_factor
-
-    @property
-    def persistent_workers(self) -> bool:
-        """Whether workers outlive an epoch."""
-        return self._backend.persistent
-
-    @property
-    def pin_memory(self) -> bool:
-        """Whether images are put into page-locked memory."""
-        return self._options.pinned
-
-    @property
-    def multiprocessing_context(self) -> Any:
-        """How worker processes are started; None: as `multiprocessing` does by default."""
-        return self._options.multiprocessing_context
-
-    collate_fn = None
-    """None: batches are made whole, not collated from samples."""
-
-    timeout = 0
-    """0: a worker that dies is noticed at once, and no other limit is set."""
-
-    in_order = True
-    """True: batches come in the order of the epoch, always."""
-
-    pin_memory_device = ""
-    """Empty: `device` says where batches arrive."""
-
-    generator = None
-    """None: all draws are functions of `seed`."""
-
-    # No worker_init_fn: where a loader has one that is None, Lightning sets it
-    # (``seed_everything(seed, workers=True)``), and nothing here would call it.
 
     # -- ranks ---------------------------------------------------------------------------
 
@@ -301,9 +222,9 @@ class Loader:
         began = time.perf_counter()
         if self._batches.joins:  # a user's sampler is asked when the first batch is
             upcoming = self._upcoming()
-            place = _Place(upcoming.epoch, upcoming.batch)
+            place = Place(upcoming.epoch, upcoming.batch)
             self._idle = self._stream_at(place), place
-        epoch = _Epoch(self, time.perf_counter() - began)
+        epoch = Epoch(self, time.perf_counter() - began)
         self._epochs.add(epoch)
         return epoch
 
@@ -320,7 +241,7 @@ class Loader:
         """
         _check_count("epoch", epoch)
         place = self._upcoming()
-        self._aim(place if epoch == place.epoch else _Place(epoch, 0), asked=True)
+        self._aim(place if epoch == place.epoch else Place(epoch, 0), asked=True)
 
     def skip(self, batches: int) -> Loader:
         """Leave out that many batches of the next pass, and return the loader.
@@ -329,23 +250,23 @@ class Loader:
         """
         _check_count("batches", batches)
         place = self._upcoming()
-        self._aim(_Place(place.epoch, place.batch + batches))
+        self._aim(Place(place.epoch, place.batch + batches))
         return self
 
-    def _aim(self, place: _Place, *, asked: bool = False) -> None:
+    def _aim(self, place: Place, *, asked: bool = False) -> None:
         """Make `place` the one where the next pass begins; the user's sampler too, if `asked`."""
         self._latest = self._next = place
         told = self._batches.sampler_epoch
         if told is not None and asked:
             told.set(place.epoch, asked=True)
 
-    def _standing(self) -> _Place:
+    def _standing(self) -> Place:
         """Return the place of the next batch, of the iterator that began last."""
         self._resolve(final=False)
         if self._latest is self._next and self._next.claim is None:
             self._latest = self._upcoming()  # of the epoch of the user's sampler
         place = self._latest
-        return _Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
+        return Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
 
     # -- resuming ------------------------------------------------------------------------
 
@@ -389,7 +310,7 @@ class Loader:
         self._resolve(final=False)
         if self._options.seed is None and state.get("seed") != self._seed:
             self._take_seed(state.get("seed"))
-        place = _Place(state["epoch"], state["batch"])
+        place = Place(state["epoch"], state["batch"])
         changed = [
             f"{name} {state.get(name)!r}, but this loader has {value!r}"
             for name, value in self._identity().items()
@@ -421,12 +342,12 @@ class Loader:
         self._change(self._share, seed)
         self._agreed = self._share
 
-    def _nearest(self, place: _Place, state: dict[str, Any]) -> _Place:
+    def _nearest(self, place: Place, state: dict[str, Any]) -> Place:
         """Return the place with as many samples of its epoch behind it, or just fewer."""
         before, now = _samples_a_batch(state), _samples_a_batch(self._batches.identity)
         if before is not None and now is not None:
-            place = _Place(place.epoch, place.batch * before // now)
-        return _Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
+            place = Place(place.epoch, place.batch * before // now)
+        return Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a state to make sense."""
@@ -440,7 +361,7 @@ class Loader:
             )
         made = (self._dataset, self._options, self._assemble, self._record, self._seed)
         place, told = self._upcoming(), self._batches.sampler_epoch
-        return _made_again, (made, _Place(place.epoch, place.batch), told)
+        return _made_again, (made, Place(place.epoch, place.batch), told)
 
     # -- figures, and the end --------------------------------------------------------------
 
@@ -475,14 +396,6 @@ class Loader:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_"):
-            raise AttributeError(
-                f"{name} of a fastdata loader cannot be set: make another loader with {name}=..., "
-                "if fastdata.loader has such an option"
-            )
-        object.__setattr__(self, name, value)
-
     def __repr__(self) -> str:
         identity = self._batches.identity
         size = identity.get("global_batch_size")
@@ -493,7 +406,7 @@ class Loader:
 
     # -- streams ---------------------------------------------------------------------------
 
-    def _begin(self, epoch: _Epoch) -> None:
+    def _begin(self, epoch: Epoch) -> None:
         """Begin the next epoch; where this fails, it is still to come.
 
         Ctrl-C may strike between any two lines: until `epoch` has its place, calling this again
@@ -514,21 +427,21 @@ class Loader:
         epoch._stream = stream
         epoch._place = self._latest = place
 
-    def _upcoming(self, claim: object = None) -> _Place:
+    def _upcoming(self, claim: object = None) -> Place:
         """Return the place where the next pass begins, or the one that was claimed by `claim`.
 
         It is of the epoch that the user gave their own sampler, if they did.
         """
         place = self._next
         if place.claim is not None and place.claim is not claim:
-            place = self._next = _Place(place.epoch + 1, 0)
+            place = self._next = Place(place.epoch + 1, 0)
         told = self._batches.sampler_epoch
         given = None if told is None else told.given()
         if given is not None and given != place.epoch:
-            place = self._next = _Place(given, 0)
+            place = self._next = Place(given, 0)
         return place
 
-    def _stream_at(self, place: _Place) -> BatchStream:
+    def _stream_at(self, place: Place) -> BatchStream:
         """Return a stream that stands at `place`: the idle one, or a new one."""
         stream, stands_at = self._idle or (None, None)
         self._idle = None
@@ -543,7 +456,7 @@ class Loader:
                 raise
         return stream
 
-    def _give_back(self, stream: BatchStream, stands_at: _Place | None) -> None:
+    def _give_back(self, stream: BatchStream, stands_at: Place | None) -> None:
         """Keep a stream for the next epoch, or end it."""
         self._in_use.discard(stream)
         if stands_at is None or not self._batches.joins:
@@ -578,28 +491,7 @@ class Loader:
         )
 
 
-@dataclass(slots=True)
-class _Place:
-    """A place in training: the next batch of an epoch."""
-
-    epoch: int
-    batch: int
-    claim: object = field(default=None, compare=False, repr=False)
-    """Of the `_Epoch` that begins, or began, here."""
-
-
-@dataclass(slots=True)
-class _Counts:
-    """What `LoaderStats` is computed from."""
-
-    batches: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    wait_seconds: float = 0.0
-    ready: int = 0
-
-
-def _requests(batches: BatchOrder, place: _Place, joins: bool) -> Iterator[Request]:
+def _requests(batches: BatchOrder, place: Place, joins: bool) -> Iterator[Request]:
     """Yield the requests from `place` on: of this epoch, or without end where epochs join.
 
     No method of the loader: workers' streams outlive what they would hold.
@@ -614,76 +506,6 @@ def _requests(batches: BatchOrder, place: _Place, joins: bool) -> Iterator[Reque
         epoch, first = epoch + 1, 0
 
 
-class _Epoch(Iterator[Any]):
-    """One epoch of a loader: what ``iter(loader)`` returns.
-
-    Parameters
-    ----------
-    loader : Loader
-    spent : float
-        Seconds that it took to start the workers.
-    """
-
-    def __init__(self, loader: Loader, spent: float) -> None:
-        self._loader = loader
-        self._clock = -spent
-        self._length = 0
-        self._claim = object()
-        self._closed = False
-        self._place: _Place | None = None
-        """Where it stands, moved on with each batch handed out; None before the first."""
-        self._stream: BatchStream | None = None
-
-    def __next__(self) -> Any:
-        loader, counts = self._loader, self._loader._counts
-        if self._place is None and not (self._closed or loader._closed):
-            called = time.perf_counter()
-            loader._begin(self)
-            self._clock += called
-        # Out of hand until all is well: where Ctrl-C strikes between taking a batch and
-        # counting it, the stream is ahead of `_place` and must not be gone on with.
-        stream, self._stream = self._stream, None
-        if stream is None or self._place is None:
-            raise StopIteration
-        if self._place.batch >= self._length:
-            loader._give_back(stream, _Place(self._place.epoch + 1, 0))
-            raise StopIteration
-        try:
-            called = time.perf_counter()
-            ready = stream.ready
-            batch = next(stream)
-            now = time.perf_counter()
-        except BaseException:  # nothing else would end the workers
-            loader._end(stream)
-            raise
-        counts.ready += ready
-        counts.batches += 1
-        assert stream.request is not None, "a batch answers a request"
-        counts.samples += len(stream.request.indices)
-        counts.seconds += now - self._clock
-        counts.wait_seconds += now - called
-        self._clock = now
-        self._place.batch += 1
-        if self._place.batch < self._length:
-            self._stream = stream
-        else:  # at once: who counts batches, as Lightning does, never asks for one more
-            loader._give_back(stream, _Place(self._place.epoch + 1, 0))
-        return loader._record.format(batch)
-
-    def close(self) -> None:
-        """End this epoch; workers may stay for the next.  Idempotent."""
-        stream, self._stream = self._stream, None
-        loader, self._closed = self._loader, True
-        if stream is not None:
-            loader._give_back(stream, None)
-        elif self._place is None and not loader._backend.persistent:
-            loader._end_idle()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_stream"):
-            self.close()
-
-
 _loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
 _process = os.getpid()
 
@@ -696,7 +518,7 @@ def _close_all() -> None:
             loader.close()
 
 
-def _made_again(made: tuple[Any, ...], place: _Place, told: SamplerEpoch | None) -> Loader:
+def _made_again(made: tuple[Any, ...], place: Place, told: SamplerEpoch | None) -> Loader:
     """Return a copy of a loader: what pickle calls."""
     loader = Loader(*made)
     if told is not None and loader._batches.sampler_epoch is not None:
