@@ -24,6 +24,7 @@ from worker_helpers import (
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import batches as engine_batches
+from fastdata.engine.outcomes import outcome_of, packet_of_value
 from fastdata.errors import WorkerError
 from fastdata.loading import loader
 
@@ -179,3 +180,27 @@ def test_a_fork_of_the_training_process_has_no_part_in_its_loader(small: Path, m
     assert os.waitpid(child, 0)[1] == 0
     assert digest([*batches, *epoch]) == expected
     it.close()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6, dtype=torch.float32).reshape(2, 3).T,
+        torch.tensor(3),
+        torch.empty(0, 4),
+        torch.tensor([True, False]),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.ones(2, requires_grad=True),
+        torch.arange(10**6)[:2],
+    ],
+    ids=["view", "number", "empty", "bool", "bfloat16", "with gradient", "of a large storage"],
+)
+def test_tensors_come_from_workers_as_they_are(tensor: torch.Tensor) -> None:
+    packet = packet_of_value(1, {"value": [tensor]})
+    assert len(packet.payload) < 2000
+    value, error = outcome_of(packet)
+    assert error is None
+    (found,) = value["value"]
+    assert torch.equal(found, tensor)
+    assert (found.dtype, found.requires_grad) == (tensor.dtype, tensor.requires_grad)
+    found.detach().add_(1) if found.dtype != torch.bool else found.logical_not_()

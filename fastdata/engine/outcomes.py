@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import traceback
 from typing import Any
+
+import torch
 
 from fastdata.engine.sharing import Packet
 from fastdata.errors import WorkerError
@@ -13,6 +16,9 @@ __all__ = ["DONE", "FAILED", "WorkerTraceback", "outcome_of", "packet_of_error",
 
 DONE, FAILED = 0, 1
 """Kinds of packets."""
+
+_OF_NUMPY = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_OF_NUMPY |= {torch.float16, torch.float32, torch.float64}
 
 
 class WorkerTraceback(Exception):  # noqa: N818  (it is no error: it is where one was)
@@ -24,7 +30,23 @@ class WorkerTraceback(Exception):  # noqa: N818  (it is no error: it is where on
 
 def packet_of_value(ticket: int, value: Any) -> Packet:
     """Return what a worker sends for a value; raises what pickling it does."""
-    return Packet(ticket, DONE, pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    memory = io.BytesIO()
+    _Pickler(memory, pickle.HIGHEST_PROTOCOL).dump(value)
+    return Packet(ticket, DONE, memory.getvalue())
+
+
+class _Pickler(pickle.Pickler):
+    """Sends tensors as arrays.
+
+    torch's own way takes 360 us for a tensor of two numbers, where this takes 10, sends the whole
+    storage that a tensor is a view of, and warns of itself in torch 2.4 and 2.5.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        plain = type(value) is torch.Tensor and value.dtype in _OF_NUMPY and not value.requires_grad
+        if not plain or value.device.type != "cpu" or value.layout != torch.strided:
+            return NotImplemented
+        return torch.from_numpy, (value.contiguous().numpy(),)
 
 
 def packet_of_error(ticket: int, error: BaseException) -> Packet:
