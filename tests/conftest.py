@@ -8,6 +8,7 @@ import multiprocessing.forkserver as forkserver
 import multiprocessing.resource_tracker as resource_tracker
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -224,3 +225,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A hundred small labelled JPEGs in one shard."""
     return write_shard(tmp_path_factory.mktemp("small") / "s.lmdb", pictures(100), PICTURES)
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator() -> Iterator[None]:
+    """Have Accelerate forget what a test has made: its state is one for the whole process."""
+    yield
+    state = sys.modules.get("accelerate.state")
+    if state is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()

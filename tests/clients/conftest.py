@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -22,16 +21,6 @@ def quick_fork_server() -> None:
     It takes the place of the fixture of the same name in the folder above.
     """
     multiprocessing.set_forkserver_preload(["fastdata.engine.worker", "fastdata.loading", *CLIENTS])
-
-
-@pytest.fixture(autouse=True)
-def no_accelerator() -> Iterator[None]:
-    """Have Accelerate forget what a test has made: its state is one for the whole process."""
-    yield
-    state = sys.modules.get("accelerate.state")
-    if state is not None:
-        state.AcceleratorState._reset_state(reset_partial_state=True)
-        state.GradientState._reset_state()
 
 
 @pytest.fixture(scope="session")
