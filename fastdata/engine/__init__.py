@@ -31,7 +31,9 @@
       delivery.py   where a batch arrives: the device
       finishing.py  transforms of whole batches, there
       stats.py      what a loader has done so far
-      packed.py     Loader: epochs, resuming, statistics
+      packed.py     Loader: epochs, ranks, resuming, statistics
+      epoch.py      one pass over a loader
+      surface.py    what a loader shows to other libraries: a DataLoader's attributes
       stock.py      the tuned stock DataLoader, for torch datasets
 
 A new kind of worker is another `Workers`, other memory another kind of block.
