@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed
-import torch.multiprocessing
+from ranks import run_ranks
 from samples import encode, photo, write_shard
 
 import fastdata
@@ -22,48 +20,17 @@ from fastdata.sampling import Batches, Shuffled
 from fastdata.schema import ImageField, ScalarField, Schema
 
 COUNT = 47
-Shares = dict[str, list[list[list[int]]]]
-"""For each way of cutting: ranks, steps, samples."""
+Shares = dict[str, list[Any]]
+"""For each name the values of the ranks; those of a way of cutting are steps of samples."""
 
 
-def in_a_group(
-    rank: int, world_size: int, folder: str, work: Callable[[str], dict[str, Any]]
-) -> None:
-    """Be one rank of a process group; rank 0 writes down what `work` returned everywhere."""
-    torch.set_num_threads(1)  # OpenMP's threads do not survive fork
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/group",
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=60),
-    )
-    try:
-        shares: list[Any] = [None] * world_size
-        torch.distributed.all_gather_object(shares, work(folder))
-        if rank == 0:
-            joined = {name: [share[name] for share in shares] for name in shares[0]}
-            Path(folder, "shares.json").write_text(json.dumps(joined))
-        torch.distributed.barrier()
-    finally:
-        torch.distributed.destroy_process_group()
+def run_group(world_size: int, work: Callable[..., dict[str, Any]], *arguments: Any) -> Shares:
+    """Return for each name that `work` returns the values of all ranks of a process group."""
+    shares = run_ranks(work, world_size, *arguments, group=True)
+    return {name: [share[name] for share in shares] for name in shares[0]}
 
 
-def run_ranks(folder: Path, world_size: int, work: Callable[[str], dict[str, Any]]) -> Any:
-    """Return for each name that `work` returns the values of all ranks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        torch.multiprocessing.start_processes(
-            in_a_group,
-            (world_size, os.fspath(folder), work),
-            nprocs=world_size,
-            start_method="fork",
-        )
-    return json.loads((folder / "shares.json").read_text())
-
-
-def cut(folder: str) -> dict[str, Any]:
+def cut() -> dict[str, Any]:
     """Cut an epoch as the ranks of torch.distributed."""
     rank, world_size = rank_and_world_size(None, None)
 
@@ -84,9 +51,9 @@ def cut(folder: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def shares(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def shares(request: pytest.FixtureRequest) -> Any:
     """What `cut` returned on each of 2 ranks, then 3."""
-    return run_ranks(tmp_path_factory.mktemp("group"), request.param, cut)
+    return run_group(request.param, cut)
 
 
 def samples_of(share: list[list[list[int]]]) -> list[int]:
@@ -159,11 +126,9 @@ def test_half_a_share_is_refused(rank: int | None, world_size: int | None, messa
 NUMBERED = Schema({"image": ImageField(), "number": ScalarField("int64")})
 
 
-def load(folder: str) -> dict[str, Any]:
+def load(path: str) -> dict[str, Any]:
     """Load an epoch as the ranks of torch.distributed, which the loader is not told of."""
-    with fastdata.loader(
-        f"{folder}/data.lmdb", batch_size=3, shuffle=True, seed=1, num_workers=1
-    ) as loader:
+    with fastdata.loader(path, batch_size=3, shuffle=True, seed=1, num_workers=1) as loader:
         return {"steps": len(loader), "loaded": [batch.number.tolist() for batch in loader]}
 
 
@@ -171,7 +136,7 @@ def test_the_loader_takes_its_rank_from_torch_distributed(tmp_path: Path) -> Non
     image = encode(photo(16, 16), "jpeg")
     records = [Record(f"{number}", (image, number)) for number in range(13)]
     write_shard(tmp_path / "data.lmdb", records, NUMBERED)
-    shares = run_ranks(tmp_path, 2, load)
+    shares = run_group(2, load, os.fspath(tmp_path / "data.lmdb"))
     assert shares["steps"] == [3, 3]
     expected = [Batches(Shuffled(13, 1), 3, rank=rank, world_size=2).of(0) for rank in range(2)]
     assert shares["loaded"] == [[batch.tolist() for batch in share] for share in expected]
