@@ -24,6 +24,7 @@ from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.encode import decode_stored
 from fastdata.errors import ImageError, OptionError, ShardCorruptError
 from fastdata.formats.reader import HeldBytes, ShardReader
+from fastdata.random import SampleKeys
 from fastdata.records import BatchFormat, RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.shards import Location, ShardSet, join_shards, open_shards
@@ -332,11 +333,9 @@ class Dataset(TorchDataset[Any]):
         # A seed of their own, under which samples draw by their places here: the same sample
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
-        numbers = np.arange(len(samples))
+        keys = SampleKeys(0, np.arange(len(samples)))
         with lend_albumentations():
-            return pipeline.run(
-                samples, seed, 0, numbers, lambda at: self.describe_sample(places[at])
-            )
+            return pipeline.run(samples, seed, keys, lambda at: self.describe_sample(places[at]))
 
     def _stored(self, position: int) -> Any:
         reader, index = self._shards.locate(position)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Draws", "operation_id"]
+__all__ = ["Draws", "SampleKeys", "operation_id"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: the step of SplitMix64."""
@@ -61,12 +61,15 @@ class Draws:
     indices : ndarray of int64, shape [n]
         Sample indices; the same index gives the same numbers wherever it
         stands.
+    places : ndarray of int64, shape [n], optional
+        Where they stand, for the same index to give other numbers elsewhere.
     """
 
     seed: int
     epoch: int
     operation: int
     indices: NDArray[np.int64]
+    places: NDArray[np.int64] | None = None
 
     def bits(self, count: int = 1, *, first: int = 0) -> NDArray[np.uint64]:
         """Return uniform 64-bit words, uint64 [n, count]: draws first, first + 1, ..."""
@@ -74,6 +77,8 @@ class Draws:
         for part in (self.seed, self.epoch, self.operation):
             key = _mix((key + GOLDEN) ^ np.uint64(part & WORD))
         samples = _mix((key + GOLDEN) ^ np.asarray(self.indices).astype(np.uint64))
+        if self.places is not None:
+            samples = _mix((samples + GOLDEN) ^ self.places.astype(np.uint64))
         numbers = np.arange(first + 1, first + count + 1, dtype=np.uint64)
         return _mix(samples[:, None] + numbers * GOLDEN)
 
@@ -101,6 +106,40 @@ class Draws:
         product: NDArray[np.uint64] = words * np.asarray(bound).astype(np.uint64)
         integers: NDArray[np.int64] = (product >> np.uint64(32)).astype(np.int64)
         return integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleKeys:
+    """Samples of an epoch, as random draws tell them apart.
+
+    Parameters
+    ----------
+    epoch : int
+    indices : ndarray of int64, shape [n]
+        Sample indices.
+    places : ndarray of int64, shape [n], optional
+        Where they stand in the epoch, if its order may have a sample more than once: each time it
+        draws anew. None: draws depend on the sample, and not on where it stands.
+    """
+
+    epoch: int
+    indices: NDArray[np.int64]
+    places: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, some: slice) -> SampleKeys:
+        places = None if self.places is None else self.places[some]
+        return SampleKeys(self.epoch, self.indices[some], places)
+
+    def replaced(self, indices: NDArray[np.int64]) -> SampleKeys:
+        """Return the keys of other samples in the same places."""
+        return SampleKeys(self.epoch, indices, self.places)
+
+    def draws(self, seed: int, operation: int) -> Draws:
+        """Return the random numbers of an operation on these samples."""
+        return Draws(seed, self.epoch, operation, self.indices, self.places)
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

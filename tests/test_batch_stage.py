@@ -13,7 +13,7 @@ from memory_data import MemoryData, digest
 from fastdata import loader
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
-from fastdata.random import Draws, operation_id
+from fastdata.random import Draws, SampleKeys, operation_id
 from fastdata.schema import ImageField, ScalarField, Schema
 from fastdata.transforms import lookup
 from fastdata.transforms.lookup import BatchLookup
@@ -101,7 +101,9 @@ def test_a_pipeline_with_a_batch_stage_can_be_pickled() -> None:
     assert pipeline.pixels is not None
     pipeline.pixels.lookup(torch.zeros((1, 3, 2, 2), dtype=torch.uint8))
     stages = pipeline.batch, pickle.loads(pickle.dumps(pipeline)).batch
-    made = [stage.run(batch, 1, 2, np.arange(8)) for stage in stages if stage is not None]
+    made = [
+        stage.run(batch, 1, SampleKeys(2, np.arange(8))) for stage in stages if stage is not None
+    ]
     assert len(made) == 2
     assert digest([made[0]]) == digest([made[1]])
 

@@ -21,6 +21,7 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.loading import loader
 from fastdata.prefetch import CUDAPrefetcher
+from fastdata.random import SampleKeys
 from fastdata.schema import ImageField, ScalarField, Schema
 from fastdata.transforms.generators import albumentations_in, lend_generators, seeding
 from fastdata.transforms.pipeline import Pipeline
@@ -215,7 +216,7 @@ def test_a_thread_of_the_users_is_left_alone() -> None:
     torch.manual_seed(5)
     expected = random.random()
     random.seed(5)
-    made = pipeline.run([sample], 0, 0, np.array([3]))[0]
+    made = pipeline.run([sample], 0, SampleKeys(0, np.array([3])))[0]
     assert made.image[0, 0, 0] == expected
 
 
@@ -386,7 +387,7 @@ def on_pil(function: Any, channels: int = 3) -> torch.Tensor:
     """Return what becomes of the image whose values count up, 4 x 6 pixels."""
     pipeline = Pipeline(T.OnPIL(function), Schema({"image": ImageField(channels)}))
     image = torch.arange(channels * 24, dtype=torch.uint8).view(channels, 4, 6)
-    made = pipeline.run([pipeline.schema.sample_type(image)], 0, 0, np.array([0]))[0]
+    made = pipeline.run([pipeline.schema.sample_type(image)], 0, SampleKeys(0, np.array([0])))[0]
     assert torch.equal(image, torch.arange(channels * 24, dtype=torch.uint8).view(channels, 4, 6))
     tensor: torch.Tensor = made.image
     return tensor

@@ -17,7 +17,7 @@ from PIL import Image
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
-from fastdata.random import Draws
+from fastdata.random import Draws, SampleKeys
 from fastdata.schema import ImageField, ScalarField, Schema
 from fastdata.transforms import render as render_module
 from fastdata.transforms.geometry import Geometry, Window
@@ -509,7 +509,7 @@ def test_transforms_of_one_class_draw_independently() -> None:
     pipeline = Pipeline([T.RandomHorizontalFlip(), T.RandomHorizontalFlip()], SCHEMA)
     assert pipeline.geometry is not None
     start = Geometry.of([9] * 1000, [9] * 1000)
-    flip = pipeline.geometry.plan(start, 0, 0, np.arange(1000)).flip
+    flip = pipeline.geometry.plan(start, 0, SampleKeys(0, np.arange(1000))).flip
     assert 0.4 < flip.mean() < 0.6  # the same draws twice would never flip
 
 
@@ -519,7 +519,7 @@ def sample(height: int = 12, width: int = 16, label: int = 3) -> Any:
 
 
 def through(transforms: Any, value: Any, schema: Schema = SCHEMA) -> Any:
-    return Pipeline(transforms, schema).run([value], 0, 0, np.array([5]))[0]
+    return Pipeline(transforms, schema).run([value], 0, SampleKeys(0, np.array([5])))[0]
 
 
 def test_a_callable_gets_the_image_as_channels_first_uint8() -> None:

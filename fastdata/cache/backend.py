@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError
+from fastdata.random import SampleKeys
 
 __all__ = ["DeviceCacheBackend"]
 
@@ -155,7 +155,7 @@ class _CachedStream:
             places = self._cache.places(request.indices)
             new = np.unique(places[~coming[places]])
             coming[new] = True
-            yield replace(request, indices=self._cache.indices[new])
+            yield Request(request.number, SampleKeys(request.epoch, self._cache.indices[new]))
 
     def stop(self) -> None:
         """Drop what is in the making."""
@@ -180,7 +180,7 @@ class _CachedStream:
     def _decode(self, indices: NDArray[np.int64]) -> Filled:
         """Decode samples here and now."""
         pool = BufferPool(0)
-        job = FillJob(self._work, pool, Request(0, 0, indices))
+        job = FillJob(self._work, pool, Request(0, SampleKeys(0, indices)))
         memory = None if job.slot is None else job.slot.memory
         return job.finish([self._work(task, memory) for task in job.tasks()])
 

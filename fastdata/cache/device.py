@@ -223,9 +223,8 @@ class DeviceCache:
         else:
             heights, widths = (np.stack(sides) for sides in zip(*sizes, strict=True))
             check_sizes_agree(names, heights, widths, indices)
-            one = stage.plan(
-                Geometry.of(heights[0], widths[0]), self._work.seed, request.epoch, indices
-            )
+            start = Geometry.of(heights[0], widths[0])
+            one = stage.plan(start, self._work.seed, request.keys.replaced(indices))
             planned = dict.fromkeys(names, one)
         for name, geometry in planned.items():
             shape = (len(indices), int(geometry.height[0]), int(geometry.width[0]))

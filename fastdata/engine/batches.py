@@ -25,6 +25,7 @@ from fastdata.engine.job import Job, Request
 from fastdata.engine.layout import Place, lay_out
 from fastdata.engine.tasks import Done, RenderTask, SampleTask
 from fastdata.engine.work import BatchWork
+from fastdata.random import SampleKeys
 from fastdata.schema import ImageField
 
 __all__ = ["BatchMaker", "RenderJob", "batch_of", "report_skipped"]
@@ -104,14 +105,13 @@ class BatchMaker:
         if geometry is not None and geometry.output_size is not None:
             self._sizes[view] = dict.fromkeys(names, geometry.output_size)
             return self._sizes[view]
-        first = request.indices[:1]
+        first = request.keys[:1]
         found = {}
         for name in names:
-            images = dataset.images(name, first, work.decoder)
+            images = dataset.images(name, first.indices, work.decoder)
             height, width = images.heights, images.widths
             if geometry is not None:
-                planned = geometry.plan_sizes(height, width, work.seed, request.epoch, first)
-                height, width = planned
+                height, width = geometry.plan_sizes(height, width, work.seed, first)
             found[name] = int(height[0]), int(width[0])
         return found
 
@@ -158,10 +158,10 @@ class RenderJob:
     def tasks(self) -> Sequence[RenderTask]:
         if self.slot is None:
             return ()
-        epoch, indices = self._request.epoch, self._request.indices
+        keys = self._request.keys
         return [
-            RenderTask(epoch, indices[start:stop], start, self.places)
-            for start, stop in self._maker.cut(len(indices), self._pixels)
+            RenderTask(keys[start:stop], start, self.places)
+            for start, stop in self._maker.cut(len(keys), self._pixels)
         ]
 
     def finish(self, results: Sequence[Done]) -> Any:
@@ -179,12 +179,12 @@ class RenderJob:
             name: _of_views(self._maker.work, [t for (n, _), t in tensors.items() if n == name])
             for name in self._maker.work.dataset.schema.images
         }
-        return batch_of(self._maker.work, images, self._request.epoch, indices)
+        return batch_of(self._maker.work, images, self._request.keys.replaced(indices))
 
 
-def batch_of(work: BatchWork, images: Mapping[str, Any], epoch: int, indices: Indices) -> Any:
+def batch_of(work: BatchWork, images: Mapping[str, Any], keys: SampleKeys) -> Any:
     """Return the batch of some samples, of their images and the columns that are none."""
-    values = {**images, **read_columns(work, epoch, indices)}
+    values = {**images, **read_columns(work, keys)}
     schema = work.dataset.schema
     return schema.sample_type(*(values[name] for name in schema))
 
@@ -208,10 +208,10 @@ class _SampleJob:
         self.slot = maker.buffers.take(nbytes)
 
     def tasks(self) -> Sequence[SampleTask]:
-        epoch, indices = self._request.epoch, self._request.indices
+        keys = self._request.keys
         return [
-            SampleTask(epoch, indices[start:stop], start, self._places)
-            for start, stop in self._maker.cut(len(indices))
+            SampleTask(keys[start:stop], start, self._places)
+            for start, stop in self._maker.cut(len(keys))
         ]
 
     def finish(self, results: Sequence[Done]) -> Any:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fastdata.collate import collate_column
 from fastdata.engine.rendering import plan_geometry
+from fastdata.random import SampleKeys
 from fastdata.schema import ImageField
 from fastdata.transforms.boxes import move_boxes
 
@@ -23,14 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["read_columns"]
 
 
-def read_columns(work: BatchWork, epoch: int, indices: NDArray[np.int64]) -> dict[str, Any]:
+def read_columns(work: BatchWork, keys: SampleKeys) -> dict[str, Any]:
     """Return the fields that are no images, of samples that a direct pipeline makes.
 
     Parameters
     ----------
     work : BatchWork
-    epoch : int
-    indices : ndarray of int64, shape [n]
+    keys : SampleKeys
         The samples whose images are in the batch: in place of a corrupt one, that which was
         taken instead.
 
@@ -42,15 +39,15 @@ def read_columns(work: BatchWork, epoch: int, indices: NDArray[np.int64]) -> dic
     dataset, pipeline = work.dataset, work.pipeline
     schema = dataset.schema
     values = {
-        name: collate_column(field, dataset.gather(name, indices))
+        name: collate_column(field, dataset.gather(name, keys.indices))
         for name, field in schema.items()
         if not isinstance(field, ImageField)
     }
     if pipeline.geometry is not None and schema.boxes:
-        stored = dataset.images(next(iter(schema.images)), indices, work.decoder)
-        geometry = plan_geometry(work, epoch, indices, stored.heights, stored.widths)
+        stored = dataset.images(next(iter(schema.images)), keys.indices, work.decoder)
+        geometry = plan_geometry(work, keys, stored.heights, stored.widths)
         for name in schema.boxes:
             values[name] = move_boxes(geometry, values[name], name)
     if pipeline.drop is not None:
-        pipeline.drop.run_batch(values, indices)
+        pipeline.drop.run_batch(values, keys.indices)
     return values

@@ -42,7 +42,7 @@ def finish_on_device(batch: Any, request: Request, pipeline: Pipeline, seed: int
     def finish(part: Pipeline, batch: Any) -> Any:
         if part.batch is None:
             return batch
-        return part.batch.run(batch, seed, request.epoch, request.indices)
+        return part.batch.run(batch, seed, request.keys)
 
     return each_view(pipeline, batch, finish)
 

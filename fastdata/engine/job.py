@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fastdata.engine.buffers import Slot
 from fastdata.engine.tasks import PackedData
+from fastdata.random import SampleKeys
 from fastdata.sampling import SamplerEpoch
 from fastdata.transforms.pipeline import Pipeline
 
@@ -35,6 +36,7 @@ __all__ = [
     "Usage",
     "Work",
     "Workers",
+    "request_of",
 ]
 
 
@@ -44,17 +46,34 @@ class Request:
 
     Attributes
     ----------
-    epoch : int
-        What random draws depend on, besides seed and sample.
     number : int
         Of the batch in its epoch.
-    indices : ndarray of int64, shape [n]
+    keys : SampleKeys
         The samples, in order; at least one.
     """
 
-    epoch: int
     number: int
-    indices: NDArray[np.int64]
+    keys: SampleKeys
+
+    @property
+    def epoch(self) -> int:
+        return self.keys.epoch
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """The samples, int64 [n]."""
+        return self.keys.indices
+
+
+def request_of(batches: EpochOfBatches, epoch: int, number: int, rank: int = 0) -> Request:
+    """Return the request of a batch of an epoch.
+
+    `rank` is given where each rank has an order of its own, in which samples of others may come.
+    """
+    places = batches.places(number)
+    if places is not None:
+        places = places + (rank << 48)
+    return Request(number, SampleKeys(epoch, batches[number], places))
 
 
 class EpochOfBatches(Protocol):
@@ -63,6 +82,9 @@ class EpochOfBatches(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> NDArray[np.int64]: ...
+
+    def places(self, number: int, /) -> NDArray[np.int64] | None:
+        """Return where these samples stand in the epoch; None if none comes more than once."""
 
 
 class BatchOrder(Protocol):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from fastdata.distributed import accelerate_in_use, agreed_seed
+from fastdata.distributed import accelerate_in_use, agreed_seed, rank_and_world_size
 from fastdata.engine.epoch import Counts, Epoch, Place
-from fastdata.engine.job import Backend, BatchOrder, BatchStream, Request
+from fastdata.engine.job import Backend, BatchOrder, BatchStream, Request, request_of
 from fastdata.engine.stats import LoaderStats
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.engine.tasks import PackedData
@@ -449,8 +449,11 @@ class Loader(DataLoaderSurface):
             stream, stands_at = self._backend.stream(), None
         if stands_at != place:
             joins = self._batches.joins and self._backend.persistent
+            # Samplers of several ranks may yield the same sample, and each time it draws anew.
+            own = self._batches.sampler_epoch is not None
+            rank = rank_and_world_size(None, None)[0] if own else 0
             try:
-                stream.begin(_requests(self._batches, place, joins))
+                stream.begin(_requests(self._batches, place, joins, rank))
             except BaseException:
                 stream.close()
                 raise
@@ -491,17 +494,17 @@ class Loader(DataLoaderSurface):
         )
 
 
-def _requests(batches: BatchOrder, place: Place, joins: bool) -> Iterator[Request]:
+def _requests(batches: BatchOrder, place: Place, joins: bool, rank: int) -> Iterator[Request]:
     """Yield the requests from `place` on: of this epoch, or without end where epochs join.
 
     No method of the loader: workers' streams outlive what they would hold.
     """
     epoch, first = place.epoch, place.batch
     while True:
-        indices = batches.of(epoch)
-        for number in range(first, len(indices)):
-            yield Request(epoch, number, indices[number])
-        if not joins or not len(indices):
+        found = batches.of(epoch)
+        for number in range(first, len(found)):
+            yield request_of(found, epoch, number, rank)
+        if not joins or not len(found):
             return
         epoch, first = epoch + 1, 0
 

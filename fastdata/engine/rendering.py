@@ -27,6 +27,7 @@ from fastdata.errors import ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
 from fastdata.native.crops import JPEG, OTHER_CODEC, render_crops
 from fastdata.native.library import compiled
+from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pipeline import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.pixel import PixelTable
@@ -51,39 +52,39 @@ def render_task(work: BatchWork, task: RenderTask, memory: NDArray[np.uint8]) ->
     """Render the images of a task into `memory`, the slot of their batch."""
     views: list[tuple[BatchWork, dict[str, NDArray[Any]]]] = [(part, {}) for part in work.parts]
     for place in task.places:
-        some = place.array(memory)[task.first : task.first + len(task.indices)]
+        some = place.array(memory)[task.first : task.first + len(task.keys)]
         views[place.view][1][place.name] = some
     done = Done()
     failed: dict[int, ShardCorruptError] = {}
     for part, outputs in views:
-        failed |= _render_samples(part, task.epoch, task.indices, outputs, done)
+        failed |= _render_samples(part, task.keys, outputs, done)
     for at, error in failed.items():
 
         def make(index: int, at: int = at) -> None:
             # All views, also those for which the damage was not read.
             for part, outputs in views:
                 one = {name: output[at : at + 1] for name, output in outputs.items()}
-                failures = _render_samples(part, task.epoch, np.array([index]), one, done)
+                key = task.keys[at : at + 1].replaced(np.array([index]))
+                failures = _render_samples(part, key, one, done)
                 if failures:
                     raise failures[0]
 
-        index, _ = work.replace(task.epoch, int(task.indices[at]), error, make)
+        index, _ = work.replace(task.keys.epoch, int(task.keys.indices[at]), error, make)
         done.replaced.append((task.first + at, index, str(error)))
     return done
 
 
 def _render_samples(
     work: BatchWork,
-    epoch: int,
-    indices: Indices,
+    keys: SampleKeys,
     outputs: dict[str, NDArray[Any]],
     done: Done,
 ) -> dict[int, ShardCorruptError]:
-    """Render all image fields of samples; return the corrupt ones, by place in `indices`."""
+    """Render all image fields of samples; return the corrupt ones, by place in `keys`."""
     schema = work.dataset.schema
-    images = {name: work.dataset.images(name, indices, work.decoder) for name in outputs}
+    images = {name: work.dataset.images(name, keys.indices, work.decoder) for name in outputs}
     shapes = {name: output.shape for name, output in outputs.items()}
-    geometry = plan_images(work, epoch, indices, images, shapes)
+    geometry = plan_images(work, keys, images, shapes)
     crops: list[Crop] | None = None
     stack: Stack | None = None
     whole = True  # nothing to be done one by one
@@ -112,8 +113,7 @@ def _render_samples(
 
 def plan_images(
     work: BatchWork,
-    epoch: int,
-    indices: Indices,
+    keys: SampleKeys,
     images: Mapping[str, Images],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Geometry | None:
@@ -122,8 +122,7 @@ def plan_images(
     Parameters
     ----------
     work : BatchWork
-    epoch : int
-    indices : ndarray of int64, shape [n]
+    keys : SampleKeys
     images : mapping of str to Images
         Of these samples, of every image field.
     shapes : mapping of str to tuple of int
@@ -136,14 +135,14 @@ def plan_images(
     """
     if work.pipeline.geometry is None or not images:
         for name, stored in images.items():
-            check_sizes_equal(name, stored.heights, stored.widths, shapes[name], indices)
+            check_sizes_equal(name, stored.heights, stored.widths, shapes[name], keys.indices)
         return None
     heights = np.stack([stored.heights for stored in images.values()])
     widths = np.stack([stored.widths for stored in images.values()])
-    check_sizes_agree(list(images), heights, widths, indices)
-    geometry = plan_geometry(work, epoch, indices, heights[0], widths[0])
+    check_sizes_agree(list(images), heights, widths, keys.indices)
+    geometry = plan_geometry(work, keys, heights[0], widths[0])
     for name, shape in shapes.items():
-        check_sizes_equal(name, geometry.height, geometry.width, shape, indices)
+        check_sizes_equal(name, geometry.height, geometry.width, shape, keys.indices)
     return geometry
 
 
@@ -174,14 +173,12 @@ def render_raw(
         _fill(stored, left, geometry.crops(), output, table, mask, "raise")
 
 
-def plan_geometry(
-    work: BatchWork, epoch: int, indices: Indices, heights: Indices, widths: Indices
-) -> Geometry:
+def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: Indices) -> Geometry:
     """Return the geometry of samples of these sizes, of a pipeline that has some."""
     assert work.pipeline.geometry is not None, "there is something to plan"
     # Sizes that no image has are planned for as others are; reading says what is wrong.
     geometry = Geometry.of(heights.clip(1, MAX_SIDE), widths.clip(1, MAX_SIDE))
-    return work.pipeline.geometry.plan(geometry, work.seed, epoch, indices)
+    return work.pipeline.geometry.plan(geometry, work.seed, keys)
 
 
 def _is_small(stored: Images) -> bool:

@@ -23,11 +23,12 @@ __all__ = ["make_samples"]
 def make_samples(work: BatchWork, task: SampleTask, memory: NDArray[np.uint8]) -> Done:
     """Make the samples of a task, leaving in `memory` what fits its places."""
     done = Done()
-    indices = task.indices.copy()
+    keys = task.keys
+    indices = keys.indices.copy()
     schema = work.dataset.schema
     columns: dict[str, list[Any]] = {name: [None] * len(indices) for name in schema}
     stored = {name: work.dataset.images(name, indices, work.decoder) for name in schema.images}
-    for at, index in enumerate(task.indices.tolist()):
+    for at, index in enumerate(keys.indices.tolist()):
         try:
             pixels = _read_images(stored, at)
         except ShardCorruptError as error:
@@ -39,7 +40,7 @@ def make_samples(work: BatchWork, task: SampleTask, memory: NDArray[np.uint8]) -
                     0,
                 )
 
-            indices[at], pixels = work.replace(task.epoch, index, error, make)
+            indices[at], pixels = work.replace(keys.epoch, index, error, make)
             done.replaced.append((task.first + at, int(indices[at]), str(error)))
         for name, image in pixels.items():
             columns[name][at] = image
@@ -48,9 +49,8 @@ def make_samples(work: BatchWork, task: SampleTask, memory: NDArray[np.uint8]) -
         if not isinstance(kind, ImageField):
             columns[name] = split_column(kind, work.dataset.gather(name, indices))
     samples = list(map(schema.sample_type, *columns.values()))
-    samples = work.pipeline.run(
-        samples, work.seed, task.epoch, indices, work.dataset.describe_sample
-    )
+    describe = work.dataset.describe_sample
+    samples = work.pipeline.run(samples, work.seed, keys.replaced(indices), describe)
     made: dict[tuple[str, int], list[Any]] = {}
     for name, values in zip(schema, zip(*samples, strict=True), strict=True):
         seen = work.pipeline.views and name in schema.images

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder
 from fastdata.engine.layout import Place
+from fastdata.random import SampleKeys
 from fastdata.schema import Schema
 
 __all__ = [
@@ -95,8 +96,7 @@ class RenderTask:
 
     Attributes
     ----------
-    epoch : int
-    indices : ndarray of int64, shape [m]
+    keys : SampleKeys
         The samples of this task.
     first : int
         Place in the batch of the first of them.
@@ -104,8 +104,7 @@ class RenderTask:
         Where the batch's images go, one place an image field and view.
     """
 
-    epoch: int
-    indices: Indices
+    keys: SampleKeys
     first: int
     places: tuple[Place, ...]
 
@@ -121,8 +120,7 @@ class SampleTask:
         What is as expected is left there, anything else comes back as a value.
     """
 
-    epoch: int
-    indices: Indices
+    keys: SampleKeys
     first: int
     places: tuple[Place, ...]
 

@@ -20,7 +20,7 @@ import torch
 
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.delivery import arrive
-from fastdata.engine.job import Request
+from fastdata.engine.job import Request, request_of
 from fastdata.engine.packed import Loader
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.prefetch.tree import leaves, map_leaves
@@ -130,11 +130,11 @@ def requests_of(loader: Loader) -> Iterator[Request]:
     """Yield batches of an epoch to come, spread over it, again and again."""
     epoch = loader.state_dict()["epoch"] + 1
     while True:
-        indices = loader.batches.of(epoch)
-        order = np.random.default_rng(epoch).permutation(len(indices))
+        batches = loader.batches.of(epoch)
+        order = np.random.default_rng(epoch).permutation(len(batches))
         for number in order.tolist():
-            yield Request(epoch, number, indices[number])
-        if not len(indices):
+            yield request_of(batches, epoch, number)
+        if not len(batches):
             return
         epoch += 1
 

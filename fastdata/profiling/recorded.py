@@ -91,12 +91,12 @@ class _RecordedPipeline:
         self.drop, self.pixels = pipeline.drop, pipeline.pixels
         self.views, self.schema = pipeline.views, pipeline.schema
 
-    def run(self, samples: Any, seed: int, epoch: int, indices: Any, describe: Any) -> Any:
+    def run(self, samples: Any, seed: int, keys: Any, describe: Any) -> Any:
         if self.views:
             with doing(self._recorder, "augment"):
-                return self._pipeline.run(samples, seed, epoch, indices, describe)
+                return self._pipeline.run(samples, seed, keys, describe)
         for stage in self._pipeline.stages:
             augments = isinstance(stage, (CallStage, PixelStage))
             with doing(self._recorder, "augment" if augments else "sample"):
-                samples = stage.run(samples, seed, epoch, indices, describe)
+                samples = stage.run(samples, seed, keys, describe)
         return samples

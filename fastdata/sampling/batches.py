@@ -52,6 +52,14 @@ class EpochBatches(Sequence[Indices]):
         """Return the number of samples of batch `number`, without looking them up."""
 
     @abstractmethod
+    def places(self, number: int) -> Indices | None:
+        """Return where the samples of a batch stand in the epoch, int64 [n].
+
+        None where the order has no sample more than once. What is repeated so that ranks have as
+        many samples stands where it stood first.
+        """
+
+    @abstractmethod
     def _find(self, number: int) -> Indices:
         """Return the sample indices of a batch that there is."""
 
@@ -183,19 +191,26 @@ class _CutEpoch(EpochBatches):
         size = self._batches.batch_size
         return min(size, self._samples - number * size)
 
+    def places(self, number: int) -> Indices | None:
+        if not self._batches.order.repeats:
+            return None
+        start = number * self._batches.batch_size
+        return self._positions(start, start + self.samples_in(number))
+
     def _find(self, number: int) -> Indices:
         size = self._batches.batch_size
         wanted = number - number % self._batches_at_once
         first, samples = self._window
         if first != wanted:
-            samples = self._look_up(wanted * size, (wanted + self._batches_at_once) * size)
+            stop = (wanted + self._batches_at_once) * size
+            samples = self._lookup(self._positions(wanted * size, stop))
             self._window = wanted, samples
         start = (number - wanted) * size
         found: Indices = samples[start : start + size].copy()
         return found
 
-    def _look_up(self, start: int, stop: int) -> Indices:
-        """Return the samples of this rank from its `start`-th to before its `stop`-th."""
+    def _positions(self, start: int, stop: int) -> Indices:
+        """Return where samples of this rank stand, from its `start`-th to before its `stop`-th."""
         cut = self._batches
         mine = np.arange(start, min(stop, self._samples), dtype=np.int64)
         batches, places = np.divmod(mine, cut.batch_size)
@@ -213,4 +228,4 @@ class _CutEpoch(EpochBatches):
             # Positions past the end begin again at the first one of the last batch.
             past = positions >= len(cut.order)
             positions[past] = last + (positions[past] - last) % left
-        return self._lookup(positions)
+        return positions

@@ -80,6 +80,9 @@ class Order(ABC):
     pure: ClassVar[bool] = True
     """Whether `of` may be called for an epoch before the one before it has ended."""
 
+    repeats: bool = False
+    """Whether an epoch may have a sample more than once; each time it draws anew."""
+
     @abstractmethod
     def __len__(self) -> int: ...
 

@@ -43,6 +43,7 @@ class SamplerOrder(Order):
     """
 
     pure: ClassVar[bool] = False
+    repeats = True  # for all that is known of it
 
     def __init__(self, sampler: Iterable[int], count: int) -> None:
         self._sampler = sampler
@@ -144,6 +145,7 @@ class _SampledEpoch(EpochBatches):
 
     def __init__(self, batches: list[Indices]) -> None:
         self._batches = batches
+        self._stops = np.cumsum([len(batch) for batch in batches])
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -151,6 +153,10 @@ class _SampledEpoch(EpochBatches):
     def samples_in(self, number: int) -> int:
         self._check(number)
         return len(self._batches[number])
+
+    def places(self, number: int) -> Indices:
+        stop = int(self._stops[number])
+        return np.arange(stop - self.samples_in(number), stop)
 
     def _find(self, number: int) -> Indices:
         samples: Indices = self._batches[number].copy()

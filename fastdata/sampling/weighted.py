@@ -92,7 +92,7 @@ class Weighted(Order):
         self._drawable = drawable
         self._seed = seed
         self._num_samples = num_samples
-        self._replacement = replacement
+        self._replacement = self.repeats = replacement
 
     @property
     def count(self) -> int:

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
-from fastdata.random import Draws
+from fastdata.random import Draws, SampleKeys
 from fastdata.schema import ScalarField, Schema
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform, Shape
 from fastdata.transforms.boxes import move_boxes
@@ -28,7 +26,6 @@ from fastdata.transforms.ondevice import render_on_device
 
 __all__ = ["BatchStage", "Numbered"]
 
-Indices: TypeAlias = NDArray[np.int64]
 Numbered: TypeAlias = tuple[int, BatchTransform | GeometricTransform | PixelTransform | BoundDrop]
 """A transform, with the number it draws under."""
 
@@ -38,11 +35,10 @@ class _Where:
     """A batch that is asked for: what draws depend on, besides the transform."""
 
     seed: int
-    epoch: int
-    indices: Indices
+    keys: SampleKeys
 
     def draws(self, operation: int) -> Draws:
-        return Draws(self.seed, self.epoch, operation, self.indices)
+        return self.keys.draws(self.seed, operation)
 
 
 class BatchStage:
@@ -93,15 +89,15 @@ class BatchStage:
                     self._steps.pop()
                 self._steps.append(_Move(schema, (*moves, (operation, transform))))
 
-    def run(self, batch: Any, seed: int, epoch: int, indices: Indices) -> Any:
+    def run(self, batch: Any, seed: int, keys: SampleKeys) -> Any:
         """Return a batch transformed, on its device.
 
         Parameters
         ----------
         batch : named tuple of the schema's fields
             Images are tensors [N, C, H, W].
-        seed, epoch : int
-        indices : ndarray of int64, shape [N]
+        seed : int
+        keys : SampleKeys
             The samples that were asked for.
 
         Raises
@@ -116,7 +112,7 @@ class BatchStage:
                     f"transforms of whole batches take images as one tensor [N, C, H, W], but a "
                     f"callable made {type(values[name]).__name__} of {name!r}"
                 )
-        where = _Where(seed, epoch, indices)
+        where = _Where(seed, keys)
         for step in self._steps:
             step(values, where)
         for name in self.schema.images:
@@ -192,7 +188,7 @@ class _Move:
                 f"{kind} needs all images and masks of a sample in one size, but they are "
                 f"{' and '.join(f'{h} x {w}' for h, w in sorted(sizes))} (height x width)"
             )
-        count = len(where.indices)
+        count = len(where.keys)
         for height, width in sizes:
             geometry = Geometry.of([height] * count, [width] * count)
             for operation, transform in self.transforms:
@@ -210,7 +206,7 @@ class _Drop:
     drop: BoundDrop
 
     def __call__(self, values: dict[str, Any], where: _Where) -> None:
-        self.drop(values, where.indices)
+        self.drop(values, where.keys.indices)
 
 
 class _Look:

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError, add_note
-from fastdata.random import Draws, operation_id
+from fastdata.random import SampleKeys, operation_id
 from fastdata.schema import ImageField, Schema
 from fastdata.transforms.adapting import adapt
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
@@ -74,10 +74,10 @@ class GeometryStage:
     schema: Schema
     transforms: tuple[tuple[int, GeometricTransform], ...]
 
-    def plan(self, geometry: Geometry, seed: int, epoch: int, indices: Indices) -> Geometry:
-        """Return the geometry of samples `indices`, one of `geometry` each."""
+    def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
+        """Return the geometry of samples, one of `geometry` each."""
         for operation, transform in self.transforms:
-            geometry = transform.plan(geometry, Draws(seed, epoch, operation, indices))
+            geometry = transform.plan(geometry, keys.draws(seed, operation))
         return geometry
 
     @property
@@ -89,23 +89,23 @@ class GeometryStage:
         return None
 
     def plan_sizes(
-        self, height: Indices, width: Indices, seed: int, epoch: int, indices: Indices
+        self, height: Indices, width: Indices, seed: int, keys: SampleKeys
     ) -> tuple[Indices, Indices]:
         """Return what becomes of these heights and widths, int64 [n] each."""
-        geometry = self.plan(Geometry.of(height, width), seed, epoch, indices)
+        geometry = self.plan(Geometry.of(height, width), seed, keys)
         return geometry.height, geometry.width
 
     def run(
-        self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
     ) -> list[Sample]:
         """Return samples with the geometry done, whatever made them."""
         names = list(self.schema.images)
         shapes = np.array(
             [[self._shape(sample, name) for name in names] for sample in samples], np.int64
         )
-        check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, indices)
+        check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, keys.indices)
         height, width = shapes[:, 0].T
-        geometry = self.plan(Geometry.of(height, width), seed, epoch, indices)
+        geometry = self.plan(Geometry.of(height, width), seed, keys)
         sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
         columns = {
             name: move_boxes(geometry, [getattr(sample, name) for sample in samples], name)
@@ -159,7 +159,7 @@ class PixelStage:
         return PixelTable(self.transforms, channels)
 
     def run(
-        self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
     ) -> list[Sample]:
         """Return samples with their images transformed."""
         names = [name for name, field in self.schema.images.items() if not field.mask]
@@ -181,12 +181,12 @@ class DropStage:
             drop(values, indices)
 
     def run(
-        self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
     ) -> list[Sample]:
         """Return samples without these boxes."""
         names = {name for drop in self.drops for name in (drop.boxes, *drop.also)}
         values: dict[str, Any] = {name: [getattr(s, name) for s in samples] for name in names}
-        self.run_batch(values, indices)
+        self.run_batch(values, keys.indices)
         rows = zip(*values.values(), strict=True)
         return [
             sample._replace(**dict(zip(values, row, strict=True)))
@@ -210,13 +210,13 @@ class CallStage:
         return albumentations_in(self.functions)
 
     def run(
-        self, samples: list[Sample], seed: int, epoch: int, indices: Indices, describe: Describe
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
     ) -> list[Sample]:
         """Return what the callables make of each sample; their errors say of which."""
         made = []
         with seeding(self._albumentations) as seeds:
-            words = Draws(seed, epoch, self.operation, indices).bits()[:, 0].tolist()
-            for sample, index, word in zip(samples, indices.tolist(), words, strict=True):
+            words = keys.draws(seed, self.operation).bits()[:, 0].tolist()
+            for sample, index, word in zip(samples, keys.indices.tolist(), words, strict=True):
                 if seeds is not None:
                     seeds(word)
                 try:
@@ -293,8 +293,7 @@ class Pipeline:
         self,
         samples: list[Sample],
         seed: int,
-        epoch: int,
-        indices: Indices,
+        keys: SampleKeys,
         describe: Describe = "sample {}".format,
     ) -> list[Sample]:
         """Return samples after all stages but the batch's: the way for any pipeline.
@@ -302,7 +301,7 @@ class Pipeline:
         `describe` names the sample of an index in errors of callables.
         """
         for stage in self.stages:
-            samples = stage.run(samples, seed, epoch, indices, describe)
+            samples = stage.run(samples, seed, keys, describe)
         if not self.views:
             return samples
         names = list(self.schema.images)
@@ -313,7 +312,7 @@ class Pipeline:
                 sample._replace(**{name: getattr(sample, name).clone() for name in names})
                 for sample in samples
             ]
-            made.append(view.run(copies, seed, epoch, indices, describe))
+            made.append(view.run(copies, seed, keys, describe))
         return [
             _joined(self.schema, sample, views)
             for sample, *views in zip(samples, *made, strict=True)

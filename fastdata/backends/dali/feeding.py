@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ from fastdata.engine.rendering import plan_images
 from fastdata.engine.tasks import Done, ReadAheadTask
 from fastdata.engine.work import BatchWork
 from fastdata.errors import ShardCorruptError
+from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Geometry
 
 __all__ = ["Feed", "FeedJob", "LoadWork"]
@@ -98,12 +100,12 @@ class FeedJob:
         self._shapes = {
             name: (len(request.indices), *size) for name, size in maker.sizes(request).items()
         }
-        self._geometry = self._plan(request.indices)
+        self._geometry = self._plan(request.keys)
 
-    def _plan(self, indices: Indices) -> Geometry | None:
-        work = self._maker.work
-        images = {name: work.dataset.images(name, indices, work.decoder) for name in self._shapes}
-        return plan_images(work, self._request.epoch, indices, images, self._shapes)
+    def _plan(self, keys: SampleKeys) -> Geometry | None:
+        work, dataset = self._maker.work, self._maker.work.dataset
+        images = {n: dataset.images(n, keys.indices, work.decoder) for n in self._shapes}
+        return plan_images(work, keys, images, self._shapes)
 
     def tasks(self) -> Sequence[LoadTask]:
         """Return the parts of the loading."""
@@ -130,7 +132,7 @@ class FeedJob:
         if failed:
             indices = self._replaced(failed, done)
             # All anew: where every window happens to be the whole image, there are fewer steps.
-            geometry = self._plan(indices)
+            geometry = self._plan(self._request.keys.replaced(indices))
             results = [load(self._maker.work, _part(indices, geometry, 0, len(indices)))]
         graph: list[FieldGraph] = []
         arguments: Arguments = {}
@@ -152,16 +154,16 @@ class FeedJob:
         """Return the samples to take, sound ones in place of those that failed."""
         work = self._maker.work
 
-        def make(index: int) -> None:
-            one = np.array([index])
-            loaded = load(work, _part(one, self._plan(one), 0, 1))
+        def make(at: int, index: int) -> None:
+            one = self._request.keys[at : at + 1].replaced(np.array([index]))
+            loaded = load(work, _part(one.indices, self._plan(one), 0, 1))
             done.nbytes += loaded.nbytes
             if loaded.failed:
                 raise loaded.failed[0]
 
         indices: Indices = self._request.indices.copy()
         for at, error in sorted(failed.items()):
-            index, _ = work.replace(self._request.epoch, int(indices[at]), error, make)
+            index, _ = work.replace(self._request.epoch, int(indices[at]), error, partial(make, at))
             done.replaced.append((at, index, str(error)))
             indices[at] = index
         return indices

@@ -197,7 +197,7 @@ class Flights:
         work = self._maker.work
         names = work.dataset.schema.images
         tensors = {name: copy.permute(0, 3, 1, 2) for name, copy in zip(names, copies, strict=True)}
-        return batch_of(work, tensors, feed.request.epoch, feed.indices)
+        return batch_of(work, tensors, feed.request.keys.replaced(feed.indices))
 
     def _made_here(self, request: Request, error: Exception) -> tuple[Any, Sequence[Done]]:
         """Return a batch that DALI failed at, made without it."""
