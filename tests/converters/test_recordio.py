@@ -87,9 +87,9 @@ def test_another_number_of_labels_later_is_a_reject(tmp_path: Path) -> None:
 def test_a_label_that_is_no_class_number_is_a_reject(tmp_path: Path) -> None:
     rows = [packed(image(), 1.0)] * 20 + [packed(image(), 1.5), packed(image(), float("nan"))]
     report = pack(write_records(tmp_path / "a.rec", rows), tmp_path / "a.lmdb")
-    assert ["1.5) does not fit int64" in r.reason or "nan" in r.reason for r in report.rejects] == [
-        True, True
-    ]  # fmt: skip
+    half, no_number = (reject.reason for reject in report.rejects)
+    assert "1.5" in half
+    assert "nan" in no_number
 
 
 def test_classes_are_named(tmp_path: Path) -> None:
