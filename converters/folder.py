@@ -10,32 +10,27 @@ by their names where all folders of `root` are such; what is in them is read as 
 
 from __future__ import annotations
 
-import bisect
 import os
-from array import array
 from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from .base import FieldSpec, IndexedSource, Sample
-from .reading.fingerprints import hash_samples
+from .base import FieldSpec
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
-from .reading.locations import files_at, folder_at, printable, stat_of
+from .reading.image_list import ImageListSource
+from .reading.locations import files_at, folder_at, printable
 from .reading.refusals import refuse_fields
 from .reading.selection import listed
-from .reading.string_table import StringTable
 
 __all__ = ["FolderSource"]
 
 _SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 
 
-class FolderSource(IndexedSource):
+class FolderSource(ImageListSource):
     """A folder of class folders; fields ``image`` and ``label``.
 
     Parameters
@@ -64,8 +59,7 @@ class FolderSource(IndexedSource):
         split: str = "auto",
     ) -> None:
         refuse_fields(fields, self.name)
-        self.root: Path = Path(location)
-        self.notes = []
+        self.begin(Path(location))
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: not a folder")
         splits = self._splits(split)
@@ -77,18 +71,15 @@ class FolderSource(IndexedSource):
             )
         classes = sorted({name for _, name in folders})
         numbers = {name: number for number, name in enumerate(classes)}
-        self._paths = StringTable()
-        self._labels = array("q")
-        self._ends = []
+        self._split = split == "auto" and splits != [""]
         self.notes += images_beside(self.root, splits)
         self.notes += tables_beside(self.root)
         ignored: Counter[str] = Counter()
         empty = []
-        for part in splits:
-            for name in (name for of, name in folders if of == part):
-                if not self._add(os.path.join(part, name), numbers[name], ignored):
-                    empty.append(os.path.join(part, name))
-            self._ends.append(len(self._paths))
+        for part, name in folders:
+            label = [numbers[name], *([splits.index(part)] if self._split else [])]
+            if not self._add(os.path.join(part, name), label, ignored):
+                empty.append(os.path.join(part, name))
         begun = next((name for name in empty if name.endswith(".partial")), None)
         if begun is not None:
             raise SourceError(
@@ -102,12 +93,10 @@ class FolderSource(IndexedSource):
                 f"suffixes {', '.join(SUFFIXES)}. Fill or remove these folders."
             )
         self.notes += ignored_files(ignored)
-        self.num_samples = len(self._paths)
         found: dict[str, Field] = {
             "image": ImageField(channels=channels),
             "label": ScalarField(classes=tuple(map(printable, classes))),
         }
-        self._split = split == "auto" and splits != [""]
         if self._split:
             found["split"] = ScalarField(classes=tuple(splits))
             self.notes.append(
@@ -130,33 +119,21 @@ class FolderSource(IndexedSource):
             )
         return [split]
 
-    def _add(self, folder: str, label: int, ignored: Counter[str]) -> int:
+    def _add(self, folder: str, label: list[int], ignored: Counter[str]) -> int:
         """Take the images of a class folder; return how many there are."""
-        before = len(self._paths)
+        before = self.num_samples
         walked = os.walk(self.root / folder, onerror=_refuse, followlinks=True)
         for inner, _, files in sorted(walked):
             for file in sorted(files):
                 if is_image_name(file):
-                    self._paths.append(os.path.relpath(os.path.join(inner, file), self.root))
-                    self._labels.append(label)
+                    path = os.path.relpath(os.path.join(inner, file), self.root)
+                    self.add(path, numbers=label)
                 else:
                     ignored[suffix_of(file)] += 1
-        return len(self._paths) - before
+        return self.num_samples - before
 
-    def __getitem__(self, index: int) -> Sample:
-        path = self._paths[index]
-        split = (bisect.bisect_right(self._ends, index),) if self._split else ()
-        return Sample(printable(path), (self.root / path, self._labels[index], *split))
-
-    def key_at(self, index: int) -> str:
-        return printable(self._paths[index])
-
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        def parts(index: int) -> tuple[Any, ...]:
-            path = self._paths[index]
-            return path, self._labels[index], *stat_of(self.root / path)
-
-        return hash_samples(self.num_samples, limit, parts)
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
+        return Path(files[0]), *numbers
 
 
 def _refuse(error: OSError) -> NoReturn:

@@ -14,6 +14,7 @@ how it is read
 ``compression``      files that are compressed as a whole
 ``forward_reader``   pieces of such a file, from its front to its end
 ``zstd``             pieces that Zstandard has compressed
+``image_list``       sources of image files, with what belongs to each
 ``scanned``          sources whose samples stand one behind the other
 ``fingerprints``     what samples are made from, for resuming
 
