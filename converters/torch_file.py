@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,9 @@ def _load(path: Path, check: bool) -> Any:
     try:
         if kind == "zip":
             _check_archive(path, check)
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=kind == "zip")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.15 warns that it checks sparse tensors
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=kind == "zip")
     except FastdataError:
         raise
     except pickle.UnpicklingError as error:

@@ -159,13 +159,13 @@ def test_resuming_far_into_an_epoch_looks_up_no_more_than_at_its_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked_up: list[int] = []
-    look_up = sampling_batches._CutEpoch._look_up
+    look_up = sampling_batches._CutEpoch._positions
 
     def count(epoch: Any, start: int, stop: int) -> Any:
         looked_up.append(stop - start)
         return look_up(epoch, start, stop)
 
-    monkeypatch.setattr(sampling_batches._CutEpoch, "_look_up", count)
+    monkeypatch.setattr(sampling_batches._CutEpoch, "_positions", count)
     data = MemoryData(3_000_000, size=(4, 4))
     it = loader(data, batch_size=64, shuffle=True, num_workers=0)
     it.load_state_dict(it.state_dict() | {"epoch": 1000, "batch": 46_000})

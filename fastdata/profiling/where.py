@@ -17,7 +17,7 @@ __all__ = ["boundary", "line_of", "short", "user_line"]
 LIBRARIES = tuple(
     str(Path(folder).resolve()) + os.sep
     for folder in (
-        Path(__file__).parents[1],
+        Path(__file__).resolve().parents[1],
         Path(__file__).resolve().parents[2] / "converters",
         Path(torch.__file__).parent,
         sysconfig.get_path("stdlib"),
