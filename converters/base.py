@@ -28,6 +28,8 @@ import xxhash
 from fastdata.errors import FastdataError, JobChangedError, OptionError
 from fastdata.schema import Field, Schema
 
+from .reading.selection import listed
+
 __all__ = ["Deferred", "IndexedSource", "Reject", "Sample", "Source", "hash_fields", "reason_of"]
 
 FieldSpec: TypeAlias = Mapping[str, Field | str]
@@ -93,6 +95,13 @@ class Source(abc.ABC):
         None where only reading to the end would tell.
     notes : list of str
         What the user should know about the source, e.g. files left out.
+    doubt : str
+        What speaks against the source being in this format, where it looks so on the whole; it
+        is then refused unless the user names the format.
+    parts : tuple of str
+        Patterns of files and folders, all of which a folder in this format has; alternatives
+        stand in one with ``|`` between them.  For a source that is in no format they show which
+        come nearest.
     given : mapping
         The format's own options that it was opened with; part of what a pack is of.
     packed_with : mapping or None
@@ -105,8 +114,10 @@ class Source(abc.ABC):
     summary: ClassVar[str] = ""
     general: ClassVar[bool] = False
     schema: Schema
+    parts: ClassVar[tuple[str, ...]] = ()
     num_samples: int | None = None
     notes: list[str]
+    doubt: str = ""
 
     @classmethod
     @abc.abstractmethod
@@ -190,6 +201,14 @@ class Source(abc.ABC):
     def key_at(self, index: int) -> str:
         """Return the name of a sample for messages."""
         return f"sample {index}"
+
+    @property
+    def read_as(self) -> str:
+        """What the source was understood to be, in one line."""
+        count = "" if self.num_samples is None else f"{self.num_samples:,} samples, "
+        classes = self.schema.classes
+        known = f"{len(classes):,} classes ({listed(classes, 5)}), " if classes else ""
+        return f"read as {self.name}: {count}{known}fields {', '.join(self.schema)}"
 
     @property
     def worker_setup(self) -> Callable[[], None] | None:

@@ -55,6 +55,7 @@ class CocoSource(IndexedSource):
 
     name = "coco"
     summary = "COCO: a JSON file of boxes, regions or captions, and its images"
+    parts = ("*instances*.json|annotations/*.json|**/_annotations.coco.json", "**/*.jpg|**/*.png")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

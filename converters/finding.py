@@ -12,6 +12,7 @@ import os
 import typing
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
@@ -26,6 +27,7 @@ __all__ = ["FormatOption", "find_source", "format_class", "format_names", "optio
 
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
+_NEAREST = 3
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -111,11 +113,19 @@ def find_source(
     arguments = _checked(chosen, options or {})
     try:
         source = chosen(location, channels=channels, fields=fields, **arguments)
+    except SourceError as error:
+        if format is None and chosen.general:  # which takes what nobody else took
+            raise SourceError(f"{error}{_nearest(location)}") from None
+        raise
     finally:
         close_files()  # which it may have looked into
     source.given = arguments
-    if format is None and isinstance(location, (str, os.PathLike)) and chosen.name != "folder":
-        source.notes.append(f"read as {chosen.name} (--format names another)")
+    if format is None and isinstance(location, (str, os.PathLike)):
+        if source.doubt:
+            raise SourceError(
+                f"{os.fspath(location)}: not packed as {chosen.name}, since {source.doubt}. "
+                f"--format {chosen.name} packs it so all the same.{_nearest(location)}"
+            )
         if isinstance(source, FileSource) and has_folders_of_images(location):
             source.notes.append(
                 "the folders of images there are not taken (--format folder takes them instead)"
@@ -148,21 +158,37 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
     raise SourceError(
-        f"{repr(location) if path is None else os.fspath(path)}: not recognised as any of the "
-        f"formats {', '.join(sorted(points))}. "
-        "Expected a folder of class folders with images, a .csv or .tsv with the columns "
-        "path,label, another of these formats, or, from Python, an iterable or a torch Dataset; "
-        f"`fastdata formats` lists what each is.{_hint(location)}"
+        f"{repr(location) if path is None else os.fspath(path)}: not recognised. Expected a folder "
+        "of class folders with images, a .csv or .tsv with the columns path,label, another "
+        "format that `fastdata formats` lists, or, from Python, an iterable or a torch Dataset."
+        f"{_nearest(location)}"
     )
 
 
-def _hint(location: Any) -> str:
-    """Return what to do with a folder of images that a table describes; else nothing."""
+def _nearest(location: Any) -> str:
+    """Return which formats a folder comes nearest to, and what each misses, a line each."""
+    folder = folder_at(location)
+    if folder is None:
+        return ""
+    found = []
+    for name, point in _points().items():
+        kind: type[Source] = point.load()
+        missing = [part for part in kind.parts if not _has(folder, part)]
+        if len(missing) < len(kind.parts):
+            found.append((len(missing) / len(kind.parts), name, kind, missing))
+    lines = [
+        f"  {name} ({kind.summary}): "
+        f"{'misses ' + ' and '.join(missing) if missing else 'has its parts; --format ' + name}"
+        for _, name, kind, missing in sorted(found, key=lambda one: one[:2])[:_NEAREST]
+    ]
+    return "\nNearest to it:\n" + "\n".join(lines) if lines else ""
+
+
+def _has(folder: Path, part: str) -> bool:
+    """Tell whether a folder has a file or folder of one of the patterns, ``a.csv|b/*.csv``."""
     with contextlib.suppress(OSError):
-        if folder_at(location) is not None:
-            for table in files_at(location, (".csv", ".tsv")):
-                return f" If {table} says what the images are, pack that file."
-    return ""
+        return any(next(folder.glob(one), None) is not None for one in part.split("|"))
+    return False
 
 
 def _is_ours(point: EntryPoint) -> bool:

@@ -6,6 +6,9 @@ below it all files with an image suffix are taken, sorted, links followed.
 
 Split folders, ``root/train/<class>/...`` beside ``root/val/<class>/...``, are recognised
 by their names where all folders of `root` are such; what is in them is read as above.
+
+What does not look like that (`reading/class_folder_doubts.py`) is taken only where the user
+names this format.
 """
 
 from __future__ import annotations
@@ -19,15 +22,20 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec
+from .reading.class_folder_doubts import (
+    annotation_files,
+    doubts_of_depth,
+    doubts_of_names,
+    is_annotation,
+)
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import files_at, folder_at, printable
+from .reading.locations import folder_at, printable
 from .reading.refusals import refuse_fields
 from .reading.selection import listed
+from .reading.splits import SPLIT_NAMES
 
 __all__ = ["FolderSource"]
-
-_SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
 
 
 class FolderSource(ImageListSource):
@@ -39,6 +47,8 @@ class FolderSource(ImageListSource):
         ``auto``: where all folders are split folders (train, val, test, ...), a field
         ``split`` says from which an image is.  ``none``: the folders are classes, whatever they
         are called.  Else the one split folder that is taken.
+    empty_classes : bool
+        Whether folders without images are classes too.
     """
 
     name = "folder"
@@ -57,6 +67,7 @@ class FolderSource(ImageListSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         split: str = "auto",
+        empty_classes: bool = False,
     ) -> None:
         refuse_fields(fields, self.name)
         self.begin(Path(location))
@@ -72,38 +83,39 @@ class FolderSource(ImageListSource):
         classes = sorted({name for _, name in folders})
         numbers = {name: number for number, name in enumerate(classes)}
         self._split = split == "auto" and splits != [""]
-        self.notes += images_beside(self.root, splits)
-        self.notes += tables_beside(self.root)
-        ignored: Counter[str] = Counter()
-        empty = []
+        self._depths: dict[str, set[int]] = {}
+        self._ignored: Counter[str] = Counter()
+        self._annotations: list[str] = []
         for part, name in folders:
-            label = [numbers[name], *([splits.index(part)] if self._split else [])]
-            if not self._add(os.path.join(part, name), label, ignored):
-                empty.append(os.path.join(part, name))
-        begun = next((name for name in empty if name.endswith(".partial")), None)
-        if begun is not None:
-            raise SourceError(
-                f"{self.root}: {begun} is no class folder but a pack that is being written here; "
-                f"choose a destination outside of {self.root}"
-            )
-        if empty:
-            raise SourceError(
-                f"{self.root}: no image in the class folder{'s' * (len(empty) > 1)} "
-                f"{', '.join(empty[:5])}{' ...' * (len(empty) > 5)}. Images have one of the "
-                f"suffixes {', '.join(SUFFIXES)}. Fill or remove these folders."
-            )
-        self.notes += ignored_files(ignored)
-        found: dict[str, Field] = {
+            number = (numbers[name], splits.index(part)) if self._split else (numbers[name],)
+            self._take(os.path.join(part, name), number)
+        for part in dict.fromkeys([*([""] if split in ("auto", "none") else []), *splits]):
+            found = annotation_files(self.root / part, classes)
+            self._annotations += [os.path.join(part, name) for name in found]
+        flat = images_beside(self.root, splits)
+        self.doubt = (
+            (doubts_of_names(classes) if split == "auto" and not self._split else "")
+            or (f"{flat} beside the folders" if flat else "")
+            or doubts_of_depth(self._depths)
+            or (f"{self._shown_annotations} may say what the images are" * bool(self._annotations))
+        )
+        self._refuse_empty(empty_classes)
+        if flat:
+            self.notes.append(f"{flat} in no class folder left out")
+        if self._annotations:
+            self.notes.append(f"{self._shown_annotations} not read: the folders are the classes")
+        self.notes += ignored_files(self._ignored)
+        schema: dict[str, Field] = {
             "image": ImageField(channels=channels),
             "label": ScalarField(classes=tuple(map(printable, classes))),
         }
         if self._split:
-            found["split"] = ScalarField(classes=tuple(splits))
+            schema["split"] = ScalarField(classes=tuple(splits))
             self.notes.append(
                 f"the field 'split' is which of {', '.join(splits)} an image is in "
                 "(--option split=NAME takes one, split=none takes them for classes)"
             )
-        self.schema = Schema(found)
+        self.schema = Schema(schema)
 
     def _splits(self, split: str) -> list[str]:
         """Return the folders in which there are class folders: split folders, or the root."""
@@ -111,7 +123,7 @@ class FolderSource(ImageListSource):
             return [""]
         folders = folders_in(self.root)
         if split == "auto":
-            return split_folders(self.root, folders, self.notes) or [""]
+            return split_folders(self.root, folders) or [""]
         if split not in folders:
             raise OptionError(
                 f"split={split}: no such folder in {self.root}, which has "
@@ -119,18 +131,45 @@ class FolderSource(ImageListSource):
             )
         return [split]
 
-    def _add(self, folder: str, label: list[int], ignored: Counter[str]) -> int:
-        """Take the images of a class folder; return how many there are."""
-        before = self.num_samples
+    def _take(self, folder: str, numbers: tuple[int, ...]) -> None:
+        """Take the images of a class folder."""
+        self._depths[folder] = depths = set()
         walked = os.walk(self.root / folder, onerror=_refuse, followlinks=True)
         for inner, _, files in sorted(walked):
+            place = os.path.relpath(inner, self.root)
             for file in sorted(files):
+                path = os.path.join(place, file)
                 if is_image_name(file):
-                    path = os.path.relpath(os.path.join(inner, file), self.root)
-                    self.add(path, numbers=label)
+                    self.add(path, numbers=numbers)
+                    depths.add(place.count(os.sep) - folder.count(os.sep))
                 else:
-                    ignored[suffix_of(file)] += 1
-        return self.num_samples - before
+                    self._ignored[suffix_of(file)] += 1
+                    if is_annotation(file):
+                        self._annotations.append(path)
+
+    @property
+    def _shown_annotations(self) -> str:
+        count, shown = len(self._annotations), listed(map(printable, self._annotations), 5)
+        return shown if count <= 5 else f"{count:,} files, the first {shown},"
+
+    def _refuse_empty(self, allowed: bool) -> None:
+        empty = [name for name, found in self._depths.items() if not found]
+        begun = next((name for name in empty if name.endswith(".partial")), None)
+        if begun is not None:
+            raise SourceError(
+                f"{self.root}: {begun} is no class folder but a pack that is being written here; "
+                f"choose a destination outside of {self.root}"
+            )
+        if not empty or (allowed and self.num_samples):
+            return
+        held = ", ".join(f"{count:,} {suffix}" for suffix, count in self._ignored.most_common(5))
+        raise SourceError(
+            f"{self.root}: no class folders, as there is no image in "
+            f"{listed(map(printable, empty), 5)}{f' (of other files: {held})' if held else ''}"
+            f"{f'; and {self.doubt}' if self.doubt else ''}. Images have one of the suffixes "
+            f"{', '.join(SUFFIXES)}. If these are classes all the same: --format folder --option "
+            "empty_classes=true"
+        )
 
     def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
         return Path(files[0]), *numbers
@@ -146,8 +185,8 @@ def folders_in(path: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
 
 
-def images_beside(root: Path, splits: list[str]) -> list[str]:
-    """Return the note on images that are in no class folder, in a list; empty if all are."""
+def images_beside(root: Path, splits: list[str]) -> str:
+    """Return how many images are in no class folder, and the first of them; "" if all are."""
     names = [
         os.path.join(part, entry.name)
         for part in splits
@@ -155,39 +194,19 @@ def images_beside(root: Path, splits: list[str]) -> list[str]:
         if is_image_name(entry.name) and entry.is_file()
     ]
     shown = listed(map(printable, sorted(names)), 5)
-    return [f"{len(names):,} images in no class folder left out: {shown}"] * bool(names)
+    return f"{len(names):,} images ({shown})" if names else ""
 
 
-def tables_beside(root: Path) -> list[str]:
-    """Return the note on what may be a manifest of these images, in a list; empty without one.
-
-    The folders are then often no classes: ``labels.csv`` beside ``images/``.
-    """
-    names = [printable(path.name) for path in files_at(root, (".csv", ".tsv"))]
-    shown = listed(names, 5)
-    return [
-        f"{shown} not read: the folders are the classes. If a table says what the images are, "
-        "pack that file"
-    ] * bool(names)
-
-
-def split_folders(root: Path, folders: list[str], notes: list[str]) -> list[str]:
+def split_folders(root: Path, folders: list[str]) -> list[str]:
     """Return the folders if they are split folders, in the usual order; else none.
 
     Each is called so, has folders in it, and no images beside these.
     """
-    if not folders or not all(name.lower() in _SPLITS for name in folders):
+    if not folders or not all(name.lower() in SPLIT_NAMES for name in folders):
         return []
-    flat = [name for name in folders if not _has_class_folders(root / name)]
-    if not flat:
-        return sorted(folders, key=lambda name: (_SPLITS.index(name.lower()), name))
-    if len(flat) < len(folders):
-        split = next(name for name in folders if name not in flat)
-        notes.append(
-            f"{', '.join(folders)} are read as classes, since {flat[0]} has no class folders; "
-            f"--option split={split} takes the classes in {split}"
-        )
-    return []
+    if not all(_has_class_folders(root / name) for name in folders):
+        return []
+    return sorted(folders, key=lambda name: (SPLIT_NAMES.index(name.lower()), name))
 
 
 def _has_class_folders(path: Path) -> bool:

@@ -48,6 +48,7 @@ class IdxSource(FileSource, IndexedSource):
 
     name = "idx"
     summary = "IDX files: MNIST, Fashion-MNIST, EMNIST, ...; .gz or not"
+    parts = ("*idx3-ubyte*", "*idx1-ubyte*")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

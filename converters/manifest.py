@@ -59,6 +59,7 @@ class ManifestSource(IndexedSource):
 
     name = "manifest"
     summary = "a CSV or TSV with the columns path,label[,more]"
+    parts = ("*.csv|*.tsv",)
     general = True
 
     @classmethod

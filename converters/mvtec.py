@@ -54,6 +54,7 @@ class MvtecSource(IndexedSource):
 
     name = "mvtec"
     summary = "MVTec AD: a category's train, test and ground_truth, or all categories"
+    parts = ("train/good", "test", "ground_truth")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -70,6 +70,7 @@ class VocSource(IndexedSource):
 
     name = "voc"
     summary = "Pascal VOC: JPEGImages, Annotations, ImageSets, SegmentationClass"
+    parts = ("JPEGImages", "Annotations/*.xml|ImageSets/*|SegmentationClass")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

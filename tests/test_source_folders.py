@@ -74,7 +74,8 @@ def test_class_folders_are_read_as_torchvision_reads_them(tmp_path: Path, name: 
         os.path.relpath(path, tmp_path) for path, _ in samples
     ]
     assert source.notes == [
-        "1 images in no class folder left out: in-the-root.jpg",
+        "1 images (in-the-root.jpg) in no class folder left out",
+        f"{TREES[name][0].rpartition('/')[0]}/notes.txt not read: the folders are the classes",
         "4 files without an image suffix left out: 1 .bak, 1 jpg, 1 .txt, 1 .gif",
     ]
 
@@ -99,7 +100,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
     source = FolderSource(root)
     assert classes == ["linked", "own"]
     assert [str(sample.values[0]) for sample in source] == [path for path, _ in samples]
-    report = fastdata.pack(root, tmp_path / "x.lmdb", num_workers=0)
+    report = fastdata.pack(root, tmp_path / "x.lmdb", num_workers=0, format="folder")
     assert report.num_samples == len(samples) - 1
     assert [reject.key for reject in report.rejects] == ["own/broken.jpg"]
 
@@ -123,8 +124,8 @@ def test_names_that_are_no_unicode_are_packed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["a/0.jpg", "b/readme.txt"], "no image in the class folder b"),
-        (["a/0.jpg", "b/", "c/"], "no image in the class folders b, c"),
+        (["a/0.jpg", "b/readme.txt"], "no image in b .*1 .txt"),
+        (["a/0.jpg", "b/", "c/"], "no image in b, c"),
         (["0.jpg"], "no class folders in it"),
         ([], "no class folders in it"),
     ],

@@ -6,6 +6,7 @@ It checks its arguments and brings together a source, workers and a packer.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -27,6 +28,8 @@ from .report import PackReport
 from .workers import start_workers
 
 __all__ = ["pack"]
+
+log = logging.getLogger("fastdata")
 
 _MAKE_ROOM = "Make room and run the same command again: it goes on where it stopped."
 
@@ -139,6 +142,8 @@ def pack(
     -----
     Interrupted in any way, the same call continues where it was.  What the
     result contains does not depend on interruptions or on `num_workers`.
+    Before the first sample is packed, the logger ``fastdata`` says (level INFO) what the source
+    was understood to be; the report has the same.
     Memory is bounded by the chunks of 32 samples in flight.  In a script,
     call this under ``if __name__ == "__main__":``.
 
@@ -184,6 +189,8 @@ def pack(
         )
         packer = Packer(job, found, options, on_error == "stop", progress)
         packer.begin(overwrite)
+        for line in (found.read_as, *found.notes):
+            log.info("%s", line)
         with start_workers(found, encode, num_workers, executor, job.directory / "chunks") as run:
             return packer.run(run)
 

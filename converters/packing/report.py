@@ -39,6 +39,8 @@ class PackReport:
         A CSV (index, key, reason) of the samples left out, if there are any.
     notes : tuple of str
         What the source wants known, e.g. files it did not take.
+    read_as : str
+        What the source was understood to be: format, samples, classes, fields.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class PackReport:
     resumed_at: int = 0
     rejects_path: Path | None = None
     notes: tuple[str, ...] = field(default=())
+    read_as: str = ""
 
     @property
     def rejects(self) -> list[Reject]:
@@ -78,6 +81,7 @@ class PackReport:
             "images_per_second": round(self.images_per_second, 1),
             "resumed_at": self.resumed_at,
             "rejects_path": str(self.rejects_path) if self.rejects_path else None,
+            "read_as": self.read_as,
             "notes": list(self.notes),
         }
 
@@ -87,6 +91,8 @@ class PackReport:
             f"{self.source_bytes / 1e6:,.1f} MB in, {self.file_bytes / 1e6:,.1f} MB out, "
             f"{self.images_per_second:,.0f} images/s, {self.num_rejected:,} rejected"
         ]
+        if self.read_as:
+            lines.append(self.read_as)
         lines += [f"note: {note}" for note in self.notes]
         if self.rejects_path:
             lines.append(f"rejected images and reasons: {self.rejects_path}")

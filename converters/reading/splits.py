@@ -18,6 +18,7 @@ from .image_files import is_image_name
 from .locations import files_at, folder_at
 
 __all__ = [
+    "SPLIT_NAMES",
     "choose_split",
     "has_folders_of_images",
     "has_images",
@@ -32,6 +33,9 @@ _KEYWORDS = {
     "validation": ("validation", "valid", "dev", "val"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
+SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+"""What split folders are called, in the usual order."""
+
 _SHARD = re.compile(r"(.+?)-[0-9]{5}-of-[0-9]{5}")
 _DEPTH = 3
 _LOOKED_AT = 2_000

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
@@ -15,6 +17,7 @@ __all__ = [
     "emit_json",
     "json_option",
     "leave_stdout",
+    "log_shown",
     "megabytes",
     "quiet_option",
     "traceback_option",
@@ -47,6 +50,22 @@ def leave_stdout() -> None:
 def emit_json(document: Any) -> None:
     """Print the one JSON document of a ``--json`` run; pure ASCII, so always printable."""
     emit(json.dumps(document, indent=2))
+
+
+@contextlib.contextmanager
+def log_shown(quiet: bool) -> Iterator[None]:
+    """Show on standard error what the library says as it goes along."""
+    log, handler = logging.getLogger("fastdata"), logging.StreamHandler(sys.stderr)
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING if quiet else logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def megabytes(count: int) -> str:

@@ -14,7 +14,14 @@ from fastdata.cli.choices import (
     RESIZES,
     parse_size,
 )
-from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
+from fastdata.cli.output import (
+    emit,
+    emit_json,
+    json_option,
+    log_shown,
+    quiet_option,
+    traceback_option,
+)
 from fastdata.cli.shell import DONE, FOUND, Terminated
 from fastdata.cli.sources import source_options as options_of_source
 from fastdata.cli.sources import work_options
@@ -138,14 +145,15 @@ def pack_command(
     try:
         import fastdata
 
-        report = fastdata.pack(
-            source,
-            destination,
-            fields=dict(fields) or None,
-            source_options=dict(source_options) or None,
-            progress=False if quiet else None,
-            **options,
-        )
+        with log_shown(quiet):
+            report = fastdata.pack(
+                source,
+                destination,
+                fields=dict(fields) or None,
+                source_options=dict(source_options) or None,
+                progress=False if quiet else None,
+                **options,
+            )
     except (KeyboardInterrupt, Terminated) as stop:
         stop.args = (_KEPT,)
         raise

@@ -50,6 +50,8 @@ __all__ = [
 MAX_PIXELS = 178_956_970
 """Default limit against decompression bombs: the one at which PIL refuses."""
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
 _HARMLESS = ("extraneous bytes before marker", "Invalid SOS parameters")
 """libjpeg warnings after which the picture is whole.  Other software writes
 such files; several of ImageNet's are among them."""
@@ -226,6 +228,10 @@ def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) ->
     except ImageError:
         raise
     except UnidentifiedImageError:
+        if data.startswith(_LFS_POINTER):
+            raise ImageError(
+                "a Git LFS pointer, not the file itself; `git lfs pull` brings it"
+            ) from None
         raise ImageError(f"not an image of a known format: it begins with {data[:8]!r}") from None
     except Image.DecompressionBombError as error:
         raise ImageError(str(error)) from error

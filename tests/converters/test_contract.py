@@ -90,7 +90,7 @@ def test_it_is_recognised_and_the_choice_is_said(written: tuple[Case, Path, Any]
     case, _, location = written
     source = find_source(location, options=case.options)
     assert source.name == case.format
-    assert any(f"read as {case.format}" in note for note in source.notes)
+    assert source.read_as.startswith(f"read as {case.format}: ")
     assert source.summary
 
 

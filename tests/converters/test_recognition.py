@@ -116,7 +116,8 @@ def test_a_file_beside_class_folders_is_not_taken_for_the_dataset(
 
 @pytest.mark.parametrize("other", ["Annotations", "ImageSets"])
 def test_classes_may_be_called_like_folders_of_voc(other: str, tmp_path: Path) -> None:
-    source = find_source(class_folders(tmp_path, "JPEGImages", other))
+    root = class_folders(tmp_path, "JPEGImages", other)
+    source = find_source(root, format="folder" if other == "Annotations" else None)
     assert (source.name, source.num_samples) == ("folder", 2)
 
 

@@ -25,7 +25,7 @@ def put(root: Path, names: Sequence[str]) -> Path:
 
 SPLIT = [
     "train/cat/0.png",
-    "train/cat/deep/1.png",
+    "train/cat/1.png",
     "train/dog/0.png",
     "val/cat/0.png",
     "val/newt/0.png",
@@ -76,19 +76,21 @@ def test_split_folders_can_be_taken_for_classes(tmp_path: Path) -> None:
         ["train/a/0.png", "train/1.png"],
     ],
 )
-def test_plain_class_folders_are_what_they_were(tmp_path: Path, names: list[str]) -> None:
-    source = find_source(put(tmp_path, names))
+def test_folders_called_like_splits_are_classes_only_where_that_is_said(
+    tmp_path: Path, names: list[str]
+) -> None:
+    put(tmp_path, names)
+    with pytest.raises(SourceError, match=r"by name, not classes.*--format folder"):
+        find_source(tmp_path)
+    source = find_source(tmp_path, format="folder")
     assert list(source.schema) == ["image", "label"]
     assert source.schema.classes == tuple(sorted({name.split("/")[0] for name in names}))
-    assert source.num_samples == 2
-    assert source.notes == []
 
 
 def test_a_split_without_classes_is_said(tmp_path: Path) -> None:
     put(tmp_path, ["train/cat/0.png", "train/dog/0.png", "test/0.png"])
-    source = find_source(tmp_path)
-    assert source.schema.classes == ("test", "train")
-    assert any("test has no class folders; --option split=train" in note for note in source.notes)
+    with pytest.raises(SourceError, match="test, train are splits by name"):
+        find_source(tmp_path)
     assert find_source(tmp_path, options={"split": "train"}).schema.classes == ("cat", "dog")
     with pytest.raises(SourceError, match="no class folders"):
         find_source(tmp_path, options={"split": "test"})
@@ -97,7 +99,7 @@ def test_a_split_without_classes_is_said(tmp_path: Path) -> None:
 def test_an_empty_class_in_a_split_is_refused(tmp_path: Path) -> None:
     put(tmp_path, SPLIT)
     (tmp_path / "val/dog").mkdir()
-    with pytest.raises(SourceError, match="no image in the class folder val/dog"):
+    with pytest.raises(SourceError, match="no image in val/dog"):
         find_source(tmp_path)
 
 

@@ -1,0 +1,114 @@
+"""What speaks against a folder of folders being one of classes.
+
+Nearly every dataset is a folder of folders with images somewhere in them.  Taking masks, splits
+or years for classes packs without an error and trains without one; so the class-folder reader
+asks here first, unless the user names it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from .image_files import is_image_name
+from .locations import printable
+from .selection import listed
+from .splits import SPLIT_NAMES
+
+__all__ = ["Depths", "annotation_files", "doubts_of_depth", "doubts_of_names"]
+
+_PICTURES = re.compile(r"(jpeg)?(images?|imgs?|photos?|pictures?|inputs?|frames?|rgb|leftimg8bit)")
+_TARGETS = re.compile(
+    r"(seg(mentation)?_?)?(masks?|labels?|annotations?|annot|anno|gt|gtfine|ground_?truths?|targets?|"
+    r"trimaps?|segmentations?|segmentation(class|object)|bbox(es)?|xmls?|jsons?|depths?)"
+)
+_ANNOTATIONS = (".json", ".jsonl", ".xml", ".csv", ".tsv", ".txt", ".yaml", ".yml", ".mat")
+_PROSE = re.compile(
+    r"(readme|licen[cs]e|copying|notice|citation|changelog|requirements|about|credits|attribution"
+    r"|download|sources?|urls?)\b.*",
+    re.IGNORECASE,
+)
+_LONGEST_LIST = 16 << 20
+
+Depths = Mapping[str, Collection[int]]
+"""For each class folder, how many folders below it there are images: 0 is directly in it."""
+
+
+def doubts_of_names(names: Sequence[str]) -> str:
+    """Return why folders of these names are hardly classes; "" if nothing speaks against it."""
+    lowered = {name.lower(): name for name in names}
+    pictures = [name for low, name in lowered.items() if _PICTURES.fullmatch(low)]
+    targets = [name for low, name in lowered.items() if _TARGETS.fullmatch(low)]
+    for low, name in lowered.items():
+        stem = re.sub(r"[-_ ]?(annot|masks?|gt|labels?)$", "", low)
+        if stem != low and stem in lowered:  # CamVid: train and trainannot
+            pictures.append(lowered[stem])
+            targets.append(name)
+    if pictures and targets:
+        shown = listed(map(printable, [*pictures, *targets]), 4)
+        return f"the folders {shown} are called as images and what belongs to them, not as classes"
+    if len(names) == 1 and pictures:
+        return (
+            f"its only folder is {printable(names[0])!r}, which is hardly a class: pack that "
+            "folder itself, if the classes are in it"
+        )
+    splits = [name for low, name in lowered.items() if low in SPLIT_NAMES]
+    if splits:
+        shown = ", ".join(map(printable, splits))
+        return (
+            f"{shown} {'is a split' if len(splits) == 1 else 'are splits'} by name, not classes "
+            "(--option split=NAME takes the classes in one of them)"
+        )
+    return ""
+
+
+def doubts_of_depth(depths: Depths) -> str:
+    """Return why images lie too irregularly to be those of classes; "" if they do not."""
+    direct = [name for name, found in depths.items() if set(found) == {0}]
+    mixed = next((name for name, found in depths.items() if 0 in found and len(set(found)) > 1), "")
+    if mixed:
+        return f"{printable(mixed)!r} has images both in it and in folders of it"
+    deeper = next((name for name, found in depths.items() if found and 0 not in found), "")
+    if direct and deeper:
+        return (
+            f"images lie at different depths: directly in {printable(direct[0])!r}, and in "
+            f"folders of {printable(deeper)!r}"
+        )
+    return ""
+
+
+def annotation_files(folder: Path, classes: Collection[str]) -> list[str]:
+    """Return the names of files in a folder that may say what its images are, sorted.
+
+    Not among them: prose by its name (README, LICENSE), a list of the classes, and what
+    `fastdata.export` writes beside class folders.
+    """
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    exported = {"manifest.csv", "manifest.schema.json"}
+    if exported <= set(names):
+        names = [name for name in names if name not in exported]
+    return [name for name in names if is_annotation(name) and not _lists(folder / name, classes)]
+
+
+def is_annotation(name: str) -> bool:
+    """Tell whether a file may say what images are, by its name."""
+    return (
+        name.lower().endswith(_ANNOTATIONS)
+        and not is_image_name(name)
+        and not _PROSE.fullmatch(name)
+        and not name.startswith(".")
+    )
+
+
+def _lists(path: Path, classes: Collection[str]) -> bool:
+    """Tell whether a text is a list of the classes: one in each line, alone or beside a number."""
+    if path.suffix != ".txt" or not classes or path.stat().st_size > _LONGEST_LIST:
+        return False
+    lines = path.read_text("utf-8", "surrogateescape").splitlines()
+    known = set(classes)
+    found = [
+        known & {line.strip(), *line.split()[:1], *line.split()[-1:]} for line in lines if line
+    ]
+    return 0 < len(found) <= len(known) and all(found)

@@ -1,0 +1,120 @@
+"""Folders of folders that are no class folders are refused, unless the user insists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_helpers import run
+from pack_helpers import pil_file
+
+import fastdata
+from fastdata.converters.finding import find_source
+from fastdata.errors import SourceError
+
+IMAGE = pil_file(np.full((20, 30, 3), 7, np.uint8), "PNG")
+
+
+def put(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(IMAGE if path.suffix in (".png", ".jpg") else b"cat 0\ndog 1\n")
+    return root
+
+
+CLASSES = ("cat/0.png", "cat/1.png", "dog/0.png")
+
+REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "images and masks": (("images/0.png", "masks/0.png"), "images, masks are called as images"),
+    "images and labels": (("imgs/0.png", "gt/0.png"), "imgs, gt are called as images"),
+    "camvid": (("train/0.png", "trainannot/0.png"), "train, trainannot are called as images"),
+    "images alone": (("images/cat/0.png", "images/dog/0.png"), "its only folder is 'images'"),
+    "flat splits": (("train/0.png", "val/0.png"), "train, val are splits by name"),
+    "ilsvrc": (("train/n01/0.jpg", "val/0.jpg", "test/0.jpg"), "test, train, val are splits"),
+    "a split as a class": ((*CLASSES, "dev/0.png"), "dev is a split by name"),
+    "annotations in the classes": ((*CLASSES, "cat/0.xml"), r"cat/0.xml may say"),
+    "many of them": ((*CLASSES, *(f"cat/{k}.json" for k in range(7))), "7 files, the first cat/0"),
+    "a table": ((*CLASSES, "styles.csv"), "styles.csv may say"),
+    "metadata in a split": (
+        ("train/cat/0.png", "test/cat/0.png", "train/metadata.jsonl"),
+        "train/metadata.jsonl may say",
+    ),
+    "yaml": ((*CLASSES, "data.yaml"), "data.yaml may say"),
+    "images beside": ((*CLASSES, "0.png"), r"1 images \(0.png\) beside the folders"),
+    "mixed within a class": ((*CLASSES, "cat/more/2.png"), "'cat' has images both in it and"),
+    "mixed among classes": ((*CLASSES, "emu/more/2.png"), "at different depths"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_class_folder_is_refused(tmp_path: Path, name: str) -> None:
+    names, reason = REFUSED[name]
+    root = put(tmp_path / "in", *names)
+    with pytest.raises(SourceError, match=rf"(?s){reason}.*--format folder"):
+        fastdata.pack(root, tmp_path / "x.lmdb", num_workers=0)
+    assert not (tmp_path / "x.lmdb").exists()
+    images = [name for name in names if name.endswith((".png", ".jpg")) and "/" in name]
+    assert find_source(root, format="folder").num_samples == len(images)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    ["README.txt", "license.txt", "classes.txt", "Thumbs.db", ".hidden.json", "cat/readme.TXT"],
+)
+def test_prose_and_lists_of_the_classes_are_no_annotations(tmp_path: Path, beside: str) -> None:
+    put(tmp_path, *CLASSES, beside)
+    assert find_source(tmp_path).name == "folder"
+
+
+def test_deep_class_folders_of_one_depth_are_taken(tmp_path: Path) -> None:
+    put(tmp_path, "cat/a/0.png", "cat/b/0.png", "dog/c/0.png")
+    assert find_source(tmp_path).schema.classes == ("cat", "dog")
+
+
+def test_a_class_without_images_is_one_where_that_is_said(tmp_path: Path) -> None:
+    put(tmp_path, *CLASSES)
+    (tmp_path / "emu").mkdir()
+    with pytest.raises(SourceError, match=r"no image in emu.*empty_classes=true"):
+        find_source(tmp_path)
+    source = find_source(tmp_path, options={"empty_classes": "true"})
+    assert source.schema.classes == ("cat", "dog", "emu")
+    assert source.num_samples == 3
+
+
+def test_what_was_understood_is_said_before_and_after(tmp_path: Path) -> None:
+    put(tmp_path / "in", *(f"class{k}/0.png" for k in range(7)), "class0/a.gif")
+    done = run("pack", str(tmp_path / "in"), str(tmp_path / "x.lmdb"))
+    understood = (
+        "read as folder: 7 samples, 7 classes (class0, class1, class2, class3, class4 ...), "
+        "fields image, label"
+    )
+    left_out = "1 files without an image suffix left out: 1 .gif"
+    for text in (done.stderr, done.stdout):
+        assert understood in text
+        assert left_out in text
+    report = fastdata.pack(tmp_path / "in", tmp_path / "y.lmdb", num_workers=0)
+    assert report.read_as == report.to_json()["read_as"] == understood
+    quiet = run("pack", "--quiet", str(tmp_path / "in"), str(tmp_path / "z.lmdb"))
+    assert "read as" not in quiet.stderr
+
+
+def test_the_nearest_formats_are_named_in_a_few_lines(tmp_path: Path) -> None:
+    put(tmp_path, "JPEGImages/0.jpg", "notes/a.txt", "b.json")
+    with pytest.raises(SourceError) as caught:
+        find_source(tmp_path)
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 10
+    assert any(re.match(r"  voc .*misses Annotations/\*\.xml", line) for line in lines), lines
+
+
+def test_a_pointer_of_git_lfs_is_called_so(tmp_path: Path) -> None:
+    put(tmp_path / "in", *CLASSES)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+    (tmp_path / "in/cat/0.png").write_bytes(pointer)
+    report = fastdata.pack(tmp_path / "in", tmp_path / "x.lmdb", num_workers=0)
+    (reject,) = report.rejects
+    assert "Git LFS pointer" in reject.reason
+    assert "git lfs pull" in reject.reason
