@@ -26,7 +26,7 @@
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 oldest_python=3.10 # as requires-python in pyproject.toml says
 newest_python=3.14 # the newest that the torch of constraints.txt has builds for
-distribution=$(sed -n 's/^name = "\(.*\)"/\1/p' "$repo/pyproject.toml") # what pip calls this fastdata
+distribution=$(sed -n '/^name = /{s/.*"\(.*\)"/\1/p;q}' "$repo/pyproject.toml") # what pip calls this fastdata
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -135,7 +135,7 @@ fingerprint_of_install() {
     {
         cat "$repo/pyproject.toml" "$repo/setup.py" "$repo/constraints.txt" "$repo"/fastdata/native/*.[ch]
         # The folder's name is part of it: an editable install points to where the repository was.
-        printf '%s\n' "$repo" "${compiler:+has a compiler}" "$repo"/fastdata/native/_native*.so
+        printf '%s\n' "$repo" "${compiler:+has a compiler}" "$repo"/fastdata/native/*.so
     } | cksum
 }
 

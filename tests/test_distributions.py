@@ -13,6 +13,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ CLEAN = {
 }
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="the wheel is for Linux"),
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler"),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed, of the extra `build`: {MISSING}"),
@@ -132,37 +134,34 @@ print(json.dumps({
 """
 
 
-def test_the_wheel_works_where_there_is_no_compiler(built: Built, tmp_path: Path) -> None:
-    home = tmp_path / "new"
-    venv.create(home, symlinks=True)
-    python = home / "bin" / "python"
-    bare = {**CLEAN, "CC": "false", "PATH": str(home / "bin")}
-    options = ["--python", python, "install", "--no-index", "--no-deps", "--no-cache-dir"]
-    pip = [sys.executable, "-m", "pip", *options, built.wheel]
-    done = subprocess.run(pip, env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+def said(*command: object, folder: Path, path: object) -> str:
+    """Return what a command prints that finds no compiler and nothing of this environment."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        env={**CLEAN, "CC": "false", "PATH": str(path)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
-    (site,) = home.glob("lib/python*/site-packages")
-    # The dependencies are those of this Python; what is installed there comes first.
-    others = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
-    (site / "dependencies.pth").write_text("\n".join(others) + "\n")
+    return done.stdout
 
-    def said(*command: object) -> str:
-        done = subprocess.run(
-            [str(word) for word in command],
-            env=bare,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
-    command = home / "bin" / "fastdata"
-    assert said(command, "--version") == f"fastdata {fastdata.__version__}\n"
+def test_the_wheel_works_where_there_is_no_compiler(built: Built, tmp_path: Path) -> None:
+    programs = tmp_path / "new" / "bin"
+    venv.create(tmp_path / "new", symlinks=True)
+    python, command = programs / "python", programs / "fastdata"
+    here = partial(said, folder=tmp_path, path=programs)
+    pip = (sys.executable, "-m", "pip", "--python", python, "install")
+    here(*pip, "--no-index", "--no-deps", "--no-cache-dir", built.wheel)
+    (site,) = tmp_path.glob("new/lib/python*/site-packages")
+    # The dependencies are those of this Python; what is installed there comes before them.
+    (site / "dependencies.pth").write_text("\n".join(filter(None, sys.path)) + "\n")
 
+    assert here(command, "--version") == f"fastdata {fastdata.__version__}\n"
     images = image_folder(tmp_path / "images")
-    found = json.loads(said(python, "-c", CODE, images, tmp_path / "packed.lmdb"))
+    found = json.loads(here(python, "-c", CODE, images, tmp_path / "packed.lmdb"))
     library = ctypes.CDLL(str(site / "fastdata" / "native" / "_native.so"))
     assert library.fd_version() == VERSION
     assert found["file"] == str(site / "fastdata" / "__init__.py")
@@ -171,9 +170,12 @@ def test_the_wheel_works_where_there_is_no_compiler(built: Built, tmp_path: Path
     assert set(found["batches"]) == {"simplejpeg", *(["native"] if found["compiled"] else [])}
     assert found["equal"]
 
-    table = (REPOSITORY / "pyproject.toml").read_text().split('"fastdata.converters"]\n')[1]
-    declared = dict(re.findall(r'^(\w+) = "([\w.]+):\w+"$', table.split("\n[")[0], re.M))
-    assert len(declared) > 20
-    assert found["formats"] == declared
-    listed = said(command, "formats")
-    assert [name for name in declared if not re.search(rf"^\W*{name}\b", listed, re.M)] == []
+    formats = {
+        name: f"fastdata.converters.{path.stem}"
+        for path in (REPOSITORY / "converters").glob("*.py")
+        for name in re.findall(r'^    name = "(\w+)"$', path.read_text(encoding="utf-8"), re.M)
+    }
+    assert len(formats) > 20
+    assert found["formats"] == formats
+    listed = here(command, "formats")
+    assert [name for name in formats if not re.search(rf"^{name}\b", listed, re.M)] == []
