@@ -38,7 +38,10 @@ def texts() -> Iterator[tuple[str, str]]:
     for path in files:
         own = path == Path(__file__) or "__pycache__" in path.parts
         if path.is_file() and path.suffix in TEXTS and not own:
-            yield path.relative_to(REPOSITORY).as_posix(), path.read_text(encoding="utf-8")
+            yield (
+                path.relative_to(REPOSITORY).as_posix(),
+                path.read_text(encoding="utf-8", errors="replace"),
+            )
 
 
 @pytest.mark.parametrize("kind", WRONG)
