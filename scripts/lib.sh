@@ -26,6 +26,7 @@
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 oldest_python=3.10 # as requires-python in pyproject.toml says
 newest_python=3.14 # the newest that the torch of constraints.txt has builds for
+distribution=$(sed -n '/^name = /{s/.*"\(.*\)"/\1/p;q}' "$repo/pyproject.toml") # what pip calls this fastdata
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -132,21 +133,18 @@ find_compiler() {
 # What the environment was made of: any change of it, or a loss of the file built, makes it anew.
 fingerprint_of_install() {
     {
-        cat "$repo/pyproject.toml" "$repo/constraints.txt" "$repo"/fastdata/native/*.[ch]
+        cat "$repo/pyproject.toml" "$repo/setup.py" "$repo/constraints.txt" "$repo"/fastdata/native/*.[ch]
         # The folder's name is part of it: an editable install points to where the repository was.
         printf '%s\n' "$repo" "${compiler:+has a compiler}" "$repo"/fastdata/native/*.so
     } | cksum
 }
 
-# Where an editable install leaves the compiled library for this Python.
-compiled_library() {
-    "$python" -c 'import sys, sysconfig; print(sys.argv[1] + sysconfig.get_config_var("EXT_SUFFIX"))' \
-        "$repo/fastdata/native/_native"
-}
+# Where an editable install leaves the compiled library, for whatever Python.
+compiled_library=$repo/fastdata/native/_native.so
 
 # check_compiled_library LOG: it is optional, so pip succeeds and says nothing where it was not built.
 check_compiled_library() {
-    if [[ -f $(compiled_library) ]]; then return; fi
+    if [[ -f $compiled_library ]]; then return; fi
     if [[ -n $compiler ]]; then
         grep -E 'error: |build_ext: ' "$1" | tail -n 15 | sed -E 's/^[0-9T:,-]+ */    /' >&2 || true
         say "fastdata's compiled library did not build with $compiler (above; all of it in ${1#"$repo"/})." \
@@ -173,6 +171,16 @@ link_package() {
 # the install lets pass, would only show as lost speed.
 require_compiled_library() {
     if [[ -n $compiler ]]; then export FASTDATA_REQUIRE_NATIVE=1; fi
+}
+
+# What is called fastdata on package indexes is another project's, and this one was called so before its first
+# release: either would share the folder fastdata/ with what is installed here, or the names of source formats.
+remove_other_fastdata() {
+    rm -rf "$repo/fastdata.egg-info"
+    if (cd / && "$python" -c 'from importlib.metadata import version; version("fastdata")' 2>/dev/null); then
+        say "Removing what pip calls fastdata from $venv: here that is $distribution"
+        "$python" -m pip uninstall --disable-pip-version-check --quiet --yes fastdata
+    fi
 }
 
 # ensure_environment EXTRAS: sets $python and $compiler
@@ -205,10 +213,11 @@ ensure_environment() {
     stamp=$venv/.fastdata-installed-${extras//,/-}
     compiler=$(find_compiler)
     if [[ ! -f $stamp || $(<"$stamp") != "$(fingerprint_of_install)" ]]; then
-        say "Installing fastdata[$extras] and what it needs in $venv (minutes the first time: torch is large)"
+        say "Installing $distribution[$extras] and what it needs in $venv (minutes the first time: torch is large)"
         pip_install 'pip>=21.3' # the first that can install a pyproject.toml in editable mode
         # A build that fails leaves the file of an earlier one in place.
-        rm -f "$(compiled_library)" "$build_log"
+        rm -f "$compiled_library" "$build_log"
+        remove_other_fastdata
         if [[ -n $compiler ]]; then local -x CC=$compiler; fi
         pip_install --log "$build_log" --constraint "$repo/constraints.txt" --editable "$repo[$extras]"
         check_compiled_library "$build_log"
@@ -274,30 +283,29 @@ has_chromium() {
 # fastdata is not installed in it, PYTHONPATH gets a folder that looks as if it were: links to the
 # sources, the compiled library, and the metadata that names the source formats.
 use_python_as_it_is() {
-    local tree=$repo/.cache/as-it-is entry version suffix built
+    local tree=$repo/.cache/as-it-is entry version metadata built
     python=$(command -v "$1") || fail "$1 is not a program"
     [[ $("$python" -c "$(python_age_code)") != older ]] ||
         fail "$1 is $("$python" -V); fastdata needs Python $oldest_python or later"
     compiler=$(find_compiler)
-    if (cd / && "$python" - "$repo") <<<"$(is_installed_code)" 2>/dev/null; then return; fi
+    if (cd / && "$python" - "$repo" "$distribution") <<<"$(is_installed_code)" 2>/dev/null; then return; fi
 
     version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$repo/pyproject.toml")
-    mkdir -p "$tree/fastdata/native" "$tree/fastdata-$version.dist-info"
+    metadata=$tree/${distribution//-/_}-$version.dist-info
+    mkdir -p "$tree/fastdata/native" "$metadata"
     for entry in "$repo"/fastdata/*; do
         [[ ${entry##*/} == native ]] || ln -sfn "$entry" "$tree/fastdata/"
     done
     ln -sfn "$repo/converters" "$tree/fastdata/converters"
     ln -sfn "$repo"/fastdata/native/*.py "$tree/fastdata/native/"
-    printf 'Metadata-Version: 2.1\nName: fastdata\nVersion: %s\n' "$version" \
-        >"$tree/fastdata-$version.dist-info/METADATA"
+    printf 'Metadata-Version: 2.1\nName: %s\nVersion: %s\n' "$distribution" "$version" >"$metadata/METADATA"
     # The tables of entry points, which have the same form there.
     awk '/^\[/ { name = ""; if (match($0, /entry-points\."[^"]*"/)) name = substr($0, RSTART + 14, RLENGTH - 15) }
         /^\[/ && name != "" { print "[" name "]" }
         /^[a-z].*=/ && name != "" { gsub(/"/, ""); print }' "$repo/pyproject.toml" \
-        >"$tree/fastdata-$version.dist-info/entry_points.txt"
+        >"$metadata/entry_points.txt"
 
-    suffix=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
-    built=$tree/fastdata/native/_native$suffix
+    built=$tree/fastdata/native/_native.so
     if [[ -n $compiler ]] && { [[ ! -f $built ]] ||
         [[ -n $(find "$repo/fastdata/native" -name '*.[ch]' -newer "$built") ]]; }; then
         # The arguments of pyproject.toml.  Not quoted: CC may have arguments.
@@ -311,10 +319,11 @@ use_python_as_it_is() {
         fail "$1 cannot import fastdata (above): it needs the dependencies of pyproject.toml, installed"
 }
 
-# Ends well where the Python has the fastdata of the folder given, converters included.
+# Ends well where the Python has the fastdata of the folder given, converters included, under the name given.
 is_installed_code() {
     cat <<'END'
-import os, sys
+import importlib.metadata, os, sys
+importlib.metadata.version(sys.argv[2])
 import fastdata, fastdata.converters
 here = os.path.dirname(os.path.realpath(fastdata.__file__))
 sys.exit(here != os.path.realpath(os.path.join(sys.argv[1], "fastdata")))

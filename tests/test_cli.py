@@ -395,7 +395,7 @@ def test_a_traceback_is_shown_on_demand(tmp_path: Path, monkeypatch: pytest.Monk
         (errors.JobChangedError("j"), 4, "j"),
         (errors.DiskFullError(28, "x.lmdb: No space left"), 5, "x.lmdb: No space left"),
         (errors.RejectedError("r"), 1, "r"),
-        (errors.MissingExtraError("pip install 'fastdata[dali]'"), 1, "pip install"),
+        (errors.MissingExtraError("pip install 'fastdata-vision[dali]'"), 1, "pip install"),
         (PermissionError(13, "Permission denied", "/x"), 1, "/x: Permission denied"),
         (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero. This is likely"),
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C."),

@@ -14,7 +14,9 @@ from fastdata.loading import loader
 
 def test_without_dali_the_install_line_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[dali\]'.*backend=\"cpu\""):
+    with pytest.raises(
+        MissingExtraError, match=r"pip install 'fastdata-vision\[dali\]'.*backend=\"cpu\""
+    ):
         loader(MemoryData(4), backend="dali", num_workers=1)
 
 

@@ -258,7 +258,8 @@ def test_a_missing_library_is_an_error_with_the_install_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "jpeg4py", None)
     with pytest.raises(
-        MissingExtraError, match=r"pip install 'fastdata\[jpeg\]'.*libturbojpeg0.*'simplejpeg'"
+        MissingExtraError,
+        match=r"pip install 'fastdata-vision\[jpeg\]'.*libturbojpeg0.*'simplejpeg'",
     ):
         jpeg_decoder("jpeg4py")
 

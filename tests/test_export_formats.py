@@ -305,7 +305,7 @@ def test_a_missing_extra_is_named(
     for cached in (framing.crc32c, datum.datum_class):
         cached.cache_clear()
     extra = {"dali": "caffe"}.get(format, format)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'fastdata\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install 'fastdata-vision\[{extra}\]'"):
         export(tmp_path / "p.lmdb", tmp_path / "out", format=format, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["p.lmdb"]
 

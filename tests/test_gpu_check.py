@@ -150,7 +150,7 @@ def test_a_path_that_fails_leaves_the_others(
 
     def loader(path: Path, *, cache: Any = None, backend: Any = None, **options: Any) -> Any:
         if backend == "dali":
-            raise MissingExtraError("pip install 'fastdata[dali]'")
+            raise MissingExtraError("pip install 'fastdata-vision[dali]'")
         if cache == "ram":
             raise OptionError("it takes 9 GB, and 8 are free")
         if cache == "device":
@@ -162,7 +162,7 @@ def test_a_path_that_fails_leaves_the_others(
     reasons = [(row["status"], row.get("why")) for row in report["rows"]]
     assert reasons == [
         ("measured", None),
-        ("not available", "pip install 'fastdata[dali]'"),
+        ("not available", "pip install 'fastdata-vision[dali]'"),
         ("not available", "it takes 9 GB, and 8 are free"),
         ("failed", "ZeroDivisionError: by nought"),
     ]

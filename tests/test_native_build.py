@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import re
 import subprocess
 import sys
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ import pytest
 from fastdata.native import library as native
 
 SOURCES = Path(__file__).parents[1] / "fastdata" / "native"
-LOOK_IN = "import fastdata.native\nfastdata.native.__path__ = [{!r}]\n"
+LOOK_IN = "native.FILE = native.FILE.__class__({!r}) / native.FILE.name\n"
 
 
 def said_by(code: str, **environment: str) -> str:
@@ -48,13 +46,11 @@ def built() -> None:
 )
 def test_compiled_library_is_there_where_it_is_demanded() -> None:
     # Not library() is asked, but the file: a processor without AVX2 has it and does not use it.
-    found = importlib.util.find_spec("fastdata.native._native")
-    assert found is not None, (
+    assert native.FILE.exists(), (
         "FASTDATA_REQUIRE_NATIVE=1, and the compiled library was not built. Why is in "
         ".cache/build.log, or is shown by `pip install -v -e .`"
     )
-    assert found.origin is not None
-    assert ctypes.CDLL(found.origin).fd_version() == native.VERSION
+    assert ctypes.CDLL(str(native.FILE)).fd_version() == native.VERSION
 
 
 @pytest.mark.usefixtures("built")
@@ -80,7 +76,7 @@ def test_build_of_another_version_is_refused_with_one_warning() -> None:
 
 
 def test_file_that_is_no_library_is_refused_with_one_warning(tmp_path: Path) -> None:
-    (tmp_path / f"_native{EXTENSION_SUFFIXES[0]}").write_bytes(b"of another machine")
+    (tmp_path / native.FILE.name).write_bytes(b"of another machine")
     said = said_by(LOOK_IN.format(str(tmp_path)) + "print(native.library(), native.library())")
     assert said.endswith("None None\n")
     assert said.count("RuntimeWarning") == 1

@@ -482,11 +482,11 @@ def test_a_plot_without_matplotlib_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Path]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "fastdata\[plot\]"'):
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[plot\]'"):
         plot(some_result(), tmp_path / "c.png")
     found = run("tune-workers", tiny["lmdb"], "--plot", tmp_path / "c.png")
     assert found.exit_code == 1
-    assert 'pip install "fastdata[plot]"' in found.stderr
+    assert "pip install 'fastdata-vision[plot]'" in found.stderr
 
 
 @pytest.mark.parametrize(

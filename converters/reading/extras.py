@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from fastdata.errors import MissingExtraError
+from fastdata.installing import install_line
 
 __all__ = ["require"]
 
@@ -32,5 +33,5 @@ def require(module: str, extra: str, purpose: str) -> Any:
     except ImportError as error:
         raise MissingExtraError(
             f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}): "
-            f"pip install 'fastdata[{extra}]'"
+            f"{install_line(extra)}"
         ) from error

@@ -37,6 +37,7 @@ from fastdata.errors import (
     JobChangedError,
     OptionError,
 )
+from fastdata.installing import check_not_replaced
 
 __all__ = ["DONE", "FAILED", "FOUND", "INTERRUPTED", "Shell", "Terminated"]
 
@@ -95,6 +96,7 @@ class Shell(click.Group):
             return super().main(args, prog_name, complete_var, standalone_mode, **extra)
         words = list(sys.argv[1:] if args is None else args) or ["--help"]
         try:
+            check_not_replaced()
             with _sigterm_raises(), self.make_context(prog_name or "fastdata", [*words]) as context:
                 code = self.invoke(context)
         except click.exceptions.Exit as end:  # what --help and --version raise

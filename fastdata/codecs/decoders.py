@@ -34,6 +34,7 @@ from fastdata.codecs import Pixels
 from fastdata.codecs.image import decode_jpeg
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.errors import ImageError, MissingExtraError, OptionError
+from fastdata.installing import BUILD_AGAIN, install_line
 from fastdata.native.crops import decode_jpeg as decode_compiled
 from fastdata.native.library import compiled
 
@@ -167,8 +168,8 @@ class _Native(JpegDecoder):
             raise MissingExtraError(
                 "the JPEG decoder 'native' is part of fastdata's compiled library, which was not "
                 "built, or is not for this processor, or is turned off by FASTDATA_NATIVE=0. "
-                "Install a C compiler (apt-get install gcc libc6-dev) and fastdata again; or use "
-                "the decoder 'simplejpeg'"
+                "Install a C compiler (apt-get install gcc libc6-dev) and fastdata again "
+                f"({BUILD_AGAIN}); or use the decoder 'simplejpeg'"
             )
 
     def _decode(
@@ -223,7 +224,7 @@ class _Jpeg4py(JpegDecoder):
         except (ImportError, OSError) as error:
             raise MissingExtraError(
                 f"the JPEG decoder 'jpeg4py' is not installed ({error}). Install it by "
-                "pip install 'fastdata[jpeg]', and libjpeg-turbo for it by "
+                f"{install_line('jpeg')}, and libjpeg-turbo for it by "
                 "apt-get install libturbojpeg0; or use the decoder 'simplejpeg'"
             ) from error
         self._module = jpeg4py

@@ -23,6 +23,7 @@ import xxhash
 
 from fastdata import __version__
 from fastdata.errors import FormatError, ShardCorruptError
+from fastdata.installing import UPGRADE
 from fastdata.schema import (
     ArrayField,
     BytesField,
@@ -300,14 +301,14 @@ def unpack_footer(footer: bytes, file_size: int, path: Path) -> tuple[int, int, 
     if version > VERSION:
         raise FormatError(
             f"{path}: format version {version} is newer than {VERSION}, the newest that this "
-            "release reads. Upgrade it: pip install --upgrade fastdata"
+            f"release reads. Upgrade it: {UPGRADE}"
         )
     if version < 1:
         raise FormatError(f"{path}: there is no format version {version}; the first is 1")
     if flags:
         raise FormatError(
             f"{path}: it uses features (flags {flags:#x}) that this release does not know. "
-            "Upgrade it: pip install --upgrade fastdata"
+            f"Upgrade it: {UPGRADE}"
         )
     if size != file_size or offset + length > file_size - FOOTER_BYTES:
         raise ShardCorruptError(

@@ -15,6 +15,7 @@ from typing import Any, Final
 from fastdata import __version__
 from fastdata.errors import DatasetNotFoundError, FormatError
 from fastdata.formats.layout import VERSION, checksum
+from fastdata.installing import UPGRADE
 from fastdata.schema import Schema
 
 __all__ = ["MANIFEST", "Manifest", "ShardEntry"]
@@ -123,5 +124,5 @@ class Manifest:
             ) from error
         raise FormatError(
             f"{path}: format version {version} is newer than {VERSION}, the newest that this "
-            "release reads. Upgrade it: pip install --upgrade fastdata"
+            f"release reads. Upgrade it: {UPGRADE}"
         )

@@ -1,4 +1,4 @@
-"""The compiled library: what takes most of the time, in C, where a compiler was at hand.
+"""The compiled library: what takes most of the time, in C, of a wheel or where a compiler was.
 
 It is optional.  Without it, everything works by the libraries that it stands in for, slower.
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import os
 import warnings
+from pathlib import Path
 
-__all__ = ["compiled", "library"]
+from fastdata.installing import BUILD_AGAIN
+
+__all__ = ["FILE", "compiled", "library"]
 
 VERSION = 1
 """Of the interface; ``VERSION`` in crops.c is the same."""
 
-_MODULE = "fastdata.native._native"
+FILE = Path(__file__).with_name("_native.so")
+"""Of any Python: nothing of Python's API is in it (setup.py)."""
 
 
 def compiled() -> bool:
@@ -35,17 +38,16 @@ def library() -> ctypes.CDLL | None:
     """
     if os.environ.get("FASTDATA_NATIVE") == "0":
         return None
-    found = importlib.util.find_spec(_MODULE)
-    if found is None or found.origin is None:
+    if not FILE.exists():
         return None
     try:
-        loaded = ctypes.CDLL(found.origin)
+        loaded = ctypes.CDLL(str(FILE))
         version = int(loaded.fd_version())
     except (AttributeError, OSError) as error:
-        _warn(found.origin, str(error))
+        _warn(str(error))
         return None
     if version != VERSION:
-        _warn(found.origin, f"its version is {version}, not {VERSION}")
+        _warn(f"its version is {version}, not {VERSION}")
         return None
     if not loaded.fd_is_fast():
         return None
@@ -69,11 +71,11 @@ def library() -> ctypes.CDLL | None:
     return loaded
 
 
-def _warn(path: str, reason: str) -> None:
+def _warn(reason: str) -> None:
     warnings.warn(
-        f"fastdata's compiled library {path} is not used, as it does not fit ({reason}); "
-        "everything works, but slower. Install fastdata again to build it anew (in the "
-        "repository's folder: pip install -e .)",
+        f"fastdata's compiled library {FILE} is not used, as it does not fit ({reason}); "
+        f"everything works, but slower. Install fastdata again to build it anew: {BUILD_AGAIN} (in "
+        "the repository's folder: pip install -e .)",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastdata.engine.memory import in_words
+from fastdata.installing import install_line
 from fastdata.tuning.subject import Facts
 
 __all__ = ["advice_for"]
@@ -68,7 +69,7 @@ def advice_for(
     elif not packed and cache_state == "cold":
         found.append("a faster disk, or data that fits into memory: it was read from disk")
     if packed and facts.cuda and not facts.dali and facts.base.backend == "cpu":
-        found.append('NVIDIA DALI (pip install "fastdata[dali]"), which decodes on the GPU')
+        found.append(f"NVIDIA DALI ({install_line('dali')}), which decodes on the GPU")
     if grew and workers > cores:  # who computes finds no core beyond these
         found.append(
             f"more workers: {workers} on {cores} {'core' if cores == 1 else 'cores'} still gave "

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import MissingExtraError, OptionError
+from fastdata.installing import install_line
 from fastdata.tuning.results import Demand, Trial, TuningResult
 from fastdata.tuning.settings import Settings
 
-__all__ = ["INSTALL", "check_plot", "plot", "require_matplotlib"]
-
-INSTALL = 'pip install "fastdata[plot]"'
+__all__ = ["check_plot", "plot", "require_matplotlib"]
 
 
 def require_matplotlib() -> Any:
@@ -31,7 +30,7 @@ def require_matplotlib() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingExtraError(f"a plot needs matplotlib: {INSTALL}") from error
+        raise MissingExtraError(f"a plot needs matplotlib: {install_line('plot')}") from error
     return Figure
 
 

@@ -29,6 +29,7 @@ from fastdata.formats.layout import checksum
 from fastdata.formats.lmdb import LmdbShardWriter
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage, Record, ShardWriter
+from fastdata.installing import DISTRIBUTION
 from fastdata.schema import ImageField, ScalarField, Schema
 from harness import Contender, hardware
 from table import compare
@@ -122,7 +123,7 @@ def contend(name: str, options: dict[str, Any]) -> None:
     path = options["work"] + "/blobs" + suffix
     read(path, order[:2000].tolist(), check)
     seconds = read(path, order.tolist(), check)
-    versions = {package: version(package) for package in ("fastdata", "lmdb", "h5py", "numpy")}
+    versions = {name: version(name) for name in (DISTRIBUTION, "lmdb", "h5py", "numpy")}
     print(json.dumps({"images": len(order), "seconds": seconds, "versions": versions}))
 
 

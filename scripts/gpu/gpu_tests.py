@@ -127,7 +127,7 @@ def run(settings: Settings, report: Report, budget: Budget) -> None:
     if settings.dry:
         missing = "there is no GPU to test on"
     elif importlib.util.find_spec("pytest") is None:
-        missing = "pytest is not installed; pip install 'fastdata[dev]' brings it"
+        missing = "pytest is not installed; pip install pytest brings it"
     if missing:
         report.put(Row(PART, NAME, status="not available", why=missing, bar=TESTS_BAR))
         return

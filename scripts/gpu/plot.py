@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["NO_MATPLOTLIB", "can_plot", "plot"]
 
 NO_MATPLOTLIB = (
-    "a plot needs matplotlib, which is not installed: pip install 'fastdata[plot]' brings it, or "
+    "a plot needs matplotlib, which is not installed: pip install matplotlib brings it, or "
     "leave out --plot (scripts/gpu/plot.py makes the plot later, from the JSON)"
 )
 PANELS = {

@@ -133,5 +133,5 @@ def test_without_protobuf_it_says_what_to_install(
     path = database(tmp_path / "a", [datum(p, encoded=False) for p in pictures])
     datum_class.cache_clear()
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[caffe\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[caffe\]'"):
         find_source(path)

@@ -340,7 +340,7 @@ def test_without_pyarrow_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch
         raise ImportError(f"no {name}")
 
     monkeypatch.setattr(extras.importlib, "import_module", missing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[parquet\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[parquet\]'"):
         litdata.LitDataSource(FIXTURES / "rows")
 
 

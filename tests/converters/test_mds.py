@@ -122,7 +122,7 @@ def test_without_zstandard_what_to_install_is_said(monkeypatch: pytest.MonkeyPat
         raise ImportError(f"no {name}")
 
     monkeypatch.setattr(extras.importlib, "import_module", missing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[zstd\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[zstd\]'"):
         mds.MDSSource(FIXTURES / "zstd")
 
 

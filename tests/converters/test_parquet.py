@@ -385,7 +385,7 @@ def test_without_pyarrow_the_message_has_the_install_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     location = FIXTURES / ("hub" if format == "parquet" else "disk")
-    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[parquet\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[parquet\]'"):
         find_source(location)
 
 

@@ -220,5 +220,5 @@ def test_without_tensorstore_it_says_what_to_install(
 ) -> None:
     folder = write(tmp_path / "in", pixels)
     monkeypatch.setitem(sys.modules, "tensorstore", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata\[tensorstore\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[tensorstore\]'"):
         find_source(folder)

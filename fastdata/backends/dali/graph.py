@@ -18,6 +18,7 @@ from typing import Any
 
 from fastdata.backends.dali.geometry import Arguments, FieldGraph, Resize
 from fastdata.errors import MissingExtraError
+from fastdata.installing import install_line
 
 __all__ = ["FAILURES", "Graph", "Graphs", "import_dali"]
 
@@ -44,7 +45,7 @@ def import_dali() -> tuple[Any, Any, Any]:
     except (ImportError, OSError) as error:
         raise MissingExtraError(
             f"the backend 'dali' needs NVIDIA DALI, which cannot be imported ({error}). Install "
-            "it by pip install 'fastdata[dali]' (Linux on x86-64 or arm64; 1 GB; a GPU is not "
+            f"it by {install_line('dali')} (Linux on x86-64 or arm64; 1 GB; a GPU is not "
             'needed); or use backend="cpu"'
         ) from error
     return fn, types, dali.pipeline_def

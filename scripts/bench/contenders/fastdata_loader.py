@@ -6,11 +6,12 @@ from typing import Any
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812 - as users write it
+from fastdata.installing import DISTRIBUTION
 
 # Names of fastdata are imported when first used: here, not while a clock runs.
 open_dataset, new_loader = fastdata.open, fastdata.loader
 
-PACKAGES = ("fastdata", "torch", "opencv-python-headless", "simplejpeg", "lmdb", "h5py")
+PACKAGES = (DISTRIBUTION, "torch", "opencv-python-headless", "simplejpeg", "lmdb", "h5py")
 
 TRANSFORMS: dict[str, list[Any]] = {
     "crop 224": [T.RandomResizedCrop(224), T.RandomHorizontalFlip()],

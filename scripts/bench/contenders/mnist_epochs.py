@@ -18,6 +18,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import fastdata
+from fastdata.installing import DISTRIBUTION
 
 
 class InMemory(Dataset[tuple[torch.Tensor, int]]):
@@ -93,7 +94,7 @@ def main() -> None:
     }
     if hasattr(loader, "close"):
         loader.close()
-    print_report(report, "torch", "pillow", "fastdata")
+    print_report(report, "torch", "pillow", DISTRIBUTION)
 
 
 if __name__ == "__main__":

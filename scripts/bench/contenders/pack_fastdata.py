@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import fastdata
+from fastdata.installing import DISTRIBUTION
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
     started = time.perf_counter()
     pack(num_workers=options["workers"])
     seconds = time.perf_counter() - started
-    packages = ("fastdata", "torch", "opencv-python-headless", "simplejpeg", "lmdb", "h5py")
+    packages = (DISTRIBUTION, "torch", "opencv-python-headless", "simplejpeg", "lmdb", "h5py")
     report = {
         "images": len(fastdata.open(destination)),
         "seconds": seconds,
