@@ -24,7 +24,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 SECONDS = 30.0
+SOUND = np.zeros((8, 8, 3), np.uint8)
 OUTCOMES = ("packed", "rejected", "unreadable", "crashed", "hung")
 
 
@@ -44,15 +47,21 @@ def tried(path: Path, codec: str) -> Result:
     pillow, opencv = read_by_pillow(path), read_by_opencv(path)
     with tempfile.TemporaryDirectory() as folder:
         packed = Path(folder, "x.lmdb")
+        # Beside a sound one: a pack of nothing but rejects is an error.
         report = fastdata.pack(
-            [{"image": path}], packed, codec=codec, num_workers=0, progress=False, resize="none"
+            [{"image": SOUND}, {"image": path}],
+            packed,
+            codec=codec,
+            num_workers=0,
+            progress=False,
+            resize="none",
         )
         if report.num_rejected:
             return Result("rejected", report.rejects[0].reason, pillow, opencv)
         try:
-            fastdata.open(packed)[0]
+            fastdata.open(packed)[1]
             with fastdata.loader(packed, batch_size=1, num_workers=0) as loader:
-                next(iter(loader))
+                list(loader)
         except Exception as error:
             return Result("unreadable", f"{type(error).__name__}: {error}", pillow, opencv)
     return Result("packed", "", pillow, opencv)
