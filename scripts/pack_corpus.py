@@ -24,10 +24,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+from PIL import Image
 
 SECONDS = 30.0
-SOUND = np.zeros((8, 8, 3), np.uint8)
 OUTCOMES = ("packed", "rejected", "unreadable", "crashed", "hung")
 
 
@@ -48,8 +47,10 @@ def tried(path: Path, codec: str) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         packed = Path(folder, "x.lmdb")
         # Beside a sound one: a pack of nothing but rejects is an error.
+        sound = Path(folder, "sound.png")
+        Image.new("RGB", (8, 8)).save(sound)
         report = fastdata.pack(
-            [{"image": SOUND}, {"image": path}],
+            [{"image": sound}, {"image": path}],
             packed,
             codec=codec,
             num_workers=0,
@@ -68,8 +69,6 @@ def tried(path: Path, codec: str) -> Result:
 
 
 def read_by_pillow(path: Path) -> bool:
-    from PIL import Image
-
     try:
         with warnings.catch_warnings(), Image.open(path) as image:
             warnings.simplefilter("ignore")
