@@ -24,8 +24,8 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from .base import FieldSpec
 from .reading.class_folder_doubts import (
     annotation_files,
-    doubts_of_depth,
     doubts_of_names,
+    doubts_of_places,
     is_annotation,
 )
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
@@ -83,7 +83,7 @@ class FolderSource(ImageListSource):
         classes = sorted({name for _, name in folders})
         numbers = {name: number for number, name in enumerate(classes)}
         self._split = split == "auto" and splits != [""]
-        self._depths: dict[str, set[int]] = {}
+        self._places: dict[str, set[str]] = {}
         self._ignored: Counter[str] = Counter()
         self._annotations: list[str] = []
         for part, name in folders:
@@ -96,7 +96,7 @@ class FolderSource(ImageListSource):
         self.doubt = (
             (doubts_of_names(classes) if split == "auto" and not self._split else "")
             or (f"{flat} beside the folders" if flat else "")
-            or doubts_of_depth(self._depths)
+            or doubts_of_places(self._places)
             or (f"{self._shown_annotations} may say what the images are" * bool(self._annotations))
         )
         self._refuse_empty(empty_classes)
@@ -133,7 +133,7 @@ class FolderSource(ImageListSource):
 
     def _take(self, folder: str, numbers: tuple[int, ...]) -> None:
         """Take the images of a class folder."""
-        self._depths[folder] = depths = set()
+        self._places[folder] = places = set()
         walked = os.walk(self.root / folder, onerror=_refuse, followlinks=True)
         for inner, _, files in sorted(walked):
             place = os.path.relpath(inner, self.root)
@@ -141,7 +141,7 @@ class FolderSource(ImageListSource):
                 path = os.path.join(place, file)
                 if is_image_name(file):
                     self.add(path, numbers=numbers)
-                    depths.add(place.count(os.sep) - folder.count(os.sep))
+                    places.add(place[len(folder) + 1 :])
                 else:
                     self._ignored[suffix_of(file)] += 1
                     if is_annotation(file):
@@ -153,7 +153,7 @@ class FolderSource(ImageListSource):
         return shown if count <= 5 else f"{count:,} files, the first {shown},"
 
     def _refuse_empty(self, allowed: bool) -> None:
-        empty = [name for name, found in self._depths.items() if not found]
+        empty = [name for name, found in self._places.items() if not found]
         begun = next((name for name in empty if name.endswith(".partial")), None)
         if begun is not None:
             raise SourceError(

@@ -17,7 +17,7 @@ from .locations import printable
 from .selection import listed
 from .splits import SPLIT_NAMES
 
-__all__ = ["Depths", "annotation_files", "doubts_of_depth", "doubts_of_names"]
+__all__ = ["Places", "annotation_files", "doubts_of_names", "doubts_of_places"]
 
 _PICTURES = re.compile(r"(jpeg)?(images?|imgs?|photos?|pictures?|inputs?|frames?|rgb|leftimg8bit)")
 _TARGETS = re.compile(
@@ -32,8 +32,8 @@ _PROSE = re.compile(
 )
 _LONGEST_LIST = 16 << 20
 
-Depths = Mapping[str, Collection[int]]
-"""For each class folder, how many folders below it there are images: 0 is directly in it."""
+Places = Mapping[str, Collection[str]]
+"""For each class folder, in which folders below it there are images: "" is directly in it."""
 
 
 def doubts_of_names(names: Sequence[str]) -> str:
@@ -64,18 +64,25 @@ def doubts_of_names(names: Sequence[str]) -> str:
     return ""
 
 
-def doubts_of_depth(depths: Depths) -> str:
-    """Return why images lie too irregularly to be those of classes; "" if they do not."""
-    direct = [name for name, found in depths.items() if set(found) == {0}]
-    mixed = next((name for name, found in depths.items() if 0 in found and len(set(found)) > 1), "")
+def doubts_of_places(places: Places) -> str:
+    """Return why images lie hardly as those of classes do; "" if nothing speaks against it."""
+    mixed = next((name for name, found in places.items() if "" in found and len(found) > 1), "")
     if mixed:
         return f"{printable(mixed)!r} has images both in it and in folders of it"
-    deeper = next((name for name, found in depths.items() if found and 0 not in found), "")
+    direct = next((name for name, found in places.items() if "" in found), "")
+    deeper = next((name for name, found in places.items() if found and "" not in found), "")
     if direct and deeper:
         return (
-            f"images lie at different depths: directly in {printable(direct[0])!r}, and in "
+            f"images lie at different depths: directly in {printable(direct)!r}, and in "
             f"folders of {printable(deeper)!r}"
         )
+    if deeper and len(places) == 1:
+        return f"its only folder is {printable(deeper)!r}, in which there are folders: pack that"
+    inner = [{place.split(os.sep)[0] for place in found} for found in places.values()]
+    shared = set.intersection(*inner) if deeper else set()
+    if len(set.union(*inner)) > 1 and shared:
+        shown = listed(map(printable, sorted(shared)), 4)
+        return f"all have the same folders in them ({shown}), and either may be the classes"
     return ""
 
 
