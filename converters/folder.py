@@ -93,12 +93,13 @@ class FolderSource(ImageListSource):
             found = annotation_files(self.root / part, classes)
             self._annotations += [os.path.join(part, name) for name in found]
         flat = images_beside(self.root, splits)
-        self.doubt = (
-            (doubts_of_names(classes) if split == "auto" and not self._split else "")
-            or (f"{flat} beside the folders" if flat else "")
-            or doubts_of_places(self._places)
-            or (f"{self._shown_annotations} may say what the images are" * bool(self._annotations))
-        )
+        reasons = [
+            doubts_of_names(classes) if splits == [""] else "",
+            f"{flat} beside the folders" if flat else "",
+            doubts_of_places(self._places),
+            f"{self._shown_annotations} may say what the images are" if self._annotations else "",
+        ]
+        self.doubt = next(filter(None, reasons), "") if split != "none" else ""
         self._refuse_empty(empty_classes)
         if flat:
             self.notes.append(f"{flat} in no class folder left out")

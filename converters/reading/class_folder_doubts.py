@@ -76,13 +76,12 @@ def doubts_of_places(places: Places) -> str:
             f"images lie at different depths: directly in {printable(direct)!r}, and in "
             f"folders of {printable(deeper)!r}"
         )
-    if deeper and len(places) == 1:
-        return f"its only folder is {printable(deeper)!r}, in which there are folders: pack that"
-    inner = [{place.split(os.sep)[0] for place in found} for found in places.values()]
-    shared = set.intersection(*inner) if deeper else set()
-    if len(set.union(*inner)) > 1 and shared:
-        shown = listed(map(printable, sorted(shared)), 4)
-        return f"all have the same folders in them ({shown}), and either may be the classes"
+    inner = sorted(set().union(*places.values())) if deeper else []
+    if len(inner) > 1 or (deeper and len(places) == 1):
+        shown = printable(os.path.join(deeper, inner[0]))
+        return (
+            f"images lie in folders of the folders, as in {shown!r}, and either may be the classes"
+        )
     return ""
 
 
