@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from .class_names import MOST_CLASSES
 from .image_files import is_image_name
@@ -41,19 +42,19 @@ class ColumnGuess:
         self._values: set[str] = set()
         self.first = ""
 
-    def see(self, cell: str) -> None:
+    def see(self, cells: Sequence[str]) -> None:
+        """Look at some cells, in order; each different one once."""
         if self._separator:
-            for label in labels_of(cell, self._separator):
-                self._see(label)
-        else:
+            cells = [label for cell in cells for label in labels_of(cell, self._separator)]
+        if not self.first:
+            self.first = next((cell for cell in cells if cell.strip()), "")
+        for cell in set(cells):
             self._see(cell)
 
     def _see(self, cell: str) -> None:
         text = cell.strip()
         if not text:
             return
-        if not self.first:
-            self.first = cell
         if self.is_image:
             self.is_image = is_image_name(text)
         if self.is_float:  # as whole numbers are too

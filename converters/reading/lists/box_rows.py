@@ -61,9 +61,6 @@ class BoxTable:
     def add(self, box: Iterable[float], label: int = _UNLABELLED) -> None:
         """Add a box of this image."""
         self._boxes.extend(box)
-        for value in self._boxes[-4:]:
-            self.largest = max(self.largest, abs(value))
-            self.whole = self.whole and value == int(value)
         self._labels.append(label)
         self._runs.append(len(self._names) - 1)
 
@@ -82,6 +79,10 @@ class BoxTable:
         image_of_run = rank[image_of_run]
         self._first = np.sort(first)
         images = image_of_run[np.frombuffer(self._runs, np.int64)] if self._runs else np.zeros(0)
+        if self._boxes:
+            numbers = np.frombuffer(self._boxes, np.float64)
+            self.largest = float(np.abs(numbers).max())
+            self.whole = bool((numbers == np.floor(numbers)).all())
         self._order = np.argsort(images, kind="stable")
         self._starts = np.searchsorted(images[self._order], np.arange(len(first) + 1))
         self._reasons = {int(image_of_run[run]): why for run, why in self._bad.items()}

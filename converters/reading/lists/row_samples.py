@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +33,22 @@ from .split_names import split_classes
 __all__ = ["ListPlan", "RowSamples"]
 
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
-_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+_BATCH = 500
+
+
+def _encoded(row: list[str]) -> str:
+    """Return a row as one text; as JSON where a cell has the sign that else stands between them."""
+    text = "\0".join(row)
+    if text.count("\0") == len(row) - 1 and not text.startswith("\1"):
+        return text
+    return "\1" + json.dumps(row)
+
+
+def _decoded(text: str) -> list[str]:
+    if text.startswith("\1"):
+        cells: list[str] = json.loads(text[1:])
+        return cells
+    return text.split("\0")
 
 
 class ListPlan(NamedTuple):
@@ -96,10 +112,12 @@ class RowSamples:
         self._plan, self._rows, self.notes = plan, StringTable(), list[str]()
         self._finder_of = finder_of
         guesses = [self._guess(k) for k in range(len(plan.columns))]
-        for row in rows:
-            self._rows.append(_ENCODE(row))
-            for guess, cell in zip(guesses, row, strict=True):
-                guess.see(cell)
+        rows = iter(rows)
+        while batch := list(itertools.islice(rows, _BATCH)):
+            for row in batch:
+                self._rows.append(_encoded(row))
+            for guess, cells in zip(guesses, zip(*batch, strict=True), strict=True):
+                guess.see(cells)
         self.num_samples = len(self._rows)
         if not self.num_samples:
             raise SourceError(f"{plan.place}: the manifest has a header but no rows")
@@ -225,8 +243,7 @@ class RowSamples:
     # -- values of rows ------------------------------------------------------------------
 
     def _cells(self, index: int) -> Sequence[str]:
-        cells: list[str] = json.loads(self._rows[index])
-        return cells
+        return _decoded(self._rows[index])
 
     def row(self, index: int) -> dict[str, str]:
         """Return the cells of a row by the names of fields."""
