@@ -40,7 +40,7 @@ from .reading.lists.box_rows import BoxSamples
 from .reading.lists.boxed_image import box_form
 from .reading.lists.flag_columns import join_flags
 from .reading.lists.image_finder import ImageFinder
-from .reading.lists.list_files import list_of_folder
+from .reading.lists.list_files import images_not_listed, list_of_folder
 from .reading.lists.list_options import choose, known_fields, label_separator
 from .reading.lists.roles import box_columns, image_column
 from .reading.lists.row_samples import ListPlan, RowSamples
@@ -125,14 +125,14 @@ class ManifestSource(IndexedSource):
         check_size: bool = True,
     ) -> None:
         check_choice("label", label or "", ("", "folder"))
-        self.path = _list_at(Path(location))
         self.notes = []
+        self.path = _list_at(Path(location), self.notes)
         self._images, self._suffix = images or "", suffix or ""
         table = TextTable(self.path, self._is_file, separator, header)
         taken = choose(self.path, table.columns, columns, self.notes)
         names = list(taken.names)
         known = known_fields(self.path, names, channels)
-        image = _image_column(names, known)
+        image = _image_column(names, known, bool(columns))
         if label:
             names.append("label")
         if len(set(names)) < len(names):
@@ -186,6 +186,8 @@ class ManifestSource(IndexedSource):
         self.schema = self._samples.schema
         self.num_samples = self._samples.num_samples
         self.notes += self._samples.notes
+        if Path(location).is_dir():
+            self.notes += images_not_listed(Path(location), map(self._samples.key_at, self._all()))
 
     # -- files and samples ---------------------------------------------------------------
 
@@ -203,6 +205,9 @@ class ManifestSource(IndexedSource):
         finder = ImageFinder(self.path.parent)
         return finder.is_there(cell)
 
+    def _all(self) -> range:
+        return range(self.num_samples)
+
     def __getitem__(self, index: int) -> Sample:
         return Sample(self.key_at(index), self._samples.values(index))
 
@@ -213,12 +218,14 @@ class ManifestSource(IndexedSource):
         return hash_samples(self.num_samples, limit, self._samples.parts)
 
 
-def _list_at(location: Path) -> Path:
+def _list_at(location: Path, notes: list[str]) -> Path:
+    """Return the list that a location is, or that lies beside the images of a folder."""
     if not location.is_dir():
         return location
     found = list_of_folder(location)
     if found is None:
         raise SourceError(f"{location}: no list there that names the images; name the file")
+    notes.append(f"the samples are those of the list {printable(found.name)} (--format flat: all)")
     return found
 
 
@@ -228,11 +235,11 @@ def _with_folders(rows: Iterator[list[str]], image: int) -> Iterator[list[str]]:
         yield [*row, os.path.basename(os.path.dirname(row[image]))]
 
 
-def _image_column(names: list[str], known: Mapping[str, Field]) -> int:
+def _image_column(names: list[str], known: Mapping[str, Field], chosen: bool) -> int:
     """Return the number of the column of the images, which gets its usual name."""
     if images := [name for name, field in known.items() if isinstance(field, ImageField)]:
         return names.index(images[0])
-    image = names.index("image") if "image" in names else image_column(names)
+    image = names.index("image") if chosen and "image" in names else image_column(names)
     if not known and "image" not in names:
         names[image] = "image"
     return image

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from fastdata.errors import FastdataError
 
 from ..image_files import is_image_name
+from ..key_set import KeySet
+from ..selection import listed
 from .roles import image_column
 from .text_table import JSON_SUFFIXES, TextTable
 
-__all__ = ["has_own_images", "list_of_folder", "lists_of_folder"]
+__all__ = ["has_own_images", "images_not_listed", "list_of_folder", "lists_of_folder"]
 
 _SUFFIXES = (".csv", ".tsv", ".txt", *JSON_SUFFIXES)
 _LOOKED_AT = 5
@@ -38,6 +41,18 @@ def list_of_folder(folder: Path) -> Path | None:
     """Return the one such file; None where there are none or several."""
     found = lists_of_folder(folder)
     return found[0] if len(found) == 1 else None
+
+
+def images_not_listed(folder: Path, names: Iterable[str]) -> list[str]:
+    """Return the note on images of a folder that a list does not name, in a list."""
+    known = KeySet()
+    for name in names:
+        known.add(os.path.normpath(name).encode("utf-8", "surrogateescape"))
+    images = (e.name for e in os.scandir(folder) if is_image_name(e.name))
+    left = sorted(n for n in images if known.add(n.encode("utf-8", "surrogateescape")))
+    if not left:
+        return []
+    return [f"{len(left):,} image files that it does not name left out: {listed(left, 3)}"]
 
 
 def _names_images(path: Path) -> bool:
