@@ -7,6 +7,7 @@ there is exactly one, and several are refused here.  So are files of the images'
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from pathlib import Path
@@ -16,7 +17,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import ImageField, Schema
 
 from .base import FieldSpec
-from .reading.image_files import ignored_files, is_image_name, suffix_of
+from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import has_own_images, list_of_folder, lists_of_folder
 from .reading.locations import folder_at, printable
@@ -66,11 +67,12 @@ class FlatSource(ImageListSource):
         for folder, inner, files in os.walk(self.root, onerror=_refuse, followlinks=True):
             inner.sort()
             below = os.path.relpath(folder, self.root)
-            names = [file for file in files if is_image_name(file)]
-            ignored.update(suffix_of(file) for file in files if not is_image_name(file))
+            files.sort()
+            others = [file for file in files if not is_image_name(file)]
+            ignored.update(map(suffix_of, others))
             if not alone:
-                self._refuse_annotations(Path(folder), names, files)
-            for name in sorted(names):
+                self._refuse_annotations(Path(folder), others)
+            for name in filter(is_image_name, files):
                 self.add(os.path.normpath(os.path.join(below, name)))
             if not recursive:
                 self._note_folders(inner)
@@ -91,7 +93,7 @@ class FlatSource(ImageListSource):
                 "(--option recursive=true takes it, --format folder takes them for classes)"
             )
 
-    def _refuse_annotations(self, folder: Path, images: list[str], files: list[str]) -> None:
+    def _refuse_annotations(self, folder: Path, others: list[str]) -> None:
         """Refuse to leave out what says more of the images than that they are there."""
         if lists := lists_of_folder(folder):
             raise SourceError(
@@ -99,19 +101,22 @@ class FlatSource(ImageListSource):
                 f"they are. Pack that: fastdata pack {lists[0]}; --option alone=true takes the "
                 "images without it"
             )
-        stems = {os.path.splitext(name)[0] for name in images}
-        beside = sorted(
-            name for name in files if not is_image_name(name) and os.path.splitext(name)[0] in stems
-        )
+        beside = list(itertools.islice((n for n in others if _has_image(folder, n)), 3))
         if beside:
             raise SourceError(
-                f"{folder}: {listed(map(printable, beside), 3)} belong to images of these names, "
+                f"{folder}: {listed(map(printable, beside))} belong to images of these names, "
                 "and are not read here. If a format reads them, name it (--format); --option "
                 "alone=true takes the images without them"
             )
 
     def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
         return (Path(files[0]),)
+
+
+def _has_image(folder: Path, name: str) -> bool:
+    """Tell whether there is an image of a file's name but for the suffix."""
+    stem = os.path.join(folder, os.path.splitext(name)[0])
+    return any(os.path.exists(stem + suffix) for suffix in BOTH_CASES)
 
 
 def _refuse(error: OSError) -> None:

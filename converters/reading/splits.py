@@ -117,9 +117,8 @@ def has_folders_of_images(location: object) -> bool:
     """
     if not isinstance(location, (str, os.PathLike)) or not os.path.isdir(location):
         return False
-    entries = sorted(Path(location).iterdir())
-    below = [path for path in entries if path.is_dir() and not path.name.startswith(".")]
-    return any(has_images(path) for path in below)
+    below = sorted(entry.path for entry in os.scandir(location) if entry.is_dir())
+    return any(has_images(Path(p)) for p in below if not os.path.basename(p).startswith("."))
 
 
 def _walk(folder: str | Path, depth: int) -> Iterator[os.DirEntry[str]]:

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from fastdata.errors import OptionError, SourceError
 
-from ..image_files import SUFFIXES, is_image_name
+from ..image_files import BOTH_CASES, SUFFIXES, is_image_name
 from ..selection import listed
 
 __all__ = ["ImageFinder"]
 
-_SUFFIXES = (*SUFFIXES, *(suffix.upper() for suffix in SUFFIXES))
 _TRIED_NAMES = 32
 _TRIED_FOLDERS = 64
 
@@ -62,7 +61,7 @@ class ImageFinder:
         if any(self.is_there(name) for name in tried) and self._only(tried):
             return
         folders = self._folders if self._given else [*self._folders, *self._beside()]
-        suffixes = (self._suffix,) if self._suffix else ("", *_SUFFIXES)
+        suffixes = (self._suffix,) if self._suffix else ("", *BOTH_CASES)
         found: dict[str, dict[str, None]] = {}
         for name in tried:
             for folder in folders:
@@ -159,7 +158,7 @@ class ImageFinder:
         path = self.root / self._folders[0] / (name + self._suffixes[0])
         if self._suffixes[0] and not self._suffix and not path.is_file():
             # The first names had one suffix, and this one may have another.
-            return self.root / self._one_of(self._folders[0], name, ("", *_SUFFIXES))
+            return self.root / self._one_of(self._folders[0], name, ("", *BOTH_CASES))
         return path
 
 
