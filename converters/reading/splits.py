@@ -117,8 +117,8 @@ def has_folders_of_images(location: object) -> bool:
     """
     if not isinstance(location, (str, os.PathLike)) or not os.path.isdir(location):
         return False
-    below = sorted(entry.path for entry in os.scandir(location) if entry.is_dir())
-    return any(has_images(Path(p)) for p in below if not os.path.basename(p).startswith("."))
+    below = sorted(entry.name for entry in os.scandir(Path(location)) if entry.is_dir())
+    return any(has_images(Path(location, n)) for n in below if not n.startswith("."))
 
 
 def _walk(folder: str | Path, depth: int) -> Iterator[os.DirEntry[str]]:

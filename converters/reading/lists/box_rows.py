@@ -20,7 +20,6 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from ..class_names import MOST_CLASSES
-from ..locations import stat_of
 from ..string_table import StringTable
 from .box_roles import BoxRoles
 from .boxed_image import BoxedImage, BoxForm, settled_unit
@@ -258,7 +257,7 @@ class BoxSamples:
             rows = (boxes.tobytes(), labels.tobytes())
         except SourceError:  # it is a reject
             pass
-        return name, *rows, stat_of(self._finder.path(name))
+        return name, *rows, self._finder.stat(name)
 
 
 def _numbers(cells: list[str]) -> list[float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from fastdata.errors import OptionError, SourceError
 
 from ..image_files import BOTH_CASES, SUFFIXES, is_image_name
+from ..locations import stat_of
 from ..selection import listed
 
 __all__ = ["ImageFinder"]
@@ -160,6 +161,15 @@ class ImageFinder:
             # The first names had one suffix, and this one may have another.
             return self.root / self._one_of(self._folders[0], name, ("", *BOTH_CASES))
         return path
+
+    def stat(self, name: str, row: Mapping[str, str] | None = None) -> tuple[int, int]:
+        """Return size and time of the file of a row; zeros where there is none."""
+        try:
+            return stat_of(self.path(name, row))
+        except OptionError:
+            raise
+        except ValueError:  # the row is rejected when it is read
+            return 0, 0
 
 
 def _folder(root: Path, images: str) -> str:

@@ -24,7 +24,6 @@ from ..cell_types import ColumnGuess, labels_of
 from ..cells import parse_array, parse_bytes
 from ..class_names import MOST_CLASSES
 from ..fields import convert, named_field
-from ..locations import stat_of
 from ..string_table import StringTable
 from .image_finder import ImageFinder
 from .roles import LABELS
@@ -266,8 +265,8 @@ class RowSamples:
     def parts(self, index: int) -> tuple[Any, ...]:
         """Return what a sample is made of, for fingerprints."""
         row = self.row(index)
-        files = [self._finders[name].path(row[name], row) for name in self.schema.images]
-        return list(row.values()), [stat_of(path) for path in files]
+        files = [self._finders[name].stat(row[name], row) for name in self.schema.images]
+        return list(row.values()), files
 
     def _value(self, name: str, field: Field, row: Mapping[str, str]) -> Any:
         cell = row[name]

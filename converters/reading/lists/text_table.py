@@ -19,7 +19,7 @@ from ..annotations.json_members import json_entries
 from ..text_lines import text_lines
 from .blank_lines import BlankLines, is_number
 
-__all__ = ["JSON_SUFFIXES", "SEPARATORS", "TextTable", "cells_of"]
+__all__ = ["JSON_SUFFIXES", "SEPARATORS", "TextTable", "cell_of_value", "cells_of"]
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "blank": " "}
@@ -185,10 +185,11 @@ class TextTable:
         self.columns = list(self.kinds)
 
     def _object_cells(self, value: dict[str, Any]) -> list[str]:
-        return [_cell(value.get(name)) for name in self.columns]
+        return [cell_of_value(value.get(name)) for name in self.columns]
 
 
-def _cell(value: Any) -> str:
+def cell_of_value(value: Any) -> str:
+    """Return a value of JSON as a cell."""
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
