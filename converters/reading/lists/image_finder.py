@@ -17,7 +17,7 @@ from ..image_files import BOTH_CASES, SUFFIXES, is_image_name
 from ..locations import stat_of
 from ..selection import listed
 
-__all__ = ["ImageFinder"]
+__all__ = ["ImageFinder", "folder_named"]
 
 _TRIED_NAMES = 32
 _TRIED_FOLDERS = 64
@@ -42,7 +42,7 @@ class ImageFinder:
         self._pattern = _parsed(images) if "{" in images else None
         self._folders = [""]
         if images and self._pattern is None:
-            self._folders = [_folder(root, images)]
+            self._folders = [folder_named(root, images)]
         self._given, self._images = bool(images), images
         self._suffix = suffix
         self._suffixes: tuple[str, ...] = (suffix,)
@@ -172,7 +172,8 @@ class ImageFinder:
             return 0, 0
 
 
-def _folder(root: Path, images: str) -> str:
+def folder_named(root: Path, images: str) -> str:
+    """Return the folder that the option ``images=`` names, from `root` or from where this runs."""
     if (root / images).is_dir():
         return images
     if os.path.isdir(images):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fastdata.errors import FastdataError, SourceError
+from fastdata.errors import FastdataError, MissingExtraError, SourceError
 
 from ..tables.arrow_types import arrow, table_errors
 from .text_table import TextTable, cell_of_value
@@ -35,6 +35,8 @@ class Metadata:
         """Tell whether it has a column of file names."""
         try:
             return any(map(is_file_column, self.columns))
+        except MissingExtraError:
+            return True  # which is said when it is read
         except (FastdataError, OSError, ValueError):
             return False
 

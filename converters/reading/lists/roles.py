@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["LABELS", "box_columns", "image_column", "is_usual", "plain_name"]
+__all__ = ["LABELS", "box_columns", "image_column", "is_usual", "names_images", "plain_name"]
 
 _PATHS = (
     "path", "image", "file", "filename", "imagepath", "filepath", "imagefile", "imagefilename",
@@ -39,9 +39,14 @@ def plain_name(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
 
+def names_images(name: str) -> bool:
+    """Tell whether a column that names images is usually called so."""
+    return plain_name(name) in (*_PATHS, *_IDS)
+
+
 def is_usual(name: str) -> bool:
     """Tell whether this is what a column of a list is called, and no value in it."""
-    return plain_name(name) in (*_PATHS, *_IDS) or name.strip().lower() in LABELS
+    return names_images(name) or name.strip().lower() in LABELS
 
 
 def image_column(columns: Sequence[str]) -> int:
