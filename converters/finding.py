@@ -151,8 +151,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         f"{repr(location) if path is None else os.fspath(path)}: not recognised as any of the "
         f"formats {', '.join(sorted(points))}. "
         "Expected a folder of images, or of class folders with images, a .csv or .tsv with the "
-        "columns path,label, another of these formats, or, from Python, an iterable or a torch Dataset; "
-        f"`fastdata formats` lists what each is.{_hint(location)}"
+        "columns path,label, another of these formats, or, from Python, an iterable or a torch "
+        f"Dataset; `fastdata formats` lists what each is.{_hint(location)}"
     )
 
 

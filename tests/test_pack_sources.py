@@ -127,6 +127,6 @@ def test_files_that_are_no_source_are_refused(tmp_path: Path) -> None:
     for location in (tmp_path / "texts", tmp_path / "a.jpg"):
         with pytest.raises(SourceError, match="not recognised as any of the formats"):
             find_source(location)
-    (tmp_path / "metadata.csv").write_text("file_name\na.jpg\n")
-    with pytest.raises(SourceError, match=r"If .*metadata\.csv says what .* pack that file"):
-        find_source(tmp_path)
+    (tmp_path / "texts" / "list.csv").write_text("path\n../a.jpg\n")
+    with pytest.raises(SourceError, match=r"If .*list\.csv says what .* pack that file"):
+        find_source(tmp_path / "texts")
