@@ -259,6 +259,27 @@ def test_flags_that_mean_three_things_are_refused(tmp_path: Path, pictures: list
         reads(path, labels="columns")
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_numbers_beyond_the_named_classes_are_rejected(
+    tmp_path: Path, pictures: list[Picture], several: bool
+) -> None:
+    write_images(tmp_path, pictures)
+    rows = [(f"{p.name}.jpg", k) for k, p in enumerate(pictures)]
+    path = write_rows(tmp_path / "a.csv", [("path", "label"), *rows])
+    (tmp_path / "names.txt").write_text("a\nb\nc\nd\ne\n")
+    options: dict[str, Any] = {"classes": str(tmp_path / "names.txt")}
+    report, data = pack(
+        path, tmp_path / "x.lmdb", **options, **({"labels": "bar"} if several else {})
+    )
+    assert np.concatenate([np.atleast_1d(s.label) for s in data]).tolist() == [0, 1, 2, 3, 4]
+    assert "'label' is 5, and classes= names 0 to 4" in report.rejects[0].reason
+    boxed = [("path", "x1", "y1", "x2", "y2", "label")] + [(r[0], 1, 2, 3, 4, r[1]) for r in rows]
+    path = write_rows(tmp_path / "b.csv", boxed)
+    report, data = pack(path, tmp_path / "y.lmdb", **options)
+    assert [s.labels.tolist() for s in data] == [[0], [1], [2], [3], [4]]
+    assert "'5', which is none of the classes" in report.rejects[0].reason
+
+
 def test_numbers_may_be_labels_of_a_cell(tmp_path: Path, pictures: list[Picture]) -> None:
     write_images(tmp_path, pictures)
     rows = [(f"{p.name}.jpg", f"{k} {k + 10}") for k, p in enumerate(pictures)]

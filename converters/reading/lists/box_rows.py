@@ -221,7 +221,8 @@ class BoxSamples:
         self._unknown = {number: text for text, number in self._texts.items()}
         self._final = np.zeros(len(self._texts), np.int64)
         for text, number in self._texts.items():
-            if text in numbers or numeric:
+            fits = names is None or (text.isdecimal() and int(text) < len(names))
+            if text in numbers or (numeric and fits):
                 self._final[number] = numbers[text] if text in numbers else int(text)
                 del self._unknown[number]
         return names

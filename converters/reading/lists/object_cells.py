@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, Field
 
+from ..class_names import check_number
 from ..string_table import StringTable
 from .roles import LABELS
 
@@ -97,5 +98,7 @@ class ObjectCells:
         if isinstance(label, str) and label in self._numbers:
             return self._numbers[label]
         if isinstance(label, int) and not isinstance(label, bool):
+            if self._classes is not None:
+                check_number(label, self._classes, "category")
             return label
         raise ValueError(f"an object's class is {str(label)[:60]!r}, which is none of the classes")

@@ -22,7 +22,7 @@ from fastdata.schema import (
 
 from ..cell_types import ColumnGuess, labels_of
 from ..cells import parse_array, parse_bytes
-from ..class_names import MOST_CLASSES
+from ..class_names import MOST_CLASSES, check_number
 from ..fields import convert, named_field
 from ..string_table import StringTable
 from .image_finder import ImageFinder
@@ -295,6 +295,8 @@ class RowSamples:
         if name in self._numbers and not text.lstrip("+-").isdecimal():
             raise ValueError(f"{name!r} is {cell!r}, which is none of its classes")
         number = float(cell) if field.dtype.startswith("float") else int(cell)
+        if self._plan.classes is not None and field.classes is self._plan.classes:
+            check_number(number, field.classes, name)
         return convert(number, field, name)
 
     def _several(self, name: str, field: ArrayField, cell: str) -> Any:
@@ -305,4 +307,7 @@ class RowSamples:
             if label not in known and not label.lstrip("+-").isdecimal():
                 raise ValueError(f"{name!r} has {label[:60]!r}, which is none of its classes")
         numbers = [known[label] if label in known else int(label) for label in labels]
+        if self._plan.classes is not None:
+            for number in numbers:
+                check_number(number, self._plan.classes, name)
         return np.array(numbers, np.int64)
