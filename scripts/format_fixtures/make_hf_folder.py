@@ -1,6 +1,6 @@
 """Write tests/converters/fixtures/hf_folder, with what Hugging Face's `datasets` reads from it.
 
-    pip install datasets==5.2.0 pillow==12.0.0
+    pip install datasets==5.2.0 pillow==13.0.0
     python scripts/format_fixtures/make_hf_folder.py
 
 ``jsonl`` has two splits with text, numbers, objects and masks; ``csv`` and ``parquet`` one folder
