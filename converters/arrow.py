@@ -46,6 +46,8 @@ class ArrowSource(TableSource):
         folder, tell.  Default: all, with a field ``split`` where there are several.
     classes : str, optional
         A text file with the names of classes 0, 1, ..., one a line.
+    images : str, optional
+        The folder of the image files that a column of text names.
     """
 
     name = "arrow"
@@ -65,6 +67,7 @@ class ArrowSource(TableSource):
         columns: tuple[str, ...] = (),
         split: str | None = None,
         classes: str | None = None,
+        images: str | None = None,
     ) -> None:
         arrow(".ipc")
         self.notes = []
@@ -82,6 +85,7 @@ class ArrowSource(TableSource):
             columns=columns,
             split=split,
             classes=classes,
+            images=images,
         )
 
     def told(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class FolderSource(ImageListSource):
         empty_classes: bool = False,
     ) -> None:
         refuse_fields(fields, self.name)
-        self.begin(Path(location))
+        self.begin(_below_data(Path(location)))
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: not a folder")
         splits = self._splits(split)
@@ -174,6 +174,18 @@ class FolderSource(ImageListSource):
 
     def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
         return Path(files[0]), *numbers
+
+
+def _below_data(root: Path) -> Path:
+    """Return ``root/data`` where that has the split folders, as on Hugging Face's hub."""
+    inner = root / "data"
+    if (
+        root.is_dir()
+        and folders_in(root) == ["data"]
+        and split_folders(inner, folders_in(inner), [])
+    ):
+        return inner
+    return root
 
 
 def _refuse(error: OSError) -> NoReturn:

@@ -48,6 +48,8 @@ class ParquetSource(TableSource):
         with a field ``split`` where there are several.
     classes : str, optional
         A text file with the names of classes 0, 1, ..., one a line.
+    images : str, optional
+        The folder of the image files that a column of text names.
     """
 
     name = "parquet"
@@ -67,6 +69,7 @@ class ParquetSource(TableSource):
         columns: tuple[str, ...] = (),
         split: str | None = None,
         classes: str | None = None,
+        images: str | None = None,
     ) -> None:
         arrow(".parquet")
         self.notes = []
@@ -78,6 +81,7 @@ class ParquetSource(TableSource):
             columns=columns,
             split=split,
             classes=classes,
+            images=images,
         )
 
     def table_schema(self, file: int) -> Any:

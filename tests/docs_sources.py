@@ -153,7 +153,53 @@ def _lmdb(folder: Path, pictures: Sequence[Picture]) -> None:
             t.put(f"{name}_{picture.name}".encode(), picture.data)
 
 
+def _flat(folder: Path, pictures: Sequence[Picture]) -> None:
+    from case_manifest import write_images
+
+    write_images(folder / "photos", pictures)
+    write_images(folder / "archive" / "2024", pictures)
+
+
+def _hf_folder(folder: Path, pictures: Sequence[Picture]) -> None:
+    shutil.copytree(FIXTURES / "hf_folder" / "jsonl", folder / "birds")
+
+
+def _ilsvrc(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_named_sets
+
+    case_named_sets.ilsvrc(_new(folder / "imagenet"), pictures)
+
+
+def _tiny_imagenet(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_named_sets
+
+    case_named_sets.tiny(folder / "tiny-imagenet-200", pictures)
+
+
+def _cub(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_named_sets
+
+    case_named_sets.cub(folder, pictures)
+
+
+def _celeba(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_named_sets
+
+    case_named_sets.celeba(_new(folder / "celeba"), pictures)
+
+
+def _widerface(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_named_sets
+
+    case_named_sets.widerface(folder, pictures)
+
+
 def _manifest(folder: Path, pictures: Sequence[Picture]) -> None:
+    from case_manifest import json_lines, write_rows
+
+    json_lines(folder, pictures)
+    rows = [(p.name, "jay") for p in pictures]
+    write_rows(folder / "train.csv", [("image_id", "breed"), *rows])
     folders(folder / "pairs", pictures, ("left", "right"))
     names = sorted((folder / "pairs").rglob("*.jpg"))
     rows = [f"{p.relative_to(folder)},{p.relative_to(folder)},{n}\n" for n, p in enumerate(names)]
@@ -259,8 +305,9 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb, _manifest,
-        _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
+        _arrow, _beton, _caffe, _celeba, _cifar, _coco, _cub, _flat, _folder, _hdf5, _hf_folder,
+        _idx, _ilsvrc, _litdata, _lmdb, _manifest, _mds, _mvtec, _parquet, _recordio, _tfrecord,
+        _tiny_imagenet, _torch, _voc, _webdataset, _widerface, _zarr,
     )
 }  # fmt: skip
 

@@ -122,9 +122,11 @@ def test_what_is_no_source_is_refused(location: Any) -> None:
 
 def test_files_that_are_no_source_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(png())
-    for location in (tmp_path, tmp_path / "a.jpg"):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.md").write_text("a")
+    for location in (tmp_path / "texts", tmp_path / "a.jpg"):
         with pytest.raises(SourceError, match="not recognised as any of the formats"):
             find_source(location)
-    (tmp_path / "metadata.csv").write_text("file_name\na.jpg\n")
-    with pytest.raises(SourceError, match=r"If .*metadata\.csv says what .* pack that file"):
-        find_source(tmp_path)
+    (tmp_path / "texts" / "list.csv").write_text("path\n../a.jpg\n")
+    with pytest.raises(SourceError, match=r"If .*list\.csv says what .* pack that file"):
+        find_source(tmp_path / "texts")

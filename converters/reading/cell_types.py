@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 
+from .class_names import MOST_CLASSES
 from .image_files import is_image_name
 
-__all__ = ["ColumnGuess"]
+__all__ = ["ColumnGuess", "labels_of"]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE)
@@ -14,6 +17,13 @@ _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|na
 
 class ColumnGuess:
     """What type fits all cells of a column so far.
+
+    Parameters
+    ----------
+    may_be_label : bool
+        Whether the different cells are kept, as `classes`.
+    separator : str
+        Where a cell may have several labels, what stands between them; see `labels_of`.
 
     Attributes
     ----------
@@ -23,29 +33,37 @@ class ColumnGuess:
         The first cell that is not empty.
     """
 
-    def __init__(self, may_be_label: bool) -> None:
+    def __init__(self, may_be_label: bool, separator: str = "") -> None:
         self.is_int = True
         self.is_float = True
         self.is_image = True
         self._may_be_label = may_be_label
+        self._separator = separator
         self._values: set[str] = set()
         self.first = ""
-        self._seen = False
 
-    def see(self, cell: str) -> None:
+    def see(self, cells: Sequence[str]) -> None:
+        """Look at some cells, in order; each different one once."""
+        if self._separator:
+            cells = [label for cell in cells for label in labels_of(cell, self._separator)]
+        if not self.first:
+            self.first = next((cell for cell in cells if cell.strip()), "")
+        for cell in set(cells):
+            self._see(cell)
+
+    def _see(self, cell: str) -> None:
         text = cell.strip()
-        self.is_image &= not text or is_image_name(text)
         if not text:
             return
-        self._seen = True
-        self.first = self.first or cell
-        if self.is_int or self.is_float:
+        if self.is_image:
+            self.is_image = is_image_name(text)
+        if self.is_float:  # as whole numbers are too
             whole = _INTEGER.fullmatch(text) is not None
             # An integer beyond 64 bits is a name: as a float it would lose digits.
             fits = whole and len(text) <= 20 and -(2**63) <= int(text) < 2**63
             self.is_int &= fits
             self.is_float &= fits or (not whole and _FLOAT.fullmatch(text) is not None)
-        if self._may_be_label:
+        if self._may_be_label and len(self._values) <= MOST_CLASSES:
             self._values.add(cell)
 
     def settle(self, *, is_there: bool) -> None:
@@ -56,11 +74,28 @@ class ColumnGuess:
         is_there : bool
             Whether `first` is the name of a file.
         """
-        self.is_int &= self._seen
-        self.is_float &= self._seen
+        self.is_int &= bool(self.first)
+        self.is_float &= bool(self.first)
         self.is_image &= is_there
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The different cells, sorted, where they may be labels."""
         return tuple(sorted(self._values))
+
+
+def labels_of(cell: str, separator: str) -> list[str]:
+    """Return the labels that a cell lists.
+
+    Parameters
+    ----------
+    cell : str
+    separator : str
+        A sign; a blank stands for any white space, and ``json`` for a JSON list.
+    """
+    if separator == "json":
+        value = json.loads(cell or "[]")
+        parts = [str(part) for part in (value if isinstance(value, list) else [value])]
+    else:
+        parts = cell.split() if separator == " " else cell.split(separator)
+    return [part.strip() for part in parts if part.strip()]

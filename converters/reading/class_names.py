@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from fastdata.errors import OptionError
 from fastdata.schema import Field, ScalarField
 
-__all__ = ["MOST_CLASSES", "classes_of_texts", "named_classes", "read_class_names"]
+__all__ = ["MOST_CLASSES", "check_number", "classes_of_texts", "named_classes", "read_class_names"]
 
 MOST_CLASSES = 1 << 20
 """Different texts that labels may have."""
@@ -71,6 +71,20 @@ def named_classes(
         raise OptionError(f"classes={os.fspath(path)}: there is no field {name!r} of class numbers")
     names = known.get(os.fspath(path)) or read_class_names(path)
     return {**fields, name: dataclasses.replace(field, classes=names)}
+
+
+def check_number(number: float, classes: Sequence[str], what: str) -> None:
+    """Refuse a number that is none of those classes'.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not 0 <= number < len(classes):
+        raise ValueError(
+            f"{what!r} is {number}, and classes= names 0 to {len(classes) - 1}: is the first class "
+            "1, or a name missing?"
+        )
 
 
 def classes_of_texts(

@@ -8,10 +8,20 @@ from typing import Any
 
 from fastdata.codecs.image import is_jpeg
 
-__all__ = ["SUFFIXES", "ignored_files", "is_image_bytes", "is_image_name", "suffix_of"]
+__all__ = [
+    "BOTH_CASES",
+    "SUFFIXES",
+    "ignored_files",
+    "is_image_bytes",
+    "is_image_name",
+    "suffix_of",
+]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """``torchvision.datasets.folder.IMG_EXTENSIONS``."""
+
+BOTH_CASES = (*SUFFIXES, *(suffix.upper() for suffix in SUFFIXES))
+"""The same, as files have them: ``.JPEG`` in ImageNet."""
 
 _STARTS = (b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 

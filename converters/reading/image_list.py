@@ -61,7 +61,11 @@ class ImageListSource(IndexedSource):
         """
         before = len(self._numbers)
         self._numbers.extend(numbers)
-        self._width = len(self._numbers) - before
+        width = len(self._numbers) - before
+        if width and not self._width:
+            # Those before were rejects, whose numbers nobody could count yet.
+            self._numbers = array("q", [0] * (width * self.num_samples)) + self._numbers
+        self._width = width
         self._files.append("\0".join(files))
         self.num_samples += 1
 

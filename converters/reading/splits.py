@@ -121,9 +121,8 @@ def has_folders_of_images(location: object) -> bool:
     """
     if not isinstance(location, (str, os.PathLike)) or not os.path.isdir(location):
         return False
-    entries = sorted(Path(location).iterdir())
-    below = [path for path in entries if path.is_dir() and not path.name.startswith(".")]
-    return any(has_images(path) for path in below)
+    below = sorted(entry.name for entry in os.scandir(Path(location)) if entry.is_dir())
+    return any(has_images(Path(location, n)) for n in below if not n.startswith("."))
 
 
 def _walk(folder: str | Path, depth: int) -> Iterator[os.DirEntry[str]]:

@@ -13,11 +13,14 @@ _LONGEST = 1 << 16
 
 
 def text_lines(
-    path: Path, errors: str = "surrogateescape", refusal: type[FastdataError] = SourceError
+    path: Path,
+    errors: str = "surrogateescape",
+    refusal: type[FastdataError] = SourceError,
+    longest: int = _LONGEST,
 ) -> Iterator[tuple[int, str]]:
     """Yield number and text of the lines that are not empty.
 
-    A line beyond 64 KiB is taken for several, so that no more than that is in memory.
+    A longer line is taken for several, so that no more than that is in memory.
 
     Parameters
     ----------
@@ -26,13 +29,19 @@ def text_lines(
         What becomes of bytes that are no UTF-8, as `bytes.decode` takes it.
     refusal : type
         What is raised if the file cannot be read: OptionError where an option names it.
+    longest : int
+        Characters of a line.
     """
     try:
         with open(path, encoding="utf-8", errors=errors, newline="\n") as file:
             number = 0
-            while line := file.readline(_LONGEST):
+            while line := file.readline(longest):
                 number += 1
+                if number == 1:
+                    line = line.removeprefix("\ufeff")  # a byte order mark
                 if line.strip():
                     yield number, line.rstrip("\r\n")
     except OSError as error:
         raise refusal(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:  # only where errors="strict"
+        raise refusal(f"{path}, line {number + 1}: {error}") from error

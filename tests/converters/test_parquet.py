@@ -367,7 +367,7 @@ def test_shuffling_large_row_groups_is_refused(
 def test_a_folder_with_images_is_not_taken_for_a_table(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "0.jpg").write_bytes(PICTURES[0].data)
-    write(tmp_path / "metadata.parquet", {"file_name": pa.array(["cat/0.jpg"])})
+    write(tmp_path / "index.parquet", {"file_name": pa.array(["cat/0.jpg"])})
     assert find_source(tmp_path).name == "folder"
 
 

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 
 from fastdata.errors import SourceError
 
-__all__ = ["Member", "json_members"]
+__all__ = ["Member", "json_entries", "json_members"]
 
 _WINDOW = 1 << 15
 _LARGEST = 64 << 20
@@ -69,6 +69,12 @@ def json_members(path: Path) -> Iterator[Member]:
                 yield window.value(key)
             if window.expect(",}") == "}":
                 return
+
+
+def json_entries(path: Path) -> Iterator[Member]:
+    """Yield the entries of the array that a file holds; see `json_members`."""
+    with open(path, "rb") as file:
+        yield from _entries(_Window(path, file), "")
 
 
 def _entries(window: _Window, key: str) -> Iterator[Member]:

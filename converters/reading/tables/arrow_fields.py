@@ -24,6 +24,7 @@ from fastdata.schema import (
 from ..field_names import safe_name, unique_name
 from ..fields import check_names, image_field, settle_fields
 from ..image_files import is_image_bytes
+from ..lists.roles import image_column, names_images
 from ..selection import COLUMNS
 from ..usual_names import LABELS, first_called
 from .arrow_types import (
@@ -37,7 +38,7 @@ from .arrow_types import (
     type_of,
 )
 
-__all__ = ["Kind", "choose_columns", "features_of", "kinds_of", "settle_columns"]
+__all__ = ["Kind", "choose_columns", "features_of", "kinds_of", "settle_columns", "with_paths"]
 
 
 def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
@@ -96,7 +97,8 @@ def choose_columns(
         types = (f"{name}: {type_of(schema, name)}" for name in kinds)
         raise SourceError(
             COLUMNS.unclear(place, "no column of images", types)
-            + " An image is a struct of bytes and path, or an image file's bytes in a binary column"
+            + " An image is a struct of bytes and path, or an image file's bytes in a binary "
+            "column. Where a column names image files: --option images=FOLDER"
         )
     named = {images[0]: "image"} if len(images) == 1 else {}
     if len(masks) == 1:
@@ -116,6 +118,31 @@ def choose_columns(
     reasons = [f"{name} ({kind.reason})" for name, kind in kinds.items() if kind.field is None]
     notes += COLUMNS.left_out(reasons)
     return chosen
+
+
+def with_paths(
+    kinds: Mapping[str, Kind], wanted: Sequence[str], place: str, channels: int
+) -> dict[str, Kind]:
+    """Return the kinds of columns where one of text names image files.
+
+    It is the one wanted for the field ``image``, else that which is called as usual.
+
+    Raises
+    ------
+    OptionError
+        If that is no column of text, or no column is called so.
+    """
+    texts = [name for name, kind in kinds.items() if isinstance(kind.field, StringField)]
+    chosen = COLUMNS.parse(wanted)
+    if "image" in chosen and chosen["image"] not in texts:
+        raise COLUMNS.refused(place, chosen["image"], "is no text, and names no image files", texts)
+    usual = texts[image_column(texts)] if texts else ""
+    column = chosen.get("image") or usual
+    if not wanted and not names_images(usual):
+        raise OptionError(COLUMNS.unclear(place, "which column names the images?", texts))
+    if wanted and "image" not in chosen:
+        raise OptionError(f"{place}: columns= leaves out the images. {COLUMNS.remedy}")
+    return {**kinds, column: Kind(ImageField(channels=channels))}
 
 
 def settle_columns(

@@ -13,8 +13,9 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, 
 
 from ..exported import array_of, needs_shape
 from ..fields import nested_array
+from ..safe_paths import path_inside
 from ..spans import FileSpan
-from .arrow_types import arrow, is_list, storage
+from .arrow_types import arrow, is_list, is_text, storage
 
 __all__ = ["KEY", "Mapped", "RowPlan", "key_reader", "row_reader"]
 
@@ -36,6 +37,8 @@ class RowPlan(NamedTuple):
         Of fields whose column has names of classes: their numbers.
     exported : bool
         Whether fastdata wrote the table, with keys and with shapes of arrays.
+    images : str
+        The folder of the files that a column of text names; "" where there is none.
     """
 
     schema: Schema
@@ -43,6 +46,7 @@ class RowPlan(NamedTuple):
     root: str
     numbers: Mapping[str, Mapping[str, int]]
     exported: bool = False
+    images: str = ""
 
     @property
     def needed(self) -> list[str]:
@@ -117,6 +121,9 @@ def _column(
     numbers: Mapping[str, int] | None,
     mapped: Mapped | None,
 ) -> Callable[[int], Any]:
+    if isinstance(field, ImageField) and is_text(array.type):
+        names = array.to_pylist()
+        return lambda row: Path(path_inside(plan.images, _given(names[row], name)))
     if isinstance(field, ImageField):
         return _images(array, name, plan.root, mapped)
     if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):

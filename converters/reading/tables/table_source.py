@@ -20,10 +20,11 @@ from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
 from ..class_names import classes_of_texts, named_classes
 from ..exported import Exported, read_exported
 from ..fingerprints import FileSource
+from ..lists.image_finder import folder_named
 from ..locations import printable
 from ..refusals import no_files
 from ..splits import choose_split, split_of
-from .arrow_fields import choose_columns, features_of, kinds_of, settle_columns
+from .arrow_fields import choose_columns, features_of, kinds_of, settle_columns, with_paths
 from .arrow_types import arrow, is_text, plain, table_errors, type_of
 from .blocks import Block, Blocks
 from .column_values import first_bytes_of, texts_of
@@ -74,6 +75,7 @@ class TableSource(FileSource, IndexedSource):
         columns: tuple[str, ...],
         split: str | None,
         classes: str | None,
+        images: str | None,
     ) -> None:
         """Look at all files; settle schema and blocks."""
         if not paths:
@@ -90,7 +92,7 @@ class TableSource(FileSource, IndexedSource):
         self._split_numbers = [0] * len(taken)
 
         first, schema = self._first_schema()
-        exported = None if columns else read_exported(self.paths, self.name)
+        exported = None if columns or images is not None else read_exported(self.paths, self.name)
         if exported is not None:
             self._settle_exported(exported, schema, first, fields, channels, classes)
             return
@@ -101,6 +103,8 @@ class TableSource(FileSource, IndexedSource):
             raise SourceError(
                 f"{self.paths[first]}: a column's name is no text: {error}"
             ) from error
+        if images is not None:
+            kinds = with_paths(kinds, columns, str(self.paths[first]), channels)
         chosen = choose_columns(schema, columns, kinds, self.notes, str(self.paths[first]))
         settled = settle_columns(chosen, kinds, fields or {}, channels)
         self._columns = list(dict.fromkeys(chosen.values()))
@@ -118,7 +122,12 @@ class TableSource(FileSource, IndexedSource):
             if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
         }
         self.schema = Schema(named_classes(settled, "label", classes))
-        self.plan = RowPlan(self.schema, tuple(chosen.values()), str(self.root), numbers)
+        folder = ""
+        if images is not None:
+            folder = os.path.join(self.root, folder_named(self.root, images))
+        self.plan = RowPlan(
+            self.schema, tuple(chosen.values()), str(self.root), numbers, images=folder
+        )
 
     def _settle_exported(
         self,

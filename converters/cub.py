@@ -1,0 +1,119 @@
+"""CUB-200-2011: birds, with their class, a box each, and a split, in tables by number of image.
+
+::
+
+    images.txt               1 001.Black_footed_Albatross/Black_Footed_Albatross_0046_18111.jpg
+    image_class_labels.txt   1 1
+    train_test_split.txt     1 0                 (1 is training)
+    bounding_boxes.txt       1 60.0 27.0 325.0 304.0
+    classes.txt              1 001.Black_footed_Albatross
+"""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import SourceError
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
+
+from .base import Deferred, FieldSpec
+from .reading.image_list import ImageListSource
+from .reading.lists.boxed_image import BoxedImage, BoxForm
+from .reading.lists.joined import joined, keyed_lines
+from .reading.locations import folder_at
+from .reading.refusals import check_choice, refuse_fields
+from .reading.safe_paths import path_inside
+
+__all__ = ["CubSource"]
+
+_IMAGES, _LABELS, _CLASSES = "images.txt", "image_class_labels.txt", "classes.txt"
+_SPLIT, _BOXES = "train_test_split.txt", "bounding_boxes.txt"
+_SPLITS = ("train", "test")
+_FORM = BoxForm("xywh", "pixels")
+
+
+class CubSource(ImageListSource):
+    """Birds; fields ``image``, ``boxes`` (one), ``label`` and ``split``.
+
+    Parameters
+    ----------
+    split : str, optional
+        ``train`` or ``test``; default: both, with a field ``split``.
+    """
+
+    name = "cub"
+    summary = "CUB-200-2011: images.txt, image_class_labels.txt, bounding_boxes.txt"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        folder = folder_at(location)
+        return folder is not None and _root(folder) is not None
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str | None = None,
+    ) -> None:
+        refuse_fields(fields, self.name)
+        check_choice("split", split or "", ("", *_SPLITS))
+        root = _root(Path(location))
+        if root is None:
+            raise SourceError(f"{location}: expected {_IMAGES}, {_LABELS} and {_CLASSES} in it")
+        self.begin(root / "images")
+        self._boxes = array("d")
+        names = (_IMAGES, _LABELS, _SPLIT, _BOXES)
+        if split is not None and not (root / _SPLIT).is_file():
+            raise SourceError(f"split={split}: there is no {root / _SPLIT}")
+        there = [name for name in names if (root / name).is_file()]
+        self.beside = [root / name for name in (*there, _CLASSES)]
+        classes = dict(keyed_lines(root / _CLASSES))
+        numbers = {key: k for k, key in enumerate(classes)}
+        found: dict[str, Field] = {"image": ImageField(channels=channels)}
+        if _BOXES in there:
+            found["boxes"] = ArrayField("float32", (None, 4), boxes=True)
+        found["label"] = ScalarField(classes=tuple(classes.values()))
+        self._with_split = _SPLIT in there and split is None
+        if self._with_split:
+            found["split"] = ScalarField(classes=_SPLITS)
+        self.schema = Schema(found)
+        for key, cells in joined({root / name: keyed_lines(root / name) for name in there}):
+            row = dict(zip(there, cells, strict=True))
+            of_split = {"1": 0, "0": 1}.get(row.get(_SPLIT, "1"), -1)
+            if split is not None and of_split != _SPLITS.index(split):
+                continue
+            try:
+                path_inside(self.root, row[_IMAGES])
+                if of_split < 0:
+                    raise ValueError(f"{_SPLIT} has {row[_SPLIT]!r:.40} of it, neither 0 nor 1")
+                box = [float(word) for word in row.get(_BOXES, "0 0 0 0").split()]
+                if len(box) != 4:
+                    raise ValueError(f"{_BOXES} has {row[_BOXES]!r:.60} of it, not four numbers")
+                place = len(self._boxes) // 4
+                self.add(row[_IMAGES], numbers=[numbers[row[_LABELS]], of_split, place])
+                self._boxes.extend(box)
+            except (ValueError, KeyError) as error:
+                shown = error if isinstance(error, ValueError) else f"no class {error}"
+                self.reject(row[_IMAGES], f"image {key}: {shown}")
+
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
+        others = tuple(numbers[: 1 + self._with_split])
+        if "boxes" not in self.schema:
+            return Path(files[0]), *others
+        box = np.array(self._boxes[4 * numbers[2] : 4 * numbers[2] + 4])
+        return BoxedImage(files[0], box, _FORM, others)
+
+
+def _root(folder: Path) -> Path | None:
+    """Return the folder with the tables: this one, or the one in it that is called as usual."""
+    for root in (folder, folder / "CUB_200_2011"):
+        tables = all((root / name).is_file() for name in (_IMAGES, _LABELS, _CLASSES))
+        if tables and (root / "images").is_dir():
+            return root
+    return None

@@ -1,0 +1,124 @@
+"""Images directly in a folder, without classes; or at any depth, where that is asked for.
+
+A list beside them that says what they are is not passed over in silence: `manifest` reads it where
+there is exactly one, and several are refused here.  So are files of the images' own names
+(``0001.txt``, ``0001.json``), which are their annotations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import SourceError
+from fastdata.schema import ImageField, Schema
+
+from .base import FieldSpec
+from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, suffix_of
+from .reading.image_list import ImageListSource
+from .reading.lists.list_files import has_own_images, list_of_folder, lists_of_folder
+from .reading.locations import folder_at, printable
+from .reading.refusals import refuse_fields
+from .reading.selection import listed
+from .reading.splits import has_folders_of_images
+
+__all__ = ["FlatSource"]
+
+
+class FlatSource(ImageListSource):
+    """A folder of images; the field is ``image``, and keys are their names.
+
+    Parameters
+    ----------
+    recursive : bool
+        Whether images in folders below are taken too; what these are called is in the keys.
+    alone : bool
+        Whether the images are taken without what lies beside them: lists, annotations.
+    """
+
+    name = "flat"
+    summary = "images directly in a folder, without labels"
+    general = True
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        folder = folder_at(location)
+        if folder is None or not has_own_images(folder) or has_folders_of_images(folder):
+            return False
+        return list_of_folder(folder) is None
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        recursive: bool = False,
+        alone: bool = False,
+    ) -> None:
+        refuse_fields(fields, self.name)
+        self.begin(Path(location))
+        if not self.root.is_dir():
+            raise SourceError(f"{self.root}: not a folder")
+        ignored: Counter[str] = Counter()
+        for folder, inner, files in os.walk(self.root, onerror=_refuse, followlinks=True):
+            inner.sort()
+            below = os.path.relpath(folder, self.root)
+            files.sort()
+            others = [file for file in files if not is_image_name(file)]
+            ignored.update(map(suffix_of, others))
+            if not alone:
+                self._refuse_annotations(Path(folder), others)
+            for name in filter(is_image_name, files):
+                self.add(os.path.normpath(os.path.join(below, name)))
+            if not recursive:
+                self._note_folders(inner)
+                break
+        if not self.num_samples:
+            raise SourceError(
+                f"{self.root}: no images directly in this folder (--option recursive=true takes "
+                "those in folders below, without classes)"
+            )
+        self.notes += ignored_files(ignored)
+        self.notes.append("images only: they have no labels here")
+        self.schema = Schema({"image": ImageField(channels=channels)})
+
+    def _note_folders(self, folders: list[str]) -> None:
+        if folders:
+            self.notes.append(
+                f"what is in the folders {listed(map(printable, folders), 5)} is left out "
+                "(--option recursive=true takes it, --format folder takes them for classes)"
+            )
+
+    def _refuse_annotations(self, folder: Path, others: list[str]) -> None:
+        """Refuse to leave out what says more of the images than that they are there."""
+        if lists := lists_of_folder(folder):
+            raise SourceError(
+                f"{folder}: {listed(path.name for path in lists)} beside the images may say what "
+                f"they are. Pack that: fastdata pack {lists[0]}; --option alone=true takes the "
+                "images without it"
+            )
+        beside = list(itertools.islice((n for n in others if _has_image(folder, n)), 3))
+        if beside:
+            raise SourceError(
+                f"{folder}: {listed(map(printable, beside))} belong to images of these names, "
+                "and are not read here. If a format reads them, name it (--format); --option "
+                "alone=true takes the images without them"
+            )
+
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
+        return (Path(files[0]),)
+
+
+def _has_image(folder: Path, name: str) -> bool:
+    """Tell whether there is an image of a file's name but for the suffix."""
+    stem = os.path.join(folder, os.path.splitext(name)[0])
+    return any(os.path.exists(stem + suffix) for suffix in BOTH_CASES)
+
+
+def _refuse(error: OSError) -> None:
+    """Say that a folder cannot be listed, rather than leave out what is in it."""
+    raise error

@@ -1,0 +1,213 @@
+"""Images with ``metadata.csv``, ``.jsonl`` or ``.parquet`` beside them: Hugging Face's ImageFolder.
+
+::
+
+    train/0.jpg
+    train/metadata.jsonl   {"file_name": "0.jpg", "text": "a jay",
+                            "objects": {"bbox": [[x, y, w, h]], "categories": [3]}}
+
+Which files are metadata, and what ``file_name`` and ``*_file_name`` become: ``datasets``,
+``packaged_modules/folder_based_builder/folder_based_builder.py``; splits are by the folders' names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import Field, ScalarField, Schema
+
+from .base import FieldSpec, IndexedSource, Sample
+from .reading.class_names import read_class_names
+from .reading.field_names import safe_name
+from .reading.fields import check_names
+from .reading.fingerprints import hash_samples
+from .reading.lists.boxed_image import BoxedImage, box_form
+from .reading.lists.image_finder import ImageFinder
+from .reading.lists.metadata_files import Metadata, is_file_column, metadata_files
+from .reading.lists.object_cells import ObjectCells
+from .reading.lists.row_samples import ListPlan, RowSamples
+from .reading.lists.split_names import split_classes
+from .reading.locations import folder_at, printable
+from .reading.safe_paths import path_inside
+from .reading.selection import left_out, listed
+from .reading.splits import split_of
+
+__all__ = ["HfFolderSource"]
+
+_NAME = "file_name"
+
+
+class HfFolderSource(IndexedSource):
+    """Rows of metadata files; ``file_name`` is ``image``, ``X_file_name`` the image ``X``.
+
+    Parameters
+    ----------
+    split : str, optional
+        The one that is taken: ``train``, ``validation``, ``test``.  Default: all, with a field
+        ``split`` where there are several.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line: of ``label``, or of objects.
+    boxes : tuple of str
+        What boxes of objects are: ``xyxy``, ``xywh`` or ``cxcywh``; ``pixels`` or ``normalised``.
+    """
+
+    name = "hf_folder"
+    summary = "images with metadata.csv, .jsonl or .parquet, as Hugging Face's ImageFolder"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        folder = folder_at(location)
+        return folder is not None and any(map(Metadata.names_files, metadata_files(folder)))
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str | None = None,
+        classes: str | None = None,
+        boxes: tuple[str, ...] = ("xywh", "pixels"),
+    ) -> None:
+        self.root, self.notes = Path(location), []
+        self._tables = self._of_split(metadata_files(self.root), split)
+        titles = self._tables[0].columns
+        self._form = box_form(boxes)
+        if not self._form.form or not self._form.unit:
+            raise OptionError(f"boxes={','.join(boxes)}: say both: boxes=xywh,pixels")
+        class_names = read_class_names(classes) if classes is not None else None
+        self._objects_at = titles.index("objects") if self._has_objects(titles) else -1
+        self._objects = ObjectCells(class_names)
+        lists = [t for t in titles if is_file_column(t.removesuffix("s")) and t.endswith("s")]
+        self.notes += left_out("columns of several images a row", lists)
+        self._kept = [
+            k for k, title in enumerate(titles) if k != self._objects_at and title not in lists
+        ]
+        names = [_field_name(titles[k]) for k in self._kept]
+        self._images = [k for k, at in enumerate(self._kept) if is_file_column(titles[at])]
+        several = len({table.split for table in self._tables}) > 1 and "split" not in names
+        names += ["split"] * several
+        if len(set(names)) < len(names):
+            raise SourceError(f"{self._tables[0].path}: two columns become one field: {names}")
+        check_names(fields or {}, names)
+        known: dict[str, Field | str] = {names[k]: _kind(names[k]) for k in self._images}
+        if several:
+            there = split_classes(sorted({table.split or "other" for table in self._tables}))
+            known["split"] = ScalarField(classes=there)
+        plan = ListPlan(
+            str(self._tables[0].path), names, self._main(titles), {**known, **(fields or {})},
+            channels, class_names, self._kinds(several),
+        )  # fmt: skip
+        self._rows = RowSamples(plan, self._cells(several), self._finder)
+        self.notes += self._rows.notes
+        found = dict(self._rows.schema)
+        if self._objects_at >= 0:
+            main = next(iter(found))
+            found = {main: found.pop(main), **self._objects.fields(), **found}
+            self.notes.append(f"boxes are {', '.join(self._form[:2])} (--option boxes=FORM,UNIT)")
+        self.schema = Schema(found)
+        self.num_samples = self._rows.num_samples
+
+    # -- tables --------------------------------------------------------------------------
+
+    def _of_split(self, tables: list[Metadata], split: str | None) -> list[Metadata]:
+        if not tables:
+            raise SourceError(f"{self.root}: no metadata.csv, .jsonl or .parquet there")
+        for table in tables:
+            table.split = split_of(table.path.relative_to(self.root))
+            if set(table.columns) != set(tables[0].columns):
+                raise SourceError(
+                    f"{table.path}: its columns are {listed(table.columns)}; {tables[0].path} has "
+                    f"{listed(tables[0].columns)}. Pack one folder at a time"
+                )
+        if split is None:
+            return tables
+        chosen = [table for table in tables if table.split == split]
+        if not chosen:
+            there = listed(sorted({table.split or "other" for table in tables}))
+            raise OptionError(f"split={split}: there are {there} in {self.root}")
+        return chosen
+
+    def _has_objects(self, titles: list[str]) -> bool:
+        return "objects" in titles and dict in self._tables[0].kinds.get("objects", set())
+
+    def _kinds(self, several: bool) -> list[set[type]] | None:
+        """Return the types of columns; None of CSV, which does not tell."""
+        if any(table.is_csv for table in self._tables):
+            return None
+        titles = self._tables[0].columns
+        of = [set().union(*(t.kinds[titles[k]] for t in self._tables)) for k in self._kept]
+        return of + [{str}] * several
+
+    def _main(self, titles: list[str]) -> int:
+        """Return the column of the images: ``file_name``, else the first of such."""
+        named = [k for k in self._images if titles[self._kept[k]] == _NAME]
+        if not self._images:
+            raise SourceError(f"{self._tables[0].path}: no column file_name or *_file_name")
+        return (named or self._images)[0]
+
+    def _cells(self, several: bool) -> Iterator[list[str]]:
+        """Yield the rows of all tables, their files as paths below the root."""
+        titles = self._tables[0].columns
+        for table in self._tables:
+            folder = os.path.relpath(table.path.parent, self.root)
+            order = [table.columns.index(title) for title in titles]
+            for row in table.rows():
+                cells = [row[order[k]] for k in self._kept]
+                for k in self._images:
+                    cells[k] = os.path.normpath(os.path.join(folder, cells[k])) if cells[k] else ""
+                if self._objects_at >= 0:
+                    self._objects.append(row[order[self._objects_at]])
+                yield cells + [table.split or "other"] * several
+
+    def _finder(self, name: str, main: bool) -> ImageFinder:
+        return _InsideFinder(self.root)
+
+    # -- samples -------------------------------------------------------------------------
+
+    def __getitem__(self, index: int) -> Sample:
+        image, *others = self._rows.values(index)
+        if self._objects_at < 0:
+            return Sample(self.key_at(index), (image, *others))
+        boxes, labels = self._objects[index]
+        labelled = (labels,) * self._objects.labelled
+        values = BoxedImage(str(image), boxes, self._form, (*labelled, *others))
+        return Sample(self.key_at(index), values)
+
+    def key_at(self, index: int) -> str:
+        return printable(self._rows.key_at(index))
+
+    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        objects = self._objects.texts if self._objects_at >= 0 else None
+
+        def parts(index: int) -> tuple[Any, ...]:
+            return *self._rows.parts(index), objects[index] if objects is not None else ""
+
+        return hash_samples(self.num_samples, limit, parts)
+
+
+class _InsideFinder(ImageFinder):
+    """Files that metadata names: as they are named, and never outside of the folder."""
+
+    def settle(self, names: Any) -> None:
+        pass
+
+    def path(self, name: str, row: Any = None) -> Path:
+        return Path(path_inside(self.root, name))
+
+
+def _field_name(title: str) -> str:
+    """Return the field of a column, as `datasets` names columns of files."""
+    if is_file_column(title):
+        return safe_name(title.removesuffix(_NAME).rstrip("_") or "image")
+    return safe_name(title)
+
+
+def _kind(name: str) -> str:
+    return "mask" if "mask" in name.lower() else "image"

@@ -1,0 +1,142 @@
+"""One image with the boxes that a list has of it, put into pixels by a worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError, SourceError
+
+from ...base import Deferred
+from ..annotations.annotated import frame_of
+
+__all__ = ["FORMS", "BoxForm", "BoxedImage", "box_form", "settled_unit"]
+
+FORMS = ("xyxy", "xywh", "cxcywh")
+UNITS = ("pixels", "normalised")
+
+
+class BoxForm(NamedTuple):
+    """What the four numbers of a box are.
+
+    Attributes
+    ----------
+    form : str
+        ``xyxy``: left, top, right, bottom.  ``xywh``: left, top, width, height.  ``cxcywh``:
+        the centre, then width and height.  "" where it is not said.
+    unit : str
+        ``pixels``, ``normalised`` (parts of the image's width and height), or "".
+    check_size : bool
+        Whether an image of another size than the list says is rejected.
+    """
+
+    form: str = ""
+    unit: str = ""
+    check_size: bool = True
+
+
+def box_form(words: Sequence[str], check_size: bool = True) -> BoxForm:
+    """Return what the option ``boxes=`` says: a form, a unit, or both.
+
+    Raises
+    ------
+    OptionError
+    """
+    chosen = {"form": "", "unit": ""}
+    for word in words:
+        part = "form" if word in FORMS else "unit"
+        if word not in (*FORMS, *UNITS) or chosen[part]:
+            raise OptionError(
+                f"boxes={','.join(words)}: expected none, one of {', '.join(FORMS)}, and "
+                f"{' or '.join(UNITS)}"
+            )
+        chosen[part] = word
+    return BoxForm(chosen["form"], chosen["unit"], check_size)
+
+
+def settled_unit(largest: float, whole: bool, place: str) -> str:
+    """Return the unit of boxes, by the largest of all numbers and whether all are whole.
+
+    Raises
+    ------
+    SourceError
+        If it cannot be told.
+    """
+    if largest <= 1 and not whole:
+        return "normalised"
+    if largest <= 2:
+        raise SourceError(
+            f"{place}: no number of a box is larger than {largest:g}; are these pixels, or parts "
+            "of the image's size? Say which: --option boxes=pixels or --option boxes=normalised"
+        )
+    return "pixels"
+
+
+class BoxedImage(Deferred):
+    """An image, its boxes, and further values."""
+
+    def __init__(
+        self,
+        image: str,
+        boxes: NDArray[np.float64],
+        form: BoxForm,
+        others: tuple[Any, ...],
+        said: tuple[int, int] | None = None,
+    ) -> None:
+        """Keep what a list says of an image.
+
+        Parameters
+        ----------
+        image : str
+            The file.
+        boxes : ndarray, shape [n, 4]
+        form : BoxForm
+        others : tuple
+            What follows image and boxes in the schema.
+        said : (int, int), optional
+            Height and width of the image.
+        """
+        self.image, self.boxes, self.form = image, boxes, form
+        self.others, self.said = others, said
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the image, and place its boxes.
+
+        Raises
+        ------
+        ValueError
+            If the image is of another size, or a box is inside out or outside of it.
+        """
+        data = Path(self.image).read_bytes()
+        frame = frame_of(data, self.said, self.form.check_size)
+        boxes = corners(self.boxes, self.form.form)
+        if self.form.unit == "normalised":
+            boxes = boxes * [frame.width, frame.height, frame.width, frame.height]
+        for box in boxes.tolist():
+            left, top, right, bottom = box
+            shown = ", ".join(f"{value:g}" for value in box)
+            if not all(map(math.isfinite, box)) or right < left or bottom < top:
+                raise SourceError(f"its box {shown} (left, top, right, bottom) is inside out")
+            if left >= frame.width or top >= frame.height or right < 0 or bottom < 0:
+                raise SourceError(
+                    f"its box {shown} (left, top, right, bottom) is outside of the picture, which "
+                    f"has {frame.width} x {frame.height} pixels. The numbers may mean something "
+                    "else: --option boxes=xyxy, xywh or cxcywh, and pixels or normalised"
+                )
+        placed = frame.boxes(boxes).astype(np.float32)
+        return data, placed.reshape(-1, 4), *self.others
+
+
+def corners(boxes: NDArray[np.float64], form: str) -> NDArray[np.float64]:
+    """Return boxes of any form as left, top, right, bottom."""
+    boxes = boxes.reshape(-1, 4)
+    if form == "xyxy":
+        return boxes
+    first, size = boxes[:, :2], boxes[:, 2:]
+    start = first if form == "xywh" else first - size / 2
+    return np.concatenate([start, start + size], 1)

@@ -1,0 +1,313 @@
+"""Lists in which a row is a sample: what fields the columns are, and the values of a row."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import (
+    ArrayField,
+    BytesField,
+    Field,
+    ImageField,
+    ScalarField,
+    Schema,
+    StringField,
+)
+
+from ..cell_types import ColumnGuess, labels_of
+from ..cells import parse_array, parse_bytes
+from ..class_names import MOST_CLASSES, check_number
+from ..fields import convert, named_field
+from ..string_table import StringTable
+from .image_finder import ImageFinder
+from .roles import LABELS
+from .split_names import split_classes
+
+__all__ = ["ListPlan", "RowSamples"]
+
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+_BATCH = 500
+
+
+def _encoded(row: list[str]) -> str:
+    """Return a row as one text; as JSON where a cell has the sign that else stands between them."""
+    text = "\0".join(row)
+    if text.count("\0") == len(row) - 1 and not text.startswith("\1"):
+        return text
+    return "\1" + json.dumps(row)
+
+
+def _decoded(text: str) -> list[str]:
+    if text.startswith("\1"):
+        cells: list[str] = json.loads(text[1:])
+        return cells
+    return text.split("\0")
+
+
+class ListPlan(NamedTuple):
+    """What is known of a list before its rows are read.
+
+    Attributes
+    ----------
+    place : str
+        The file, for messages.
+    columns : list of str
+        The names of fields, one a column.
+    image : int
+        The column of the images.
+    known : mapping
+        Fields that the user, or a schema beside the list, says.
+    channels : int
+    classes : tuple of str, optional
+        The names of classes 0, 1, ..., where they are known.
+    kinds : list of set of type, optional
+        Of columns of JSON: the types that they have.
+    label_separator : str
+        What stands between labels where a sample may have several; else "".
+    """
+
+    place: str
+    columns: list[str]
+    image: int
+    known: Mapping[str, Field | str]
+    channels: int
+    classes: tuple[str, ...] | None = None
+    kinds: list[set[type]] | None = None
+    label_separator: str = ""
+
+
+class RowSamples:
+    """Rows, one a sample.
+
+    Attributes
+    ----------
+    schema : Schema
+    notes : list of str
+    num_samples : int
+    """
+
+    def __init__(
+        self,
+        plan: ListPlan,
+        rows: Iterable[list[str]],
+        finder_of: Callable[[str, bool], ImageFinder],
+    ) -> None:
+        """Read all rows once; find out what the columns hold.
+
+        Parameters
+        ----------
+        plan : ListPlan
+        rows : iterable
+            Lists of cells, as many as there are columns.
+        finder_of : callable
+            Takes the name of a column of images, and whether it is the main one.
+        """
+        self._plan, self._rows, self.notes = plan, StringTable(), list[str]()
+        self._finder_of = finder_of
+        guesses = [self._guess(k) for k in range(len(plan.columns))]
+        rows = iter(rows)
+        while batch := list(itertools.islice(rows, _BATCH)):
+            for row in batch:
+                self._rows.append(_encoded(row))
+            for guess, cells in zip(guesses, zip(*batch, strict=True), strict=True):
+                guess.see(cells)
+        self.num_samples = len(self._rows)
+        if not self.num_samples:
+            raise SourceError(f"{plan.place}: the manifest has a header but no rows")
+        self._finders: dict[str, ImageFinder] = {}
+        settled = {
+            name: self._field(k, name, guess)
+            for k, (name, guess) in enumerate(zip(plan.columns, guesses, strict=True))
+        }
+        main = plan.columns[plan.image]
+        others = [n for n, f in settled.items() if isinstance(f, ImageField) and n != main]
+        if guessed := [name for name in others if name not in plan.known and name != "mask"]:
+            self.notes.append(
+                f"columns of image files: {', '.join(guessed)} (--field NAME=string keeps names)"
+            )
+        order = sorted(settled, key=lambda name: name != main)
+        self.schema = Schema({name: settled[name] for name in order})
+        self._numbers = {
+            name: {label: k for k, label in enumerate(field.classes)}
+            for name, field in settled.items()
+            if isinstance(field, (ScalarField, ArrayField)) and field.classes is not None
+        }
+
+    # -- what columns hold ---------------------------------------------------------------
+
+    def _guess(self, column: int) -> ColumnGuess:
+        plan, name = self._plan, self._plan.columns[column]
+        several = plan.label_separator if self._is_labels(name) else ""
+        may_be = self._may_be_label(name) or name == "split" or bool(several)
+        return ColumnGuess(may_be, several)
+
+    def _is_labels(self, name: str) -> bool:
+        return bool(self._plan.label_separator) and name in ("label", "labels")
+
+    def _may_be_label(self, name: str) -> bool:
+        return name.lower() in LABELS or self._plan.known.get(name) == "label"
+
+    def _field(self, column: int, name: str, guess: ColumnGuess) -> Field:
+        """Return the field of a column, and settle where its images are if it has such."""
+        plan = self._plan
+        types = plan.kinds[column] if plan.kinds is not None else None
+        if column == plan.image:
+            self._add_finder(name, column, True)
+        guess.settle(is_there=column != plan.image and self._names_images(name, column, guess))
+        if name in plan.known:
+            field = named_field(plan.known[name], plan.channels)
+            if plan.known[name] == "label" and not guess.is_int:
+                field = ScalarField(classes=self._classes(guess, name))
+            if isinstance(field, ImageField) and name not in self._finders:
+                self._add_finder(name, column, False)
+            return field
+        if column == plan.image:
+            return ImageField(channels=plan.channels)
+        if name == "mask" or guess.is_image:
+            if name not in self._finders:
+                self._add_finder(name, column, False)
+            mask = "mask" in name.lower()
+            return ImageField(channels=1 if mask else plan.channels, mask=mask)
+        if self._is_labels(name):
+            named = not guess.is_int or plan.classes is not None
+            classes = self._classes(guess, name) if named else None
+            return ArrayField("int64", (None,), classes=classes)
+        is_text = types is not None and str in types
+        label = self._may_be_label(name)
+        if types is not None and types <= {bool, type(None)} and bool in types:
+            return ScalarField("bool")
+        if types is not None and types & {list, dict}:
+            return self._json_field(name, column)
+        if guess.is_int and (label or not is_text):
+            named = label and plan.classes is not None
+            return ScalarField("int64", classes=plan.classes if named else None)
+        if guess.is_float and not is_text:
+            return ScalarField("float64")
+        if label and guess.classes:
+            return ScalarField(classes=self._classes(guess, name))
+        if name == "split" and (found := split_classes(guess.classes)):
+            return ScalarField(classes=found)
+        return StringField()
+
+    def _json_field(self, name: str, column: int) -> Field:
+        """Return the field of a column of JSON lists: numbers, in as many dimensions."""
+        for index in range(min(self.num_samples, 100)):
+            try:
+                value = json.loads(self._cells(index)[column] or "[]")
+                array = parse_array(json.dumps(value), ArrayField("float64", (None,)))
+            except (ValueError, KeyError, TypeError):
+                break
+            if array.size and array.dtype.kind in "biuf":
+                whole = array.dtype.kind in "iu"
+                shape = (None,) * array.ndim
+                return ArrayField("int64" if whole else "float64", shape)
+        self.notes.append(f"the column {name!r} of lists or objects is kept as JSON text")
+        return StringField()
+
+    def _classes(self, guess: ColumnGuess, name: str) -> tuple[str, ...]:
+        if self._plan.classes is not None and name in ("label", "labels"):
+            return self._plan.classes
+        if len(guess.classes) > MOST_CLASSES:
+            raise OptionError(
+                f"{self._plan.place}: the column {name!r} has more than {MOST_CLASSES:,} different "
+                f"texts, too many for classes; keep it as text: --field {name}=string"
+            )
+        return guess.classes
+
+    def _names_images(self, name: str, column: int, guess: ColumnGuess) -> bool:
+        """Tell whether a column whose cells are called like images has files of these names."""
+        if not guess.is_image or not guess.first:
+            return False
+        finder = self._add_finder(name, column, False)
+        if finder.is_there(guess.first):
+            return True
+        del self._finders[name]
+        return False
+
+    def _add_finder(self, name: str, column: int, main: bool) -> ImageFinder:
+        finder = self._finder_of(name, main)
+        count = min(self.num_samples, 1000)
+        finder.settle(self._cells(index)[column] for index in range(count))
+        if finder.note:
+            self.notes.append(finder.note)
+        self._finders[name] = finder
+        return finder
+
+    # -- values of rows ------------------------------------------------------------------
+
+    def _cells(self, index: int) -> Sequence[str]:
+        return _decoded(self._rows[index])
+
+    def row(self, index: int) -> dict[str, str]:
+        """Return the cells of a row by the names of fields."""
+        return dict(zip(self._plan.columns, self._cells(index), strict=True))
+
+    def key_at(self, index: int) -> str:
+        return self._cells(index)[self._plan.image] or f"row {index + 1}"
+
+    def values(self, index: int) -> tuple[Any, ...]:
+        """Return the values of a row, in the schema's order.
+
+        Raises
+        ------
+        ValueError
+            If a cell does not fit its field.
+        """
+        row = self.row(index)
+        return tuple(self._value(name, field, row) for name, field in self.schema.items())
+
+    def parts(self, index: int) -> tuple[Any, ...]:
+        """Return what a sample is made of, for fingerprints."""
+        row = self.row(index)
+        files = [self._finders[name].stat(row[name], row) for name in self.schema.images]
+        return list(row.values()), files
+
+    def _value(self, name: str, field: Field, row: Mapping[str, str]) -> Any:
+        cell = row[name]
+        if isinstance(field, StringField):
+            return cell
+        if isinstance(field, BytesField):
+            return parse_bytes(cell)
+        if isinstance(field, ArrayField) and self._is_labels(name):
+            return self._several(name, field, cell)
+        if not cell.strip():
+            raise ValueError(f"the column {name!r} is empty in this row")
+        if isinstance(field, ImageField):
+            return self._finders[name].path(cell, row)
+        if name in self._numbers and cell in self._numbers[name]:
+            return self._numbers[name][cell]
+        if isinstance(field, ArrayField):
+            return convert(parse_array(cell, field), field, name)
+        return self._number(name, field, cell)
+
+    def _number(self, name: str, field: ScalarField, cell: str) -> Any:
+        text = cell.strip()
+        if field.dtype == "bool":
+            if text.lower() not in _TRUTH:
+                raise ValueError(f"{name!r} is {cell!r}, not true or false")
+            return _TRUTH[text.lower()]
+        if name in self._numbers and not text.lstrip("+-").isdecimal():
+            raise ValueError(f"{name!r} is {cell!r}, which is none of its classes")
+        number = float(cell) if field.dtype.startswith("float") else int(cell)
+        if self._plan.classes is not None and field.classes is self._plan.classes:
+            check_number(number, field.classes, name)
+        return convert(number, field, name)
+
+    def _several(self, name: str, field: ArrayField, cell: str) -> Any:
+        """Return the numbers of the labels that a cell lists."""
+        labels = labels_of(cell, self._plan.label_separator)
+        known = self._numbers.get(name, {})
+        for label in labels:
+            if label not in known and not label.lstrip("+-").isdecimal():
+                raise ValueError(f"{name!r} has {label[:60]!r}, which is none of its classes")
+        numbers = [known[label] if label in known else int(label) for label in labels]
+        if self._plan.classes is not None:
+            for number in numbers:
+                check_number(number, self._plan.classes, name)
+        return np.array(numbers, np.int64)

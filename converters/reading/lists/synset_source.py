@@ -1,0 +1,132 @@
+"""What layouts of ImageNet share: classes are synsets, in sorted order, as torchvision has it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import Field, ImageField, ScalarField, Schema
+
+from ..image_files import is_image_name
+from ..image_list import ImageListSource
+from ..locations import printable
+from ..refusals import check_choice
+from ..selection import listed
+
+__all__ = ["SynsetSource", "is_synset", "synset_folders"]
+
+_SYNSET = re.compile(r"n[0-9]{8}")
+
+
+def is_synset(name: str) -> bool:
+    """Tell whether this is the number of a synset of WordNet's: ``n01440764``."""
+    return _SYNSET.fullmatch(name) is not None
+
+
+def synset_folders(folder: Path) -> list[str]:
+    """Return the folders that are called like synsets, sorted; none where there is no folder."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if is_synset(e.name) and e.is_dir())
+
+
+class SynsetSource(ImageListSource):
+    """Images of synsets; fields ``image``, ``label`` and, where there are several, ``split``."""
+
+    def start(
+        self,
+        root: Path,
+        synsets: list[str],
+        words: Mapping[str, str],
+        *,
+        names: str,
+        splits: list[str],
+        channels: int,
+    ) -> None:
+        """Settle the schema.
+
+        Parameters
+        ----------
+        root : Path
+            The folder that all images are below.
+        synsets : list of str
+            All classes.
+        words : mapping
+            What they are called.
+        names : str
+            The option: ``synsets`` or ``words``.
+        splits : list of str
+            Those that are taken.
+        channels : int
+        """
+        check_choice("names", names, ("synsets", "words"))
+        self.begin(root)
+        synsets = sorted(synsets)
+        self._numbers_of = {synset: k for k, synset in enumerate(synsets)}
+        if names == "words" and (lost := [s for s in synsets if s not in words]):
+            raise OptionError(f"names=words: there are no words for {listed(lost, 5)} in {root}")
+        classes = tuple(words[s] for s in synsets) if names == "words" else tuple(synsets)
+        fields: dict[str, Field] = {
+            "image": ImageField(channels=channels),
+            "label": ScalarField(classes=classes),
+        }
+        self.splits = splits
+        if len(splits) > 1:
+            fields["split"] = ScalarField(classes=tuple(splits))
+        self.schema = Schema(fields)
+
+    def add_synset(self, synset: str, folder: str, split: str) -> None:
+        """Add the images of a folder, in sorted order."""
+        number = self._numbers_of[synset]
+        for name in _images(self.root / folder):
+            self.add(os.path.join(folder, name), numbers=[number, self.splits.index(split)])
+
+    def add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
+        """Add the images of a folder whose synsets a list tells.
+
+        Parameters
+        ----------
+        folder, split : str
+        synsets : mapping
+            By name of the file, with suffix or without.
+        place : Path
+            The list, for messages.
+        """
+        self.beside.append(place)
+        number = self.splits.index(split)
+        seen = 0
+        for name in _images(self.root / folder):
+            path = os.path.join(folder, name)
+            stem = os.path.splitext(name)[0]
+            synset = synsets.get(name) or synsets.get(stem)
+            if synset in self._numbers_of:
+                self.add(path, numbers=[self._numbers_of[synset], number])
+                seen += 1
+            elif synset is None:
+                self.reject(path, f"{place.name} does not list it")
+            else:
+                self.reject(
+                    path, f"{place.name} calls it {synset!r:.60}, which is none of the classes"
+                )
+        if not seen:
+            raise SourceError(f"{place}: names none of the images in {self.root / folder}")
+        if len(synsets) > seen:
+            self.notes.append(
+                f"{len(synsets) - seen:,} of the {len(synsets):,} images that {place.name} lists "
+                "are not there"
+            )
+
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
+        return (Path(files[0]), *numbers[: len(self.schema) - 1])
+
+
+def _images(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise SourceError(f"{printable(str(folder))}: there is no such folder")
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if is_image_name(entry.name))

@@ -1,0 +1,214 @@
+"""Rows of cells from text: CSV, TSV, columns set apart by blanks, JSON Lines, a JSON list.
+
+Cells are text, whatever the file: of JSON a number is its text, a list or an object its JSON, and
+null is empty.  ``kinds`` tells which columns of JSON were text, so that ``"007"`` stays a name.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import OptionError, SourceError
+
+from ..annotations.json_members import json_entries
+from ..text_lines import text_lines
+from .blank_lines import BlankLines, is_number
+
+__all__ = ["JSON_SUFFIXES", "SEPARATORS", "TextTable", "cell_of_value", "cells_of"]
+
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "blank": " "}
+"""What the option ``separator=`` takes; the signs themselves too."""
+
+_CELL_BYTES = 1 << 30
+_LOOKED_AT = 20
+_MOST_COLUMNS = 10_000
+
+
+class TextTable:
+    """A file of rows; each iteration reads it anew.
+
+    Attributes
+    ----------
+    columns : list of str
+        Of the header; without one ``path``, ``label``, ``column2`` and so on.
+    kinds : mapping or None
+        Of a JSON file: the types that each column has, of Python's.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        is_file: Callable[[str], bool],
+        separator: str | None = None,
+        header: bool | None = None,
+    ) -> None:
+        """Look at the first rows.
+
+        Parameters
+        ----------
+        path : Path
+        is_file : callable
+            Tells whether a cell is the name of an image file; such a row is no header.
+        separator : str, optional
+            One of `SEPARATORS`.
+        header : bool, optional
+            Whether the first row names the columns.
+        """
+        self.path, self._is_file = path, is_file
+        self.kinds: dict[str, set[type]] | None = None
+        self._skip, self._separator = 0, ""
+        if path.suffix.lower() in JSON_SUFFIXES:
+            self._look_at_objects()
+            return
+        self._separator = _named_separator(separator) if separator else self._likely_separator()
+        self._blanks: BlankLines | None = None
+        if self._separator == " ":
+            self._blanks = BlankLines(path, is_file, header)
+            self.columns = self._blanks.columns
+            return
+        first = next(self._cells(), None)
+        if first is None:
+            raise SourceError(f"{path}: the manifest is empty")
+        self._skip = int(self._is_header(first) if header is None else header)
+        self.columns = first if self._skip else column_names(len(first))
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Yield the rows that are not empty.
+
+        Raises
+        ------
+        SourceError
+            If one has more or fewer cells than there are columns, or the file is damaged.
+        """
+        if self.kinds is not None:
+            yield from map(self._object_cells, self._objects())
+            return
+        width = len(self.columns)
+        rows = self._blanks if self._blanks is not None else self._cells()
+        for number, row in enumerate(itertools.islice(rows, self._skip, None), 1):
+            if len(row) != width:
+                raise SourceError(
+                    f"{self.path}: row {number} has {len(row)} columns, not {width}: {row[:4]}. "
+                    "Quote cells that contain the separator."
+                )
+            yield row
+
+    # -- cells with a sign between them ---------------------------------------------------
+
+    def _cells(self) -> Iterator[list[str]]:
+        """Yield all rows that are not empty, the header included."""
+        with open(self.path, newline="", encoding="utf-8-sig") as file:
+            # The module's limit of 128 kB is meant against malformed files; arrays and
+            # bytes may be larger.
+            csv.field_size_limit(max(csv.field_size_limit(), _CELL_BYTES))
+            reader = None
+            try:
+                # Strict: a quote that is never closed would swallow all rows behind it.
+                reader = csv.reader(file, delimiter=self._separator, strict=True)
+                yield from filter(None, reader)
+            except (csv.Error, UnicodeDecodeError) as error:
+                line = reader.line_num + 1 if reader is not None else 1
+                raise SourceError(f"{self.path}, line {line}: {error}") from error
+
+    def _likely_separator(self) -> str:
+        """Return the sign that stands between cells, by the first lines."""
+        try:
+            with open(self.path, newline="", encoding="utf-8-sig", errors="replace") as file:
+                lines = [line for line in itertools.islice(file, _LOOKED_AT) if line.strip()]
+        except OSError as error:
+            raise SourceError(f"{self.path}: {error.strerror}") from error
+        if not lines:
+            raise SourceError(f"{self.path}: the manifest is empty")
+        there = [sign for sign in "\t,;|" if sign in lines[0]]
+        if not there:
+            return " " if self.path.suffix.lower() == ".txt" else ","
+        if len(there) > 1:
+            fits = [sign for sign in there if self._names_files(lines, sign)]
+            there = fits if len(fits) == 1 else there
+        return there[0]
+
+    def _names_files(self, lines: Sequence[str], sign: str) -> bool:
+        """Tell whether the first lines have as many cells each, and files among them."""
+        try:
+            rows = list(csv.reader(lines, delimiter=sign))
+        except csv.Error:
+            return False
+        same = len({len(row) for row in rows if row}) == 1
+        return same and any(self._is_file(cell) for cell in rows[-1])
+
+    def _is_header(self, first: list[str]) -> bool:
+        """Tell whether a row names columns: nothing in it is a file, a path or a number."""
+        if any(map(self._is_file, first)):
+            return False
+        from .roles import is_usual  # which names are columns'
+
+        return any(map(is_usual, first)) or not any("/" in c or is_number(c) for c in first)
+
+    # -- JSON ----------------------------------------------------------------------------
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a JSON list, or of JSON Lines."""
+        if self.path.suffix.lower() == ".json":
+            for member in json_entries(self.path):
+                yield self._checked(member.value, f"byte {member.start:,}")
+            return
+        for number, line in text_lines(self.path, "strict", longest=_CELL_BYTES):
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise SourceError(f"{self.path}, line {number}: not JSON: {error}") from error
+            yield self._checked(value, f"line {number}")
+
+    def _checked(self, value: Any, place: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise SourceError(
+                f"{self.path}, {place}: expected an object like "
+                f'{{"image": "0.jpg", "label": "cat"}}, found {str(value)[:60]!r}'
+            )
+        return value
+
+    def _look_at_objects(self) -> None:
+        self.kinds = {}
+        for value in self._objects():
+            for name, entry in value.items():
+                self.kinds.setdefault(name, set()).add(type(entry))
+            if len(self.kinds) > _MOST_COLUMNS:
+                raise SourceError(f"{self.path}: its objects have more than {_MOST_COLUMNS:,} keys")
+        if not self.kinds:
+            raise SourceError(f"{self.path}: the manifest is empty")
+        self.columns = list(self.kinds)
+
+    def _object_cells(self, value: dict[str, Any]) -> list[str]:
+        return [cell_of_value(value.get(name)) for name in self.columns]
+
+
+def cell_of_value(value: Any) -> str:
+    """Return a value of JSON as a cell."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def cells_of(indices: list[int]) -> Callable[[list[str]], list[str]]:
+    """Return a function from a row to some of its cells, which costs nothing if it is all."""
+    if indices == list(range(len(indices))):
+        return lambda row: row if len(row) == len(indices) else row[: len(indices)]
+    return lambda row: [row[k] for k in indices]
+
+
+def column_names(count: int) -> list[str]:
+    """Return what columns without a header are called."""
+    return ["path", "label", *(f"column{k}" for k in range(2, count))][:count]
+
+
+def _named_separator(separator: str) -> str:
+    sign = SEPARATORS.get(separator.strip(), separator)
+    if sign not in SEPARATORS.values():
+        raise OptionError(f"separator={separator}: expected {', '.join(SEPARATORS)} or such a sign")
+    return sign

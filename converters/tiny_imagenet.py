@@ -1,0 +1,94 @@
+"""Tiny ImageNet: 200 synsets in pictures of 64 x 64.
+
+::
+
+    train/n01443537/images/n01443537_0.JPEG
+    val/images/val_0.JPEG
+    val/val_annotations.txt    val_0.JPEG  n03444034  0  32  44  62
+    wnids.txt, words.txt       n00001740  entity
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import OptionError, SourceError
+
+from .base import FieldSpec
+from .reading.lists.joined import read_mapping
+from .reading.lists.synset_source import SynsetSource, synset_folders
+from .reading.locations import folder_at
+from .reading.refusals import check_choice, refuse_fields
+from .reading.selection import listed
+from .reading.text_lines import text_lines
+
+__all__ = ["TinyImagenetSource"]
+
+_LIST = "val/val_annotations.txt"
+
+
+class TinyImagenetSource(SynsetSource):
+    """Images of Tiny ImageNet with their synsets.
+
+    Parameters
+    ----------
+    split : str, optional
+        ``train`` or ``val``.  Default: both, as far as they are there.
+    names : str
+        What classes are called: ``synsets`` (n01443537), or ``words`` (goldfish, ...).
+    """
+
+    name = "tiny_imagenet"
+    summary = "Tiny ImageNet: train/<synset>/images, val with val_annotations.txt"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        folder = folder_at(location)
+        return folder is not None and (folder / "wnids.txt").is_file() and bool(_splits(folder))
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str | None = None,
+        names: str = "synsets",
+    ) -> None:
+        refuse_fields(fields, self.name)
+        check_choice("split", split or "", ("", "train", "val"))
+        root = Path(location)
+        there = _splits(root)
+        if not there or (split is not None and split not in there):
+            raise OptionError(f"split={split or ''}: {root} has {listed(there)}")
+        synsets = [line.strip() for _, line in text_lines(root / "wnids.txt")]
+        words = {}
+        if names == "words":
+            every = read_mapping(root / "words.txt", "\t")
+            words = {synset: every[synset] for synset in synsets if synset in every}
+        chosen = there if split is None else [split]
+        self.start(root, synsets, words, names=names, splits=chosen, channels=channels)
+        self.beside.append(root / "wnids.txt")
+        if "train" in chosen:
+            for synset in synset_folders(root / "train"):
+                if synset not in synsets:
+                    raise SourceError(f"{root}: wnids.txt has no {synset}, which train has")
+                self.add_synset(synset, os.path.join("train", synset, "images"), "train")
+        if "val" in chosen:
+            rows = read_mapping(root / _LIST, "\t")
+            found = {name: rest.split("\t", 1)[0] for name, rest in rows.items()}
+            self.add_listed("val/images", "val", found, root / _LIST)
+        self.notes.append("boxes left out: the one of each image is its object in the full picture")
+        if (root / "test").is_dir():
+            self.notes.append("test left out, which has no labels")
+
+
+def _splits(root: Path) -> list[str]:
+    """Return the splits that are there."""
+    train = any(
+        (root / "train" / name / "images").is_dir() for name in synset_folders(root / "train")
+    )
+    found = (("train", train), ("val", (root / _LIST).is_file()))
+    return [name for name, is_there in found if is_there]

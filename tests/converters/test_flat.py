@@ -1,0 +1,95 @@
+"""Folders of images: taken as they are, unless something beside them says what they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from case_flat import deep, flat
+from case_manifest import write_rows
+from cases import Picture, make_pictures
+
+from fastdata.converters.finding import find_source
+from fastdata.errors import SourceError
+from fastdata.schema import ImageField
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[Picture]:
+    return make_pictures(10, 8, 8)
+
+
+def test_images_come_by_name_and_what_is_left_out_is_said(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    flat(tmp_path, pictures)
+    (tmp_path / "logs").mkdir()
+    source = find_source(tmp_path)
+    assert source.name == "flat"
+    assert [sample.key for sample in source] == [f"{p.name}.jpg" for p in pictures]
+    assert dict(source.schema) == {"image": ImageField()}
+    assert any("1 .md" in note for note in source.notes)
+    assert any("folders logs is left out" in note for note in source.notes)
+    assert any("no labels" in note for note in source.notes)
+
+
+def test_images_at_any_depth_by_option(tmp_path: Path, pictures: list[Picture]) -> None:
+    deep(tmp_path, pictures)
+    source = find_source(tmp_path, format="flat", options={"recursive": "true"})
+    wanted = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.jpg"))
+    assert sorted(sample.key for sample in source) == wanted
+    assert find_source(tmp_path, format="flat").num_samples == 5
+    (tmp_path / "c").mkdir()
+    with pytest.raises(SourceError, match=r"no images directly in this folder.*recursive=true"):
+        find_source(tmp_path / "c", format="flat")
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "list.txt", "a.jsonl"])
+def test_the_one_list_beside_them_is_read(
+    tmp_path: Path, pictures: list[Picture], name: str
+) -> None:
+    flat(tmp_path, pictures)
+    if name.endswith("jsonl"):
+        rows = [{"file_name": f"{p.name}.jpg", "label": p.label} for p in pictures]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        separator = "," if name.endswith("csv") else " "
+        rows_ = [(f"{p.name}.jpg", p.label) for p in pictures]
+        write_rows(tmp_path / name, rows_, separator)
+    (tmp_path / "notes.txt").write_text("taken in May\nby hand\n")
+    source = find_source(tmp_path)
+    assert source.name == "manifest"
+    assert [sample.values[1] for sample in source] == [p.label for p in pictures]  # type: ignore[index]
+    assert any(f"of the list {name}" in note for note in source.notes), source.notes
+    (tmp_path / "extra.jpg").write_bytes(pictures[0].data)
+    assert any("1 image files" in note for note in find_source(tmp_path).notes)
+    with pytest.raises(SourceError, match=rf"{name} beside the images .*alone=true"):
+        find_source(tmp_path, format="flat")
+    alone = find_source(tmp_path, format="flat", options={"alone": True})
+    assert alone.num_samples == 11
+
+
+def test_several_lists_are_refused(tmp_path: Path, pictures: list[Picture]) -> None:
+    flat(tmp_path, pictures)
+    for name in ("labels.csv", "fold1.csv"):
+        write_rows(tmp_path / name, [(f"{p.name}.jpg", p.label) for p in pictures])
+    with pytest.raises(SourceError, match=r"fold1.csv, labels.csv beside .*fastdata pack .*fold1"):
+        find_source(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".json", ".xml"])
+def test_annotations_of_the_images_names_are_not_passed_over(
+    tmp_path: Path, pictures: list[Picture], suffix: str
+) -> None:
+    flat(tmp_path, pictures)
+    (tmp_path / f"000003{suffix}").write_text("0 0.5 0.5 0.1 0.1")
+    with pytest.raises(SourceError, match=rf"000003{suffix} belong to images"):
+        find_source(tmp_path, format="flat")
+
+
+def test_class_folders_with_images_beside_them_are_not_flat(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    deep(tmp_path, pictures)
+    assert find_source(tmp_path).name == "folder"
