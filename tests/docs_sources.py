@@ -60,6 +60,13 @@ def add_sources(page: str, folder: Path) -> None:
         pytest.skip(f"{error.name} is not installed")
 
 
+def _archive(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_archive
+
+    case_archive.gzipped(_new(folder / "made"), pictures).rename(folder / "flowers.tar.gz")
+    case_archive.deflated(folder / "made", pictures).rename(folder / "pets.zip")
+
+
 def _arrow(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_parquet
 
@@ -259,8 +266,8 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb, _manifest,
-        _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
+        _archive, _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb,
+        _manifest, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
     )
 }  # fmt: skip
 
