@@ -180,6 +180,13 @@ def _mvtec(folder: Path, pictures: Sequence[Picture]) -> None:
         write_category(folder / "mvtec_anomaly_detection" / name, pictures)
 
 
+def _numpy(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_numpy
+
+    case_numpy.medmnist(folder, pictures)
+    case_numpy.beside(_new(folder / "arrays"), pictures)
+
+
 def _parquet(folder: Path, pictures: Sequence[Picture]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -267,7 +274,8 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
         _archive, _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb,
-        _manifest, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
+        _manifest, _mds, _mvtec, _numpy, _parquet, _recordio, _tfrecord, _torch, _voc,
+        _webdataset, _zarr,
     )
 }  # fmt: skip
 

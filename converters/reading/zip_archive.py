@@ -63,6 +63,20 @@ class ZipMember(NamedTuple):
             return f"it is compressed by method {self.method}; deflated and stored ones are read"
         return ""
 
+    def start(self, path: str | Path) -> int:
+        """Return where its content begins, packed or not.
+
+        Raises
+        ------
+        SourceError
+            If no member begins at its offset.
+        """
+        head = read_at(path, self.offset, _LOCAL.size)
+        signature, *_, name_length, extra_length = _LOCAL.unpack(head)
+        if signature != b"PK\3\4":
+            raise SourceError(f"{path}: no member begins at byte {self.offset:,}: it is damaged")
+        return int(self.offset + _LOCAL.size + name_length + extra_length)
+
     def read(self, path: str | Path) -> bytes:
         """Return the content; no more is inflated than the directory says that there is.
 
@@ -75,12 +89,7 @@ class ZipMember(NamedTuple):
             raise SourceError(problem)
         name = os.fspath(path)
         check_length(self.size, name, self.offset)
-        head = read_at(path, self.offset, _LOCAL.size)
-        signature, *_, name_length, extra_length = _LOCAL.unpack(head)
-        if signature != b"PK\3\4":
-            raise SourceError(f"{name}: no member begins at byte {self.offset:,}: it is damaged")
-        start = self.offset + _LOCAL.size + name_length + extra_length
-        data = read_at(path, start, self.packed)
+        data = read_at(path, self.start(path), self.packed)
         if self.method == _DEFLATED:
             inflater = zlib.decompressobj(-15)
             try:
