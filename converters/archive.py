@@ -28,7 +28,7 @@ from .reading.image_list import ImageListSource
 from .reading.locations import files_at, folder_at, printable
 from .reading.refusals import no_files, not_seekable, refuse_fields
 from .reading.selection import listed
-from .reading.spans import FileSpan
+from .reading.spans import FileSpan, close_files
 from .reading.splits import has_images
 from .reading.string_table import StringTable
 from .reading.zip_archive import ZipMember
@@ -238,4 +238,6 @@ def _may_be(path: Path) -> bool:
     except SourceError:
         # A zip is nobody else's: opening it says what is the matter.
         return kind == "zip" and path.suffix.lower() == ".zip"
+    finally:
+        close_files()
     return len(images) > 0 and (kind == "zip" or in_folders)

@@ -6,18 +6,17 @@ the documentation of ``numpy.savez``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field, ScalarField, Schema
+from fastdata.schema import Schema
 
 from .base import FieldSpec, IndexedSource
 from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
-from .reading.arrays.array_source import ArraySource, Part
-from .reading.arrays.npy_columns import ConstantColumn, NpyColumn, npy_columns, npy_kind
-from .reading.arrays.split_arrays import arrays_by_split, choose_arrays
+from .reading.arrays.array_source import ArraySource
+from .reading.arrays.npy_columns import NpyColumn, npy_columns, npy_kind
+from .reading.arrays.split_arrays import arrays_by_split, choose_arrays, with_splits
 from .reading.locations import files_at, folder_at, printable
 from .reading.refusals import no_files, not_seekable
 from .reading.splits import has_images
@@ -96,7 +95,7 @@ class NumpySource(ArraySource):
         settled, parts, left = parts_of(files, options)
         self.notes += left
         if len(splits) > 1:
-            settled, parts = _with_splits(settled, parts, tuple(splits))
+            settled, parts = with_splits(settled, parts, tuple(splits))
             self.notes.append(
                 f"the field 'split' is which of {', '.join(splits)} a picture is in "
                 "(--option split=NAME takes one)"
@@ -119,22 +118,6 @@ def _file(place: Path, columns: dict[str, NpyColumn], names: dict[str, str]) -> 
     usual = (f"image={next(iter(names))}",) if len(names) == 1 else ()
     named = {name: columns[real] for name, real in names.items()}
     return ArrayFile(str(place), printable(place.name), known, named.__getitem__, usual)
-
-
-def _with_splits(
-    settled: dict[str, Field], parts: list[Part], splits: tuple[str, ...]
-) -> tuple[dict[str, Field], list[Part]]:
-    """Return fields and parts with one field more, the split."""
-    if "split" in settled:
-        raise SourceError("an array is called split, and arrays are of several splits")
-
-    def added() -> Iterator[Part]:
-        for number, part in enumerate(parts):
-            column = ConstantColumn("split", part.rows, number)
-            columns, layouts = (*part.columns, column), (*part.layouts, None)
-            yield part._replace(columns=columns, layouts=layouts)
-
-    return {**settled, "split": ScalarField(classes=splits)}, list(added())
 
 
 def _refuse_one_picture(place: Path, columns: dict[str, NpyColumn], layout: str | None) -> None:

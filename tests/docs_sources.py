@@ -117,6 +117,13 @@ def _coco(folder: Path, pictures: Sequence[Picture]) -> None:
         shutil.copy(picture, folder / "pictures")
 
 
+def _flowers(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_flowers
+
+    case_flowers.write_flowers(folder / "flowers-102", pictures)
+    (folder / "names.txt").write_text("cat\ndog\nnewt\n")
+
+
 def _folder(folder: Path, pictures: Sequence[Picture]) -> None:
     folders(folder / "photos", pictures)
     folders(folder / "imagenet" / "train", pictures)
@@ -165,6 +172,14 @@ def _manifest(folder: Path, pictures: Sequence[Picture]) -> None:
     names = sorted((folder / "pairs").rglob("*.jpg"))
     rows = [f"{p.relative_to(folder)},{p.relative_to(folder)},{n}\n" for n, p in enumerate(names)]
     (folder / "pairs.csv").write_text("left,right,depth_mm\n" + "".join(rows))
+
+
+def _mat(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_mat
+
+    _new(folder / "svhn")
+    for split in ("train", "test"):
+        case_mat.plain(_new(folder / "made"), pictures).rename(folder / f"svhn/{split}_32x32.mat")
 
 
 def _mds(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -273,9 +288,9 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _archive, _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb,
-        _manifest, _mds, _mvtec, _numpy, _parquet, _recordio, _tfrecord, _torch, _voc,
-        _webdataset, _zarr,
+        _archive, _arrow, _beton, _caffe, _cifar, _coco, _flowers, _folder, _hdf5, _idx,
+        _litdata, _lmdb, _manifest, _mat, _mds, _mvtec, _numpy, _parquet, _recordio, _tfrecord,
+        _torch, _voc, _webdataset, _zarr,
     )
 }  # fmt: skip
 

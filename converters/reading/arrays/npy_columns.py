@@ -19,7 +19,7 @@ from ..zip_archive import is_zip, zip_members
 from .columns import Column, RowSpan
 from .roles import Known
 
-__all__ = ["ConstantColumn", "NpyColumn", "npy_columns", "npy_kind"]
+__all__ = ["NpyColumn", "npy_columns", "npy_kind"]
 
 _MAGIC = b"\x93NUMPY"
 _HEAD = 16 << 10
@@ -125,15 +125,3 @@ def _refused(head: NpyHead, size: int) -> str:
     if head.fortran and len(head.shape) > 1:
         return "its rows do not lie together: save numpy.ascontiguousarray of it"
     return ""
-
-
-class ConstantColumn(Column):
-    """One number for all rows: which split they are of."""
-
-    dtype = np.dtype("int64")
-
-    def __init__(self, label: str, rows: int, value: int) -> None:
-        self.label, self.shape, self._value = label, (rows,), value
-
-    def read(self, start: int, stop: int) -> Any:
-        return np.full(stop - start, self._value)
