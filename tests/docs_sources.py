@@ -230,6 +230,9 @@ def _tfrecord(folder: Path, pictures: Sequence[Picture]) -> None:
     made = case_tfrecord.shards(_new(folder / "made"), pictures)
     sources = sorted((folder / "made").rglob("*"))
     assert sources, made
+    case_tfrecord.objects(folder / "made", pictures).rename(folder / "pets.record")
+    items = (f"item {{ id: {k} name: '{name}' }}\n" for k, name in ((1, "ant"), (2, "bee")))
+    (folder / "pet_label_map.pbtxt").write_text("".join(items))
     _new(folder / "imagenet")
     (folder / "names.txt").write_text("cat\ndog\nnewt\n")
     for number, path in enumerate(path for path in sources if path.is_file()):
