@@ -202,6 +202,13 @@ def _numpy(folder: Path, pictures: Sequence[Picture]) -> None:
     case_numpy.beside(_new(folder / "arrays"), pictures)
 
 
+def _paired_lmdb(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_paired_lmdb
+
+    names = ("DIV2K_train_HR_sub.lmdb", "DIV2K_train_LR_bicubic_X4_sub.lmdb")
+    case_paired_lmdb.write_pair(_new(folder / "DIV2K"), pictures, names)
+
+
 def _parquet(folder: Path, pictures: Sequence[Picture]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -292,8 +299,8 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
         _archive, _arrow, _beton, _caffe, _cifar, _coco, _flowers, _folder, _hdf5, _idx,
-        _litdata, _lmdb, _manifest, _mat, _mds, _mvtec, _numpy, _parquet, _recordio, _tfrecord,
-        _torch, _voc, _webdataset, _zarr,
+        _litdata, _lmdb, _manifest, _mat, _mds, _mvtec, _numpy, _paired_lmdb, _parquet,
+        _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
     )
 }  # fmt: skip
 
