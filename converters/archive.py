@@ -128,7 +128,8 @@ class ArchiveSource(ImageListSource):
             if row in problems:
                 self._rejects[self.num_samples] = problems[row]
             numbers = tuple(places[row * width : (row + 1) * width])
-            self.add(name, numbers=[*numbers, *(layout.numbers(name) or ())])
+            key = name.split("/", layout.top)[-1]
+            self.add(key, numbers=[*numbers, *(layout.numbers(name) or ())])
         shown = listed(map(printable, sorted(left)), 5)
         self.notes += [f"{len(left):,} images in no class folder left out: {shown}"] * bool(left)
         self.notes += ignored_files(

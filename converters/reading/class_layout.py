@@ -35,14 +35,17 @@ class ClassLayout(NamedTuple):
 
     Attributes
     ----------
+    top : int
+        Parts of a name that all have: the archive's own folder.
     depth : int
-        Parts of a name before the class: folders that all have, and the split.
+        Parts before the class: these, and the split.
     classes, splits : dict
         Their numbers, in order; no splits where there are no split folders.
     chosen : str
         The one split that is taken; empty for all.
     """
 
+    top: int
     depth: int
     classes: dict[str, int]
     splits: dict[str, int]
@@ -117,19 +120,19 @@ def class_layout(place: str, names: StringTable, split: str) -> ClassLayout:
     if split not in ("auto", "none"):
         if split not in first:
             raise OptionError(f"split={split}: no such folder in {place}, which has {_told(first)}")
-        return ClassLayout(top + 1, _classes(place, first[split]), {}, split)
+        return ClassLayout(top, top + 1, _classes(place, first[split]), {}, split)
     if split == "auto" and are_splits:
         splits = sorted(first, key=lambda name: (SPLIT_NAMES.index(name.lower()), name))
         if not flat:
             classes = _classes(place, set().union(*first.values()))
-            return ClassLayout(top + 1, classes, _numbered(splits))
+            return ClassLayout(top, top + 1, classes, _numbered(splits))
         full = [name for name in splits if name not in flat]
         option = f" --option split={full[0]} takes the classes in {full[0]}." if full else ""
         raise SourceError(
             f"{place}: {_told(sorted(flat))}: images there are in no class folders, though the "
             f"folders are called as splits.{option} {extract(place)}"
         )
-    return ClassLayout(top, _classes(place, first), {})
+    return ClassLayout(top, top, _classes(place, first), {})
 
 
 def _classes(place: str, names: Iterable[str]) -> dict[str, int]:
