@@ -228,6 +228,18 @@ def test_a_bomb_inflates_no_more_than_it_says(tmp_path: Path, pictures: list[Pic
         find_source(path)
 
 
+def test_a_changed_byte_of_a_stored_member_is_a_reject(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    path = write(tmp_path / "a.zip", named(pictures, "a/0.jpg", "b/1.jpg"))
+    data = bytearray(path.read_bytes())
+    data[data.find(pictures[1].data) + 300] ^= 1
+    path.write_bytes(data)
+    report = pack(path, tmp_path / "a.lmdb")
+    assert [reject.key for reject in report.rejects] == ["b/1.jpg"]
+    assert "not the checksum" in report.rejects[0].reason
+
+
 def test_zip64_and_what_stands_before_the_archive(tmp_path: Path, pictures: list[Picture]) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
