@@ -231,6 +231,13 @@ def _recordio(folder: Path, pictures: Sequence[Picture]) -> None:
     (folder / "train.lst").write_text("".join(lines))
 
 
+def _stanford(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_stanford
+
+    case_stanford.write_cars(_new(folder / "stanford_cars"), pictures)
+    case_stanford.write_dogs(_new(folder / "stanford_dogs"), pictures)
+
+
 def _tfrecord(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_tfrecord
 
@@ -300,7 +307,7 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     for function in (
         _archive, _arrow, _beton, _caffe, _cifar, _coco, _flowers, _folder, _hdf5, _idx,
         _litdata, _lmdb, _manifest, _mat, _mds, _mvtec, _numpy, _paired_lmdb, _parquet,
-        _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
+        _recordio, _stanford, _tfrecord, _torch, _voc, _webdataset, _zarr,
     )
 }  # fmt: skip
 

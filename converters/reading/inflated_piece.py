@@ -19,6 +19,7 @@ RAW, ZLIB = -15, 15
 """What a piece begins with: nothing, as in zip archives, or zlib's head."""
 
 _STEP = 1 << 16
+_KEPT = 64
 
 
 class InflatedPiece:
@@ -52,7 +53,8 @@ class InflatedPiece:
 
     def _begin(self) -> None:
         self._inflater = zlib.decompressobj(self._bits)
-        self._fed = self._at = self._crc = 0
+        self._fed = self._crc = self._start = 0
+        self._buffer = b""
 
     def read(self, at: int, length: int) -> bytes:
         """Return a part of what it holds.
@@ -65,37 +67,41 @@ class InflatedPiece:
         check_length(length, str(self.path), at)
         if self._damaged_at is not None and at + length > self._damaged_at:
             raise SourceError(f"{self.path}: damaged before byte {self._damaged_at:,} of the array")
-        if at < self._at:
+        if at < self._start:
             self._begin()
-        while self._at < at:
-            self._take(min(_STEP, at - self._at))
         pieces = []
         while length:
-            pieces.append(self._take(min(_STEP, length)))
-            length -= len(pieces[-1])
-        if self._at == self._size and self._wanted_crc not in (None, self._crc):
-            raise SourceError(
-                f"{self.path}: the checksum of an array is wrong: rows before may be damaged too"
-            )
+            piece = self._buffer[at - self._start : at - self._start + length]
+            if not piece:
+                self._inflate()
+                continue
+            pieces.append(piece)
+            at, length = at + len(piece), length - len(piece)
         return b"".join(pieces)
 
-    def _take(self, most: int) -> bytes:
-        """Return some bytes, at least one."""
-        data = b""
-        while not data:
+    def _inflate(self) -> None:
+        """Inflate some more, in the place of what was; a little stays, for who goes back to it."""
+        self._start += max(0, len(self._buffer) - _KEPT)
+        self._buffer = self._buffer[-_KEPT:]
+        end = self._start + len(self._buffer)
+        data, problem = b"", ""
+        while not data and not problem:
             given = self._inflater.unconsumed_tail
             if not given:
                 count = min(_STEP, self._packed - self._fed)
                 given = read_at(self.path, self._offset + self._fed, count)
                 self._fed += count
             try:
-                data = self._inflater.decompress(given, most)
+                data = self._inflater.decompress(given, _STEP)
             except zlib.error as error:
-                self._damaged_at = self._at
-                raise SourceError(f"{self.path}: cannot be inflated: {error}") from error
+                problem = f"cannot be inflated: {error}"
             if not data and (self._inflater.eof or self._fed == self._packed):
-                self._damaged_at = self._at
-                raise SourceError(f"{self.path}: an array ends after {self._at:,} bytes")
-        self._at += len(data)
+                problem = problem or f"an array ends after {end:,} bytes"
         self._crc = zlib.crc32(data, self._crc)
-        return data
+        whole = self._size is not None and end + len(data) >= self._size
+        if whole and self._wanted_crc not in (None, self._crc):
+            problem = "the checksum of an array is wrong: rows before may be damaged too"
+        if problem:
+            self._damaged_at = end
+            raise SourceError(f"{self.path}: {problem}")
+        self._buffer += data

@@ -40,9 +40,34 @@ scipy.io.savemat(
     do_compression=True,
 )
 
+# As the lists of Stanford Cars and Dogs are: struct arrays, cells of text.
+sides = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
+fields = [(name, object) for name in ("relative_im_path", *sides, "class", "test")]
+cars = np.array(
+    [("car_ims/000001.jpg", 112, 7, 853, 598, 3, 0), ("car_ims/000002.jpg", 1, 1, 300, 200, 1, 1)],
+    fields,
+)
+names = np.array(["Acura RL", "Audi S4", "BMW M3"], object)[None]
+scipy.io.savemat(
+    folder / "cars_annos.mat",
+    {"annotations": cars[None], "class_names": names},
+    do_compression=True,
+)
+dogs = {
+    "train": [
+        "n02085620-Chihuahua/n02085620_5927.jpg",
+        "n02085782-Japanese_spaniel/n02085782_50.jpg",
+    ],
+    "test": ["n02085620-Chihuahua/n02085620_4441.jpg"],
+}
+for split, files in dogs.items():
+    listed = np.array(files, object)[:, None]
+    labels = np.arange(1.0, len(files) + 1)[:, None]
+    scipy.io.savemat(folder / f"{split}_list.mat", {"file_list": listed, "labels": labels})
+
 expected = {}
 for path in sorted(folder.glob("*.mat")):
     for name, array in scipy.io.loadmat(path).items():
-        if not name.startswith("__") and name != "info":
+        if not name.startswith("__") and array.dtype.kind in "uif":
             expected[f"{path.stem}.{name}"] = array
 np.savez_compressed(folder / "expected.npz", **expected)

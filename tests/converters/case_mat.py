@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from cases import Case, Picture
 
-__all__ = ["CASES", "mat5", "mat73", "matrix", "svhn"]
+__all__ = ["CASES", "cells", "mat5", "mat73", "matrix", "structs", "svhn", "text"]
 
 _CLASS = {"uint8": (9, 2), "float64": (6, 9), "uint16": (11, 4), "int32": (12, 5)}
 
@@ -35,6 +35,32 @@ def matrix(name: str, array: np.ndarray, *, as_bytes: bool = False) -> bytes:
         struct.pack("<HH4s", kind, len(data), data) if len(data) < 5 else element(kind, data),
     )
     return element(14, b"".join(parts))
+
+
+def array_of(kind: int, shape: tuple[int, ...], content: bytes, name: str = "") -> bytes:
+    """Return an array element of a cell array (1), a struct array (2) or text (4)."""
+    parts = (
+        element(6, struct.pack("<II", kind, 0)),
+        element(5, struct.pack(f"<{len(shape)}i", *shape)),
+        element(1, name.encode()),
+        content,
+    )
+    return element(14, b"".join(parts))
+
+
+def text(value: str) -> bytes:
+    return array_of(4, (1, len(value)), element(4, value.encode("utf-16-le")))
+
+
+def cells(name: str, values: Sequence[bytes]) -> bytes:
+    return array_of(1, (1, len(values)), b"".join(values), name)
+
+
+def structs(name: str, rows: Sequence[dict[str, bytes]]) -> bytes:
+    names = b"".join(key.encode().ljust(32, b"\0") for key in rows[0])
+    head = struct.pack("<HHi", 5, 4, 32) + element(1, names)
+    content = head + b"".join(value for row in rows for value in row.values())
+    return array_of(2, (1, len(rows)), content, name)
 
 
 def mat5(path: Path, *matrices: bytes, compressed: bool = False) -> Path:

@@ -8,6 +8,7 @@ dimensions in the opposite order.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,15 +24,15 @@ from ..inflated_piece import ZLIB, InflatedPiece
 from ..locations import first_bytes, printable, stat_of
 from ..spans import read_at
 
-__all__ = ["MatArray", "mat_arrays", "mat_kind"]
+__all__ = ["CLASSES", "STORED", "MatArray", "element_at", "mat_arrays", "mat_kind", "mat_places"]
 
 _HEAD = 128
 _MATRIX, _COMPRESSED = 14, 15
-_STORED = {
+STORED = {
     1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8",
     13: "<u8",
 }  # fmt: skip
-_CLASSES = {
+CLASSES = {
     6: "<f8", 7: "<f4", 8: "i1", 9: "u1", 10: "<i2", 11: "<u2", 12: "<i4", 13: "<u4", 14: "<i8",
     15: "<u8",
 }  # fmt: skip
@@ -39,6 +40,8 @@ _OTHERS = {1: "a cell array", 2: "a struct", 3: "an object", 4: "text", 5: "a sp
 _COMPLEX = 0x800
 _MOST_DIMS = 32
 
+Take = Callable[[int, int], bytes]
+"""Returns a part of a file, or of what is inflated: from where, and how many bytes."""
 Rows = Callable[[int, int], np.ndarray[Any, Any]]
 
 
@@ -89,6 +92,20 @@ def mat_arrays(path: Path) -> Iterator[MatArray]:
     if mat_kind(path) == "7.3":
         yield from _hdf5_arrays(path)
         return
+    for take, at, compressed in mat_places(path):
+        yield _matrix(path, take, at)._replace(compressed=compressed)
+
+
+def mat_places(path: Path) -> Iterator[tuple[Take, int, bool]]:
+    """Yield the variables of a file of level 5: what reads them, where, and whether it inflates.
+
+    Raises
+    ------
+    SourceError
+        If the file is damaged, or of a kind that is not read.
+    """
+    if mat_kind(path) != "5":
+        raise SourceError(f"{path}: no .mat file of level 5; in MATLAB: save(FILE, '-v7')")
     if first_bytes(path, _HEAD)[126:128] != b"IM":
         raise SourceError(f"{path}: of a machine that stores the high byte first; save it again")
     at, size = _HEAD, stat_of(path)[0]
@@ -97,36 +114,35 @@ def mat_arrays(path: Path) -> Iterator[MatArray]:
         if at + 8 + length > size:
             raise SourceError(f"{path}: ends within the array at byte {at:,}: it is cut short")
         if kind == _COMPRESSED:
-            piece = InflatedPiece(path, at + 8, length, ZLIB)
-            yield _matrix(path, piece.read, 0)._replace(compressed=True)
+            yield InflatedPiece(path, at + 8, length, ZLIB).read, 0, True
         elif kind == _MATRIX:
-            yield _matrix(path, lambda start, count: read_at(path, start, count), at)
+            yield functools.partial(read_at, path), at, False
         at += 8 + length
 
 
-def _matrix(path: Path, take: Callable[[int, int], bytes], at: int) -> MatArray:
+def _matrix(path: Path, take: Take, at: int) -> MatArray:
     """Return the array at a place of a file, or of what is inflated."""
     kind, total = struct.unpack("<II", take(at, 8))
     if kind != _MATRIX:
         raise SourceError(f"{path}: where an array should be is an element of kind {kind}")
     end = at + 8 + total
-    _, _, flags_at, at = _tag(take, at + 8)
+    _, _, flags_at, at = element_at(take, at + 8)
     (flags,) = struct.unpack("<I", take(flags_at, 4))
-    _, dims_size, dims_at, at = _tag(take, at)
+    _, dims_size, dims_at, at = element_at(take, at)
     if dims_size > 4 * _MOST_DIMS:
         raise SourceError(f"{path}: an array claims {dims_size // 4:,} dimensions")
     shape = struct.unpack(f"<{dims_size // 4}i", take(dims_at, dims_size // 4 * 4))
-    _, name_size, name_at, at = _tag(take, at)
+    _, name_size, name_at, at = element_at(take, at)
     if name_size > 4096:
         raise SourceError(f"{path}: an array's name claims {name_size:,} bytes")
     name = printable(take(name_at, name_size).decode("utf-8", "replace"))
     number = flags & 0xFF
-    dtype = np.dtype(_CLASSES[number]) if number in _CLASSES else None
+    dtype = np.dtype(CLASSES[number]) if number in CLASSES else None
     if dtype is None or flags & _COMPLEX:
         what = _OTHERS.get(number, "complex numbers" if dtype is not None else "something else")
         return MatArray(name, shape, None, None, None, f"{what}, not an array of numbers")
-    kind, size, data_at, _ = _tag(take, at)
-    stored = np.dtype(_STORED[kind]) if kind in _STORED else None
+    kind, size, data_at, _ = element_at(take, at)
+    stored = np.dtype(STORED[kind]) if kind in STORED else None
     count = 1
     for length in shape:
         count *= length
@@ -140,7 +156,7 @@ def _matrix(path: Path, take: Callable[[int, int], bytes], at: int) -> MatArray:
     return MatArray(name, shape, dtype, stored, elements)
 
 
-def _tag(take: Callable[[int, int], bytes], at: int) -> tuple[int, int, int, int]:
+def element_at(take: Take, at: int) -> tuple[int, int, int, int]:
     """Return kind and size of an element, where its data begins, and where the next does."""
     first, size = struct.unpack("<II", take(at, 8))
     if first >> 16:  # of four bytes or less, which stand in the tag
