@@ -158,14 +158,13 @@ class StanfordSource(ImageListSource):
             files, labels = values.get("file_list"), values.get("labels")
             if not isinstance(files, Iterator) or not isinstance(labels, np.ndarray):
                 raise SourceError(f"{path}: expected file_list and labels")
-            rest = iter(labels.ravel())
-            for file, label in zip(files, rest, strict=False):
+            for file, label in itertools.zip_longest(files, labels.ravel()):
+                if file is None or label is None:
+                    raise SourceError(f"{path}: file_list and labels are not of one length")
                 number, folder = _whole(label, path), str(file).partition("/")[0]
                 if folders.setdefault(number, folder) != folder:
                     raise SourceError(f"{path}: label {number} is {folders[number]} and {folder}")
                 self._add(f"Images/{file}", number, split)
-            if next(files, rest) is not rest or next(rest, None) is not None:
-                raise SourceError(f"{path}: file_list and labels are not of one length")
         names = [folders.get(number + 1, "") for number in range(len(folders))]
         if not all(names) or len(set(names)) < len(names):
             raise SourceError(f"{self.root}: labels of {', '.join(_DOGS)} do not count from 1")
