@@ -159,8 +159,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         raise SourceError(f"{os.fspath(path)}: the file is empty")
     raise SourceError(
         f"{repr(location) if path is None else os.fspath(path)}: not recognised. Expected a folder "
-        "of images, or of class folders with images, a .csv or .tsv with the columns path,label, another "
-        "format that `fastdata formats` lists, or, from Python, an iterable or a torch Dataset."
+        "of images, or of class folders with images, a .csv or .tsv with the columns path,label, "
+        "another format that `fastdata formats` lists, or, from Python, an iterable or a torch Dataset."
         f"{_nearest(location)}"
     )
 

@@ -25,6 +25,7 @@ from .reading.arrays.columns import Column, RowSpan
 from .reading.arrays.hdf5_blocks import BlockRow, filters_of
 from .reading.arrays.hdf5_heap import HeapPlaces
 from .reading.arrays.hdf5_listing import arrays_in
+from .reading.arrays.mat_file import mat_kind
 from .reading.arrays.roles import Known
 from .reading.locations import files_at, printable
 from .reading.refusals import already_packed, no_files
@@ -63,7 +64,11 @@ class Hdf5Source(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        return bool(files) and _is_hdf5(files[0]) and not has_folders_of_images(location)
+        if (
+            not files or not _is_hdf5(files[0]) or mat_kind(files[0])
+        ):  # of MATLAB's arrays see mat.py
+            return False
+        return not has_folders_of_images(location)
 
     def __init__(
         self,

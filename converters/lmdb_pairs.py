@@ -23,18 +23,22 @@ from .reading.fields import settle_fields
 from .reading.image_files import is_image_bytes
 from .reading.lmdb.key_labels import NO_LABEL, labels_in_file, labels_in_keys
 from .reading.lmdb.lmdb_file import lmdb_at
-from .reading.lmdb.lmdb_source import LmdbSource, is_ours, missing_keys
+from .reading.lmdb.lmdb_source import (
+    META_INFO,
+    LmdbSource,
+    is_ours,
+    keys_of_meta_info,
+    missing_keys,
+)
 from .reading.locations import folder_at
 from .reading.refusals import already_packed
 from .reading.selection import left_out
 from .reading.spans import FileSpan, close_files
-from .reading.text_lines import text_lines
 
 __all__ = ["LmdbPairsSource"]
 
 _COUNTS = ("num-samples", "__len__", "__keys__", "length", "nSamples")
 _IMAGE, _TEXT = "image-", "label-"
-_META_INFO = "meta_info.txt"
 _PEEK = 16
 
 
@@ -95,7 +99,7 @@ class LmdbPairsSource(LmdbSource):
             self._labels, names = found
             settled["label"] = ScalarField(classes=names)
         settled = settle_fields(settled, fields, channels, settled.__getitem__)
-        self._info = self.index.path.parent / _META_INFO
+        self._info = self.index.path.parent / META_INFO
         self._missing_from(self._info)
         self.num_samples = len(self._order) + len(self._lost)
         self.schema = Schema(named_classes(settled, "label", classes))
@@ -159,8 +163,7 @@ class LmdbPairsSource(LmdbSource):
         """Note what BasicSR's list of keys has and the database has not."""
         if not path.is_file():
             return
-        lines = text_lines(path, "backslashreplace", OptionError)
-        named = [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for _, line in lines]
+        named = keys_of_meta_info(path)
         lost = missing_keys(self.index.keys, named)
         if named and len(lost) == len(named):
             self.notes.append(f"{path}: is about other keys, and was not used")

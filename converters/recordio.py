@@ -17,12 +17,13 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, Reject, Sample, reason_of
-from .reading.class_names import named_classes
+from .reading.class_names import named_classes, read_class_names
 from .reading.fields import settle_fields
 from .reading.image_files import is_image_bytes
 from .reading.locations import files_at, printable
 from .reading.records.imagelist import ImageList, read_index
 from .reading.records.imagerecord import Plan, Record, unpack
+from .reading.records.objectlabels import width_of_objects
 from .reading.records.recordio import Damage, has_records, read_record, scan_records
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
@@ -50,6 +51,8 @@ class RecordIOSource(ScannedSource):
         A text file with the names of classes 0, 1, ..., one a line.
     index : bool
         Whether a ``.idx`` beside a ``.rec`` is compared with the records that are there.
+    boxes : bool
+        Whether labels that are of objects become ``boxes`` and ``labels``; else one array.
     """
 
     name = "recordio"
@@ -70,6 +73,7 @@ class RecordIOSource(ScannedSource):
         lst: str | None = None,
         classes: str | None = None,
         index: bool = True,
+        boxes: bool = True,
     ) -> None:
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
@@ -87,13 +91,17 @@ class RecordIOSource(ScannedSource):
         contents = self._first_records()
         self._header = not is_image_bytes(contents[0])
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        self._objects = False
         if self._header:
-            settled |= self._label_fields(contents, labels)
+            rows = self._first_labels(contents)
+            self._objects = boxes and not labels and width_of_objects(rows) > 0
+            settled |= self._object_fields(rows, classes) if self._objects else {}
+            settled |= {} if self._objects else self._label_fields(rows, labels)
         elif labels or lst:
             raise OptionError(f"{self.paths[0]}: the records are images alone, without labels")
         settled = settle_fields(settled, fields, channels, settled.__getitem__)
-        self.schema = Schema(named_classes(settled, "label", classes))
-        self._plan = Plan(self.schema, self._header, bool(labels))
+        self.schema = Schema(settled if self._objects else named_classes(settled, "label", classes))
+        self._plan = Plan(self.schema, self._header, bool(labels), self._objects)
         lists = [p.name for path in self.paths if (p := path.with_suffix(".lst")).is_file()]
         if lists and lst is None and self._header:
             self.notes.append(
@@ -149,13 +157,28 @@ class RecordIOSource(ScannedSource):
                 return found
         raise SourceError(f"{self.paths[0]}: no record with an image can be read: {failure}")
 
-    def _label_fields(self, contents: list[bytes], names: tuple[str, ...]) -> dict[str, Field]:
+    def _first_labels(self, contents: list[bytes]) -> list[Any]:
         rows = []
         for labels, _, number in map(unpack, contents):
             with contextlib.suppress(ValueError):  # which the list does not have
                 rows.append(self._listed(number, labels)[0])
         if not rows:
             raise SourceError(f"{self.paths[0]}: the list has none of the first records' numbers")
+        return rows
+
+    def _object_fields(self, rows: list[Any], classes: str | None) -> dict[str, Field]:
+        self.notes.append(
+            "labels are of objects: boxes and classes (--option boxes=false takes them as an array)"
+        )
+        if width_of_objects(rows) > 5:
+            self.notes.append("numbers of objects behind class and box left out")
+        names = read_class_names(classes) if classes is not None else None
+        return {
+            "boxes": ArrayField("float32", (None, 4), boxes=True),
+            "labels": ArrayField("int64", (None,), classes=names),
+        }
+
+    def _label_fields(self, rows: list[Any], names: tuple[str, ...]) -> dict[str, Field]:
         lengths = {len(row) for row in rows}
         if names:
             if lengths != {len(names)}:

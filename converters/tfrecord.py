@@ -6,27 +6,31 @@ beside it.  Source: TensorFlow's guide "TFRecord and tf.train.Example".
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
-from fastdata.schema import Field, ScalarField, Schema, StringField
+from fastdata.schema import Field, ScalarField, Schema
 
-from .base import Deferred, FieldSpec, Reject, Sample
+from .base import FieldSpec, Reject, Sample
 from .reading.class_names import named_classes
 from .reading.exported import read_exported
 from .reading.extras import require
-from .reading.fields import convert, settle_fields
+from .reading.fields import settle_fields
 from .reading.locations import files_at, folder_at
-from .reading.records.example import parse_example
-from .reading.records.features import (
-    exported_value,
-    field_of_feature,
-    usual_features,
-    value_of_feature,
+from .reading.records.detection import (
+    OBJECTS,
+    Objects,
+    classes_of_objects,
+    has_objects,
+    read_label_map,
 )
+from .reading.records.example import parse_example
+from .reading.records.examplerecord import Inflated, Plan, Record
+from .reading.records.features import field_of_feature, usual_features
 from .reading.records.framing import (
     BadFrameError,
     crc32c,
@@ -43,10 +47,12 @@ from .reading.splits import has_folders_of_images
 
 __all__ = ["TFRecordSource"]
 
-_SUFFIXES = (".tfrecord", ".tfrecords")
+_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".record", ".records", ".jpeg_records")
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
 """How TensorFlow's scripts call shards that have no suffix: ``train-00000-of-01024``."""
 _PEEK = 16
+_LOOKED_AT = 16
+"""Files of a folder without such names that are asked whether they are TFRecord."""
 
 
 class TFRecordSource(ScannedSource):
@@ -64,6 +70,11 @@ class TFRecordSource(ScannedSource):
         Added to the label: -1 where classes are counted from 1, as in ImageNet's.
     check : bool
         Whether the CRC of each record's data is compared; that of lengths always is.
+    label_map : str, optional
+        A ``label_map.pbtxt`` with the names and numbers of the classes of objects.  Without it
+        all records are read once for these, if they have names.
+    check_size : bool
+        Whether an image with objects, of another size than its record says, is rejected.
     """
 
     name = "tfrecord"
@@ -90,6 +101,8 @@ class TFRecordSource(ScannedSource):
         classes: str | None = None,
         label_offset: int = 0,
         check: bool = True,
+        label_map: str | None = None,
+        check_size: bool = True,
     ) -> None:
         crc32c()
         require("google.protobuf", "tfrecord", "reading TFRecord files")
@@ -98,6 +111,7 @@ class TFRecordSource(ScannedSource):
         if not self.paths:
             raise no_files(location, "TFRecord files")
         self._check = check
+        self._objects: Objects | None = None
         self._compressed = [is_compressed(path) for path in self.paths]
         exported = None if features else read_exported(self.paths, self.name)
         if exported is not None:
@@ -108,6 +122,11 @@ class TFRecordSource(ScannedSource):
                 exported.check_place(feature, [feature], known, self.paths[0])
         else:
             settled, chosen = self._settle(features, fields or {}, channels)
+            if not features and has_objects(self._first_examples()):
+                self._objects = self._read_classes(label_map, check_size)
+                settled |= self._objects.fields
+        if label_map is not None and self._objects is None:
+            raise OptionError(f"label_map={label_map}: no boxes of objects are read")
         if label_offset:
             label = settled.get("label")
             if not isinstance(label, ScalarField) or "int" not in label.dtype:
@@ -116,6 +135,21 @@ class TFRecordSource(ScannedSource):
         stored = exported is not None
         self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
         self._plan = Plan(self.schema, tuple(chosen.values()), label_offset, check, stored)
+        self._plan = self._plan._replace(objects=self._objects)
+
+    def _read_classes(self, label_map: str | None, check_size: bool) -> Objects:
+        """Return how objects are read; without a map of classes from all records."""
+        if label_map is not None:
+            return read_label_map(label_map, check_size)
+        found = classes_of_objects(self._examples(), self.paths[0], check_size)
+        self.notes.append(
+            "classes of objects have no names here, and 'labels' are the numbers of the files "
+            "(--option label_map=FILE names them)"
+            if found.names is None
+            else "all records were read once for the names of classes (--option label_map=FILE "
+            "saves that, and knows those without objects)"
+        )
+        return found
 
     def _settle(
         self, features: tuple[str, ...], fields: FieldSpec, channels: int
@@ -129,13 +163,22 @@ class TFRecordSource(ScannedSource):
                 there = "the first records have"
                 raise FEATURES.missing(self.paths[0], field, feature, known, there)
         if not features:
-            self.notes += FEATURES.left_out(sorted(set(known) - set(chosen.values())))
+            objects = OBJECTS if has_objects(examples) else ()
+            taken = {*chosen.values(), *objects}
+            self.notes += FEATURES.left_out(sorted(set(known) - taken))
 
         def own(name: str) -> Field:
             column = [example[chosen[name]] for example in examples if chosen[name] in example]
             return field_of_feature(column, channels, name)
 
         return settle_fields(chosen, fields, channels, own), chosen
+
+    def _examples(self) -> Iterator[dict[str, Any]]:
+        """Yield the features of all records that can be read."""
+        for record in self._records():
+            with contextlib.suppress(ValueError):  # the worker says what is the matter
+                if isinstance(record, bytes):
+                    yield parse_example(record)
 
     def _first_examples(self) -> list[dict[str, Any]]:
         """Return the features of the first records that can be read."""
@@ -196,82 +239,20 @@ class TFRecordSource(ScannedSource):
             yield Reject(self.key(file, error.offset), str(error))
 
 
-class Plan(NamedTuple):
-    """How an Example becomes a sample.
-
-    Attributes
-    ----------
-    schema : Schema
-    features : tuple of str
-        Of each field.
-    label_offset : int
-    check : bool
-    exported : bool
-        Whether fastdata wrote it, with a key and with shapes of arrays.
-    """
-
-    schema: Schema
-    features: tuple[str, ...]
-    label_offset: int
-    check: bool
-    exported: bool
-
-    def values(self, data: bytes) -> tuple[tuple[Any, ...], str | None]:
-        """Return the values of a sample, and its key where that is among them.
-
-        Raises
-        ------
-        ValueError
-            If a feature is missing or does not fit its field.
-        """
-        example = parse_example(data)
-        values = []
-        for (name, field), feature in zip(self.schema.items(), self.features, strict=True):
-            if feature not in example:
-                raise ValueError(f"the feature {feature!r} is missing")
-            if self.exported:
-                value = exported_value(example, feature, field)
-            else:
-                value = value_of_feature(example[feature], field, feature)
-            if name == "label" and self.label_offset:
-                value += self.label_offset
-            values.append(convert(value, field, name))
-        key = None
-        if self.exported and "key" in example:
-            key = value_of_feature(example["key"], StringField(), "key")
-        return tuple(values), key
-
-
-class Record(Deferred):
-    """A record that the worker reads from its file."""
-
-    def __init__(self, path: str, place: Place, plan: Plan) -> None:
-        self.path, self.place, self.plan = path, place, plan
-
-    def load(self) -> tuple[Any, ...]:
-        """Read the record, compare its checksum and take its values."""
-        place = self.place
-        data = read_frame(self.path, place.offset, place.length, self.plan.check)
-        values, self.stored_key = self.plan.values(data)
-        return values
-
-
-class Inflated(Deferred):
-    """A record of a compressed file, which only the packing process could read."""
-
-    def __init__(self, data: bytes, plan: Plan) -> None:
-        self.data, self.plan = data, plan
-
-    def load(self) -> tuple[Any, ...]:
-        """Take the values."""
-        values, self.stored_key = self.plan.values(self.data)
-        return values
-
-
 def _files(location: Any) -> list[Path]:
-    """Return the files of a location; of a folder those with a suffix, else those like shards."""
+    """Return the files of a location; of a folder those with a suffix, those like shards, or all.
+
+    Where names do not tell, the checksum of the first record's length does.
+    """
     found = files_at(location, _SUFFIXES)
     folder = folder_at(location)
     if found or folder is None:
         return found
-    return [path for path in files_at(folder) if _SHARD.search(path.name)]
+    every = files_at(folder)
+    found = [path for path in every if _SHARD.search(path.name)]
+    if found:
+        return found
+    with contextlib.suppress(MissingExtraError):
+        if any(map(has_frames, every[:_LOOKED_AT])):
+            return [path for path in every if has_frames(path)]
+    return []

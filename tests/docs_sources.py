@@ -60,6 +60,13 @@ def add_sources(page: str, folder: Path) -> None:
         pytest.skip(f"{error.name} is not installed")
 
 
+def _archive(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_archive
+
+    case_archive.gzipped(_new(folder / "made"), pictures).rename(folder / "flowers.tar.gz")
+    case_archive.deflated(folder / "made", pictures).rename(folder / "pets.zip")
+
+
 def _arrow(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_parquet
 
@@ -108,6 +115,13 @@ def _coco(folder: Path, pictures: Sequence[Picture]) -> None:
     _new(folder / "pictures")
     for picture in sorted(root.rglob("*.jpg")):
         shutil.copy(picture, folder / "pictures")
+
+
+def _flowers(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_flowers
+
+    case_flowers.write_flowers(folder / "flowers-102", pictures)
+    (folder / "names.txt").write_text("cat\ndog\nnewt\n")
 
 
 def _folder(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -206,6 +220,14 @@ def _manifest(folder: Path, pictures: Sequence[Picture]) -> None:
     (folder / "pairs.csv").write_text("left,right,depth_mm\n" + "".join(rows))
 
 
+def _mat(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_mat
+
+    _new(folder / "svhn")
+    for split in ("train", "test"):
+        case_mat.plain(_new(folder / "made"), pictures).rename(folder / f"svhn/{split}_32x32.mat")
+
+
 def _mds(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_mds
 
@@ -217,6 +239,20 @@ def _mvtec(folder: Path, pictures: Sequence[Picture]) -> None:
 
     for name in ("bottle", "screw"):
         write_category(folder / "mvtec_anomaly_detection" / name, pictures)
+
+
+def _numpy(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_numpy
+
+    case_numpy.medmnist(folder, pictures)
+    case_numpy.beside(_new(folder / "arrays"), pictures)
+
+
+def _paired_lmdb(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_paired_lmdb
+
+    names = ("DIV2K_train_HR_sub.lmdb", "DIV2K_train_LR_bicubic_X4_sub.lmdb")
+    case_paired_lmdb.write_pair(_new(folder / "DIV2K"), pictures, names)
 
 
 def _parquet(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -241,12 +277,22 @@ def _recordio(folder: Path, pictures: Sequence[Picture]) -> None:
     (folder / "train.lst").write_text("".join(lines))
 
 
+def _stanford(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_stanford
+
+    case_stanford.write_cars(_new(folder / "stanford_cars"), pictures)
+    case_stanford.write_dogs(_new(folder / "stanford_dogs"), pictures)
+
+
 def _tfrecord(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_tfrecord
 
     made = case_tfrecord.shards(_new(folder / "made"), pictures)
     sources = sorted((folder / "made").rglob("*"))
     assert sources, made
+    case_tfrecord.objects(folder / "made", pictures).rename(folder / "pets.record")
+    items = (f"item {{ id: {k} name: '{name}' }}\n" for k, name in ((1, "ant"), (2, "bee")))
+    (folder / "pet_label_map.pbtxt").write_text("".join(items))
     _new(folder / "imagenet")
     (folder / "names.txt").write_text("cat\ndog\nnewt\n")
     for number, path in enumerate(path for path in sources if path.is_file()):
@@ -305,9 +351,10 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _arrow, _beton, _caffe, _celeba, _cifar, _coco, _cub, _flat, _folder, _hdf5, _hf_folder,
-        _idx, _ilsvrc, _litdata, _lmdb, _manifest, _mds, _mvtec, _parquet, _recordio, _tfrecord,
-        _tiny_imagenet, _torch, _voc, _webdataset, _widerface, _zarr,
+        _archive, _arrow, _beton, _caffe, _celeba, _cifar, _coco, _cub, _flat, _flowers, _folder,
+        _hdf5, _hf_folder, _idx, _ilsvrc, _litdata, _lmdb, _manifest, _mat, _mds, _mvtec, _numpy,
+        _paired_lmdb, _parquet, _recordio, _stanford, _tfrecord, _tiny_imagenet, _torch, _voc,
+        _webdataset, _widerface, _zarr,
     )
 }  # fmt: skip
 

@@ -7,22 +7,45 @@ from __future__ import annotations
 
 import io
 import math
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["parse_npy"]
+__all__ = ["NpyHead", "parse_npy", "read_npy_head"]
 
 
-def parse_npy(data: bytes) -> np.ndarray[Any, Any]:
-    """Return the array of numbers that a ``.npy`` file holds; a view of `data` where it can be.
+class NpyHead(NamedTuple):
+    """What a ``.npy`` file says of its array.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    fortran : bool
+        Whether the first index runs fastest.
+    dtype : numpy.dtype
+    start : int
+        Where the content begins, in bytes.
+    """
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    start: int
+
+    @property
+    def size(self) -> int:
+        """Of the content, in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_npy_head(file: IO[bytes]) -> NpyHead:
+    """Read the head of a ``.npy`` file.
 
     Raises
     ------
     ValueError
-        If it is no such file, is cut short, or holds anything but numbers.
+        If it is no such file, or holds anything but numbers.
     """
-    file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -38,8 +61,22 @@ def parse_npy(data: bytes) -> np.ndarray[Any, Any]:
         raise ValueError(f"the header of the .npy file is damaged: {error!r}") from error
     if dtype.kind not in "biuf":
         raise ValueError(f"a .npy file of {dtype}; only numbers are read")
-    body = data[file.tell() :]
-    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(body):
+    if any(n < 0 for n in shape):
+        raise ValueError(f"a .npy file of shape {shape}")
+    return NpyHead(shape, fortran, dtype, file.tell())
+
+
+def parse_npy(data: bytes) -> np.ndarray[Any, Any]:
+    """Return the array of numbers that a ``.npy`` file holds; a view of `data` where it can be.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file, is cut short, or holds anything but numbers.
+    """
+    shape, fortran, dtype, start = head = read_npy_head(io.BytesIO(data))
+    body = data[start:]
+    if head.size != len(body):
         raise ValueError(
             f"a .npy file of shape {shape} and {dtype} with {len(body):,} bytes of content"
         )

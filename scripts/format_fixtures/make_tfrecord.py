@@ -44,6 +44,34 @@ def main(folder: Path) -> None:
                 }
                 example = tf.train.Example(features=tf.train.Features(feature=features))
                 writer.write(example.SerializeToString())
+    with tf.io.TFRecordWriter(str(folder / "objects.record")) as writer:
+        for number in range(4):
+            # As dataset_tools/create_coco_tf_record.py does it: lists with an entry an object.
+            kinds = [3, 1, 3][:number]
+            features = {
+                "image/height": ints(6),
+                "image/width": ints(7),
+                "image/filename": bytes_of(f"{number}.png".encode()),
+                "image/encoded": bytes_of(tf.io.encode_png(picture(number)).numpy()),
+                "image/format": bytes_of(b"png"),
+                "image/object/bbox/xmin": floats(*[k / 8 for k in range(number)]),
+                "image/object/bbox/xmax": floats(*[(k + 4) / 8 for k in range(number)]),
+                "image/object/bbox/ymin": floats(*[0.25] * number),
+                "image/object/bbox/ymax": floats(*[1.0] * number),
+                "image/object/class/text": bytes_of(*[b"ant" if k == 1 else b"ox" for k in kinds]),
+                "image/object/class/label": ints(*kinds),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
+    with tf.io.TFRecordWriter(str(folder / "flowers.tfrec")) as writer:
+        for number in range(3):  # as "Petals to the Metal" on Kaggle has them
+            features = {
+                "id": bytes_of(f"{number:x}".encode()),
+                "image": bytes_of(tf.io.encode_jpeg(picture(number)).numpy()),
+                "class": ints(number * 30),
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(example.SerializeToString())
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def content(case: Case, path: Path) -> list[tuple[bytes, int]]:
     for shard in dataset.shards:
         for index in range(len(shard)):
             label = int(shard.value("label", index)) if "label" in dataset.schema else -1
-            found.append((bytes(shard.blob("image", index)), label))
+            found.append((bytes(shard.blob(case.image, index)), label))
     return found
 
 

@@ -137,7 +137,9 @@ def archived(suffix: str, tree: Tree) -> Callable[[Path], None]:
                     for name in tree:
                         archive.write(Path(made, name), name)
             else:
-                with tarfile.open(root / f"data.{suffix}", "w:gz" if "gz" in suffix else "w") as tar:
+                with tarfile.open(
+                    root / f"data.{suffix}", "w:gz" if "gz" in suffix else "w"
+                ) as tar:
                     for name in tree:
                         tar.add(Path(made, name), name)
 
@@ -456,7 +458,9 @@ def main() -> None:
             dataset = fastdata.open(packed)
             fields = ", ".join(f"`{one}`" for one in dataset.schema)
             exact = check_images(layout, dataset)
-            print(f"| {name} | {report.read_as.split(':')[0][8:]} | {fields} | {len(dataset)} | {exact} |")
+            print(
+                f"| {name} | {report.read_as.split(':')[0][8:]} | {fields} | {len(dataset)} | {exact} |"
+            )
 
 
 if __name__ == "__main__":

@@ -343,3 +343,76 @@ def test_several_files_are_named(tmp_path: Path) -> None:
     source = find_source(tmp_path)
     assert any("2 files: train.rec, val.rec" in note for note in source.notes)
     assert next(s.key for s in source if not isinstance(s, Reject)) == "train.rec@0"
+
+
+# -- objects ------------------------------------------------------------------------
+
+
+def objects_in(path: Path) -> list[tuple[Any, Any]]:
+    return list(zip(column(path, "boxes"), column(path, "labels"), strict=True))
+
+
+def test_labels_of_objects_are_boxes_and_classes(tmp_path: Path) -> None:
+    # Pictures are 6 wide and 5 high; the second has the longer head of GluonCV's and flags.
+    rows = [
+        [2, 5, 1, 0.5, 0.2, 1.0, 0.6, 0, 0.0, 0.0, 0.5, 1.0],
+        [4, 6, 640, 480, 2, 0.0, 0.4, 0.5, 0.8, 1, -1, -1, -1, -1, -1, -1],
+        [2, 5],
+    ]
+    path = write_records(tmp_path / "a.rec", [packed(image(k), r) for k, r in enumerate(rows)])
+    (tmp_path / "names.txt").write_text("ant\nbee\ncat\n")
+    pack(path, tmp_path / "a.lmdb", classes=str(tmp_path / "names.txt"))
+    assert dict(fastdata.open(tmp_path / "a.lmdb").schema) == {
+        "image": ImageField(),
+        "boxes": ArrayField("float32", (None, 4), boxes=True),
+        "labels": ArrayField("int64", (None,), classes=("ant", "bee", "cat")),
+    }
+    assert np.allclose(objects_in(tmp_path / "a.lmdb")[0][0], [[3, 1, 6, 3], [0, 0, 3, 5]])
+    assert objects_in(tmp_path / "a.lmdb")[0][1] == [1, 0]
+    assert np.allclose(objects_in(tmp_path / "a.lmdb")[1][0], [[0, 2, 3, 4]])
+    assert objects_in(tmp_path / "a.lmdb")[1][1] == [2]
+    assert objects_in(tmp_path / "a.lmdb")[2][1] == []
+
+
+def test_objects_may_stay_an_array(tmp_path: Path) -> None:
+    row = [2.0, 5.0, 1.0, 0.5, 0.25, 1.0, 0.75]
+    path = write_records(tmp_path / "a.rec", [packed(image(), row)])
+    assert any("--option boxes=false" in note for note in find_source(path).notes)
+    pack(path, tmp_path / "a.lmdb", boxes=False)
+    assert column(tmp_path / "a.lmdb") == [row]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [2.0, 5.0],
+        [2.0, 5.0, 1.0, 0.5, 0.2, 1.0],
+        [2.0, 5.0, 1.0, 50.0, 20.0, 100.0, 60.0],
+        [2.0, 5.0, 1.0, 0.5, 0.2, 0.4, 0.6],
+        [2.0, 5.0, 0.5, 0.5, 0.2, 1.0, 0.6],
+        [2.0, 4.0, 0.5, 0.2, 1.0, 0.6],
+    ],
+)
+def test_other_labels_are_not_taken_for_objects(row: list[float], tmp_path: Path) -> None:
+    source = find_source(write_records(tmp_path / "a.rec", [packed(image(), row)]))
+    assert list(source.schema) == ["image", "label"]
+
+
+def test_labels_of_objects_that_cannot_be_are_rejects(tmp_path: Path) -> None:
+    good = [2, 5, 0, 0.0, 0.0, 1.0, 1.0]
+    bad = [[2, 5, 0, 0.0], [2, 5, 0.5, 0, 0, 1, 1], [2, 5, 0, 9, 0, 9, 1], [2, 5, 3, 0, 0, 1, 1]]
+    rows = [good] * 16 + bad
+    path = write_records(tmp_path / "a.rec", [packed(image(k), r) for k, r in enumerate(rows)])
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    report = pack(path, tmp_path / "a.lmdb", classes=str(tmp_path / "names.txt"))
+    assert (report.num_samples, report.num_rejected) == (16, 4)
+
+
+def test_a_list_may_have_the_objects(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "a.rec", [packed(image(), 0.0, 7)])
+    (tmp_path / "a.lst").write_text("7\t2\t5\t3\t0.5\t0.2\t1.0\t0.6\tdogs/1.jpg\n")
+    pack(path, tmp_path / "a.lmdb", lst=str(tmp_path / "a.lst"))
+    ((boxes, labels),) = objects_in(tmp_path / "a.lmdb")
+    assert np.allclose(boxes, [[3, 1, 6, 3]])
+    assert labels == [3]
+    assert list(fastdata.open(tmp_path / "a.lmdb").keys) == ["dogs/1.jpg"]

@@ -17,10 +17,21 @@ from ..locations import printable
 from ..refusals import already_packed
 from ..spans import FileSpan, read_at
 from ..string_table import StringTable
+from ..text_lines import text_lines
 from .lmdb_file import Entry, LmdbFile, lmdb_at
 
-__all__ = ["LmdbIndex", "LmdbSource", "first_values", "is_ours", "missing_keys"]
+__all__ = [
+    "META_INFO",
+    "LmdbIndex",
+    "LmdbSource",
+    "first_values",
+    "is_ours",
+    "keys_of_meta_info",
+    "missing_keys",
+]
 
+META_INFO = "meta_info.txt"
+"""BasicSR's list of keys, beside ``data.mdb``."""
 _PEEK = 16
 
 
@@ -125,3 +136,15 @@ def missing_keys(keys: StringTable, wanted: Iterable[str]) -> list[str]:
     """Return those of some keys that are not in a table."""
     there = {keys[index] for index in range(len(keys))}
     return [key for key in wanted if key not in there]
+
+
+def keys_of_meta_info(path: Path) -> list[str]:
+    """Return the keys of BasicSR's list, lines like ``0001.png (480,480,3) 1``.
+
+    Raises
+    ------
+    OptionError
+        If it is no text.
+    """
+    lines = text_lines(path, "backslashreplace", OptionError)
+    return [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for _, line in lines]

@@ -25,6 +25,7 @@ from fastdata.schema import ArrayField, Schema
 
 from ...base import Deferred
 from ..fields import convert
+from .objectlabels import placed_objects
 from .recordio import read_record
 
 __all__ = ["Plan", "Record", "unpack"]
@@ -43,11 +44,14 @@ class Plan(NamedTuple):
         Whether labels stand before the image.
     named : bool
         Whether each label is a field.
+    objects : bool
+        Whether the labels are boxes and classes of objects.
     """
 
     schema: Schema
     header: bool
     named: bool
+    objects: bool = False
 
     def values(self, data: bytes, given: list[float] | None) -> tuple[Any, ...]:
         """Return the values of a sample, with the labels that are given instead of its own.
@@ -63,6 +67,13 @@ class Plan(NamedTuple):
         labels = np.array(given, np.float32) if given is not None else labels
         if not content:
             raise ValueError("the record has no image")
+        if self.objects:
+            boxes, classes = placed_objects(labels, content)
+            field = self.schema["labels"]
+            names = field.classes if isinstance(field, ArrayField) else None
+            if names and classes.max(initial=0) >= len(names):
+                raise ValueError(f"class {classes.max()} is none of the {len(names)} classes")
+            return content, boxes, classes
         wanted = list(self.schema.items())[1:]
         if isinstance(wanted[0][1], ArrayField) and not self.named:
             return content, convert(labels, wanted[0][1], "label")

@@ -1,0 +1,244 @@
+"""Class folders inside a ``.tar``, ``.tar.gz`` or ``.zip``, which is not unpacked.
+
+Classes, their numbers and the images are those that ``folder.py`` finds in the extracted archive.
+Workers read images from tar and zip as pieces of the file; what is compressed as a whole can only
+be read from its front.  Tar files in which the members of a sample stand together are WebDataset's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import SourceError
+from fastdata.schema import Field, ImageField, ScalarField, Schema
+
+from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample, reason_of
+from .reading.archive_listing import archive_kind, entries, refuse_groups
+from .reading.class_layout import class_layout, extract
+from .reading.exported import read_exported
+from .reading.forward_reader import ForwardReader
+from .reading.image_files import ignored_files, is_image_name, suffix_of
+from .reading.image_list import ImageListSource
+from .reading.locations import files_at, folder_at, printable
+from .reading.refusals import no_files, not_seekable, refuse_fields
+from .reading.selection import listed
+from .reading.spans import FileSpan, close_files
+from .reading.splits import has_images
+from .reading.string_table import StringTable
+from .reading.zip_archive import ZipMember
+
+__all__ = ["ArchiveSource"]
+
+_SUFFIXES = (".tar", ".tgz", ".zip")
+_LOOKED_AT = {"tar": 20_000, "gzip": 500, "zip": 20_000}
+_IMAGES = 64
+"""Images by which it is told what an archive is."""
+
+
+class ArchiveSource(ImageListSource):
+    """An archive of class folders; fields ``image`` and ``label``.
+
+    Parameters
+    ----------
+    split : str
+        ``auto``: where all folders are split folders (train, val, test, ...), a field
+        ``split`` says from which an image is.  ``none``: the folders are classes, whatever they
+        are called.  Else the one split folder that is taken.
+    """
+
+    name = "archive"
+    summary = "class folders in a .tar, .tar.gz or .zip, which is not unpacked"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        files = files_at(location, _SUFFIXES)
+        folder = folder_at(location)
+        if not files or (folder is not None and any(p.is_dir() for p in folder.iterdir())):
+            return False
+        return not (folder is not None and has_images(folder)) and _may_be(files[0])
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str = "auto",
+    ) -> None:
+        refuse_fields(fields, self.name)
+        files = files_at(location, _SUFFIXES)
+        if not files:
+            raise no_files(location, "archives")
+        if len(files) > 1:
+            names = listed((printable(path.name) for path in files), 4)
+            raise SourceError(
+                f"{location}: {len(files):,} archives ({names}), whose classes may differ. Pack "
+                "each for itself and join them: fastdata merge; or --format webdataset, if members "
+                "of one name are a sample"
+            )
+        self.begin(files[0])
+        self.beside = [self.root]
+        self._kind = archive_kind(self.root)
+        if not self._kind:
+            raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
+        self._list(split)
+        layout = self._layout
+        found: dict[str, Field] = {
+            "image": ImageField(channels=channels),
+            "label": ScalarField(classes=tuple(map(printable, layout.classes))),
+        }
+        if layout.splits:
+            found["split"] = ScalarField(classes=tuple(layout.splits))
+            self.notes.append(
+                f"the field 'split' is which of {', '.join(layout.splits)} an image is in "
+                "(--option split=NAME takes one, split=none takes them for classes)"
+            )
+        self.schema = Schema(found)
+
+    def _list(self, split: str) -> None:
+        """List the archive, find out what its folders are, and add its images in their order."""
+        images, places = StringTable(), array("q")
+        problems: dict[int, str] = {}
+        others: list[str] = []
+        for name, problem, numbers in entries(self.root, self._kind):
+            if not is_image_name(name):
+                others.append(name)
+                continue
+            if problem:
+                problems[len(images)] = problem
+            images.append(name)
+            places.extend(numbers)
+        place = os.fspath(self.root)
+        if not len(images):
+            raise SourceError(f"{place}: no images in it")
+        self._layout = layout = class_layout(place, images, split)
+        if self._kind != "zip":
+            refuse_groups(place, images, others)
+        self._refuse_empty(others)
+        order, left = self._order(images, problems)
+        width = len(places) // len(images)
+        for row in order:
+            name = images[row]
+            if row in problems:
+                self._rejects[self.num_samples] = problems[row]
+            numbers = tuple(places[row * width : (row + 1) * width])
+            key = name.split("/", layout.top)[-1]
+            self.add(key, numbers=[*numbers, *(layout.numbers(name) or ())])
+        shown = listed(map(printable, sorted(left)), 5)
+        self.notes += [f"{len(left):,} images in no class folder left out: {shown}"] * bool(left)
+        self.notes += ignored_files(
+            Counter(suffix_of(name.rpartition("/")[2]) for name in others if name[-1:] != "/")
+        )
+
+    def _order(
+        self, images: StringTable, problems: dict[int, str]
+    ) -> tuple[Iterable[int], list[str]]:
+        """Return the order of the images that are taken, and the names of those in no class."""
+        keys: list[str] = []
+        taken, left = array("q"), []
+        for row in range(len(images)):
+            name = images[row]
+            numbers = self._layout.numbers(name)
+            if numbers is not None:
+                taken.append(row)
+                keys.append(self._layout.order(name, numbers))
+            elif name.count("/") <= self._layout.depth:
+                left.append(name)
+        order = sorted(range(len(taken)), key=keys.__getitem__)
+        for first, second in itertools.pairwise(order):
+            if keys[first] == keys[second]:
+                problems[taken[first]] = problems[taken[second]] = "the archive has its name twice"
+        if self._kind != "gzip":
+            return map(taken.__getitem__, order), left
+        if any(first > second for first, second in itertools.pairwise(order)):
+            self.notes.append(
+                "samples are in the order of the archive, which can be read only from its front; "
+                "class folders would be sorted"
+            )
+        return taken, left
+
+    def _refuse_empty(self, others: list[str]) -> None:
+        """Refuse class folders without images: classes would have other numbers with them."""
+        layout = self._layout
+        for name in others:
+            parts = name.split("/")
+            known = not layout.chosen or parts[: layout.depth][-1:] == [layout.chosen]
+            if len(parts) < layout.depth + 2 or not known:
+                continue
+            if layout.splits and parts[layout.depth - 1] not in layout.splits:
+                continue
+            if parts[layout.depth] not in layout.classes:
+                raise SourceError(
+                    f"{self.root}: no image in the folder {printable(parts[layout.depth])}, which "
+                    f"stands where class folders do. {extract(str(self.root))}"
+                )
+
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
+        if self._kind == "zip":
+            return Zipped(str(self.root), ZipMember(*numbers[:5]), tuple(numbers[5:]))
+        return FileSpan(str(self.root), numbers[0], numbers[1]), *numbers[2:]
+
+    def indexed(self) -> IndexedSource:
+        if self._kind == "gzip":
+            raise not_seekable(self.root)
+        return self
+
+    def start_at(self, start: int) -> Iterator[Sample | Reject]:
+        if self._kind != "gzip":
+            yield from super().start_at(start)
+            return
+        with ForwardReader(self.root, compressed=True) as front:
+            for index in range(start, self.num_samples):
+                sample = self.get(index)
+                if isinstance(sample, Reject) or isinstance(sample.values, Deferred):
+                    yield sample
+                    continue
+                (_, offset, length), *labels = sample.values
+                try:
+                    data = front.read(offset, length)
+                except (OSError, SourceError) as error:
+                    yield Reject(sample.key, reason_of(error))
+                else:
+                    yield Sample(sample.key, (data, *labels))
+
+
+class Zipped(Deferred):
+    """An image of a zip archive, which the worker inflates."""
+
+    def __init__(self, path: str, member: ZipMember, labels: tuple[int, ...]) -> None:
+        self.path, self.member, self.labels = path, member, labels
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the image file."""
+        return self.member.read(self.path), *self.labels
+
+
+def _may_be(path: Path) -> bool:
+    """Tell whether an archive has images in folders, and is none of WebDataset's."""
+    kind = archive_kind(path)
+    if not kind or (kind != "zip" and read_exported([path], "webdataset") is not None):
+        return False
+    images, others, in_folders = StringTable(), [], True
+    try:
+        for name, _, _ in itertools.islice(entries(path, kind), _LOOKED_AT[kind]):
+            if not is_image_name(name):
+                others.append(name)
+                continue
+            images.append(name)
+            in_folders &= "/" in name
+            if len(images) == _IMAGES:
+                break
+        if kind != "zip":
+            refuse_groups("", images, others)
+    except SourceError:
+        # A zip is nobody else's: opening it says what is the matter.
+        return kind == "zip" and path.suffix.lower() == ".zip"
+    finally:
+        close_files()
+    return len(images) > 0 and (kind == "zip" or in_folders)

@@ -1,0 +1,202 @@
+"""Stanford Cars and Stanford Dogs: images in folders, labels and splits in ``.mat`` files.
+
+::
+
+    cars_annos.mat, car_ims/000001.jpg                            Cars, all in one
+    devkit/cars_train_annos.mat, cars_train/00001.jpg             Cars, as in its challenge:
+    devkit/cars_meta.mat, cars_test_annos_withlabels.mat
+    train_list.mat, test_list.mat, Images/<class>/<image>         Dogs
+
+Source: the README of Cars' devkit and of Dogs, ``vision.stanford.edu/aditya86/ImageNetDogs``.
+Boxes of Cars are of the pixels within, counted from 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata.errors import SourceError
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
+
+from .base import FieldSpec
+from .reading.arrays.mat_file import mat_kind
+from .reading.arrays.mat_values import mat_values
+from .reading.image_list import ImageListSource
+from .reading.locations import folder_at
+from .reading.refusals import check_choice, refuse_fields
+from .reading.safe_paths import path_inside
+
+__all__ = ["StanfordSource"]
+
+_SPLITS = ("train", "test")
+_SIDES = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
+_CARS, _META = "cars_annos.mat", "cars_meta.mat"
+_DEVKIT = ("cars_train_annos.mat", "cars_test_annos_withlabels.mat")
+_DOGS = ("train_list.mat", "test_list.mat")
+_MOST_CLASSES = 1 << 16
+_PLACES = ("", "devkit", "lists")
+
+
+class StanfordSource(ImageListSource):
+    """Images with label and split, and for Cars the box of the car.
+
+    Parameters
+    ----------
+    split : str
+        ``train`` or ``test`` takes one; ``all`` takes all.
+    """
+
+    name = "stanford"
+    summary = "Stanford Cars and Stanford Dogs, by their lists in .mat files"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        folder = folder_at(location)
+        if folder is None:
+            return False
+        lists = (_CARS, _DEVKIT[0], _DOGS[0])
+        found = [path for name in lists if (path := _find(folder, name)) is not None]
+        return any(mat_kind(path) for path in found)
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str = "all",
+    ) -> None:
+        refuse_fields(fields, self.name)
+        check_choice("split", split, ("all", *_SPLITS))
+        self.begin(Path(location))
+        self._wanted, self._split = split, split == "all"
+        self._labels: set[int] = set()
+        self._boxes = (
+            _find(self.root, _CARS) is not None or _find(self.root, _DEVKIT[0]) is not None
+        )
+        names = self._cars() if self._boxes else self._dogs()
+        if not self.num_samples:
+            raise SourceError(f"{location}: its lists name no images that are taken")
+        if min(self._labels) < 1 or max(self._labels) > len(names):
+            raise SourceError(f"{self.beside[0]}: labels that are none of 1 to {len(names)}")
+        settled: dict[str, Field] = {
+            "image": ImageField(channels=channels),
+            "label": ScalarField(classes=tuple(names)),
+        }
+        if self._boxes:
+            settled["boxes"] = ArrayField("float32", (None, 4), boxes=True)
+        if self._split:
+            settled["split"] = ScalarField(classes=_SPLITS)
+        self.schema = Schema(settled)
+
+    def _add(self, path: str, label: int, split: int, box: tuple[int, ...] = ()) -> None:
+        """Take an image, of which class and box are as the file has them."""
+        self._labels.add(label)
+        if self._wanted not in ("all", _SPLITS[split]):
+            return
+        try:
+            path_inside(self.root, path)
+        except SourceError as error:
+            self.reject(path.replace("\0", " "), str(error))
+        else:
+            self.add(path, numbers=[label - 1, split, *box])
+
+    def _cars(self) -> list[str]:
+        """Take the images of Cars; return the names of the classes."""
+        if (path := _find(self.root, _CARS)) is not None:
+            for entry in self._structs(path):
+                split = _number(entry, "test", path)
+                self._car(entry, entry.get("relative_im_path"), split, path)
+            return self._names(path)
+        for split, (name, folder) in enumerate(
+            zip(_DEVKIT, ("cars_train", "cars_test"), strict=True)
+        ):
+            if (path := _find(self.root, name)) is None:
+                self.notes.append(f"there is no {name}: images of that split are left out")
+                continue
+            for entry in self._structs(path):
+                self._car(entry, f"{folder}/{entry.get('fname')}", split, path)
+        return self._names(self._list(_META))
+
+    def _car(self, entry: dict[str, Any], name: Any, split: int, path: Path) -> None:
+        left, top, right, bottom = box = tuple(_number(entry, side, path) for side in _SIDES)
+        if not (1 <= left <= right and 1 <= top <= bottom) or split not in (0, 1):
+            raise SourceError(f"{path}: {name!s:.80}: a box {box} in split {split} cannot be")
+        self._add(str(name), _number(entry, "class", path), split, box)
+
+    def _structs(self, path: Path) -> Iterator[dict[str, Any]]:
+        self.beside.append(path)
+        for name, value in mat_values(path):
+            if name == "annotations" and isinstance(value, Iterator):
+                for entry in value:
+                    if not isinstance(entry, dict):
+                        raise SourceError(f"{path}: 'annotations' is no struct array")
+                    yield entry
+                return
+        raise SourceError(f"{path}: expected a struct array 'annotations'")
+
+    def _names(self, path: Path) -> list[str]:
+        for name, value in mat_values(path):
+            if name == "class_names" and isinstance(value, Iterator):
+                names = list(itertools.islice(value, _MOST_CLASSES))
+                if all(isinstance(each, str) for each in names):
+                    return names
+        raise SourceError(f"{path}: expected a cell array 'class_names' of text")
+
+    def _dogs(self) -> list[str]:
+        """Take the images of Dogs; return the names of the classes, from their folders."""
+        folders: dict[int, str] = {}
+        for split, path in enumerate(map(self._list, _DOGS)):
+            values = dict(mat_values(path))
+            files, labels = values.get("file_list"), values.get("labels")
+            if not isinstance(files, Iterator) or not isinstance(labels, np.ndarray):
+                raise SourceError(f"{path}: expected file_list and labels")
+            for file, label in itertools.zip_longest(files, labels.ravel()):
+                if file is None or label is None:
+                    raise SourceError(f"{path}: file_list and labels are not of one length")
+                number, folder = _whole(label, path), str(file).partition("/")[0]
+                if folders.setdefault(number, folder) != folder:
+                    raise SourceError(f"{path}: label {number} is {folders[number]} and {folder}")
+                self._add(f"Images/{file}", number, split)
+        names = [folders.get(number + 1, "") for number in range(len(folders))]
+        if not all(names) or len(set(names)) < len(names):
+            raise SourceError(f"{self.root}: labels of {', '.join(_DOGS)} do not count from 1")
+        return [name.partition("-")[2] or name for name in names]
+
+    def _list(self, name: str) -> Path:
+        path = _find(self.root, name)
+        if path is None:
+            raise SourceError(f"{self.root}: there is no {name}")
+        self.beside.append(path)
+        return path
+
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
+        label, split, *box = numbers
+        boxes = [np.array(box, np.float32).reshape(-1, 4) - (1, 1, 0, 0)] if self._boxes else []
+        return (Path(files[0]), label, *boxes, *([split] if self._split else []))
+
+
+def _find(root: Path, name: str) -> Path | None:
+    """Return a list, in the folder or in one of those that it is usually in."""
+    places = (root / place / name for place in _PLACES)
+    return next((path for path in places if os.path.isfile(path)), None)
+
+
+def _number(entry: dict[str, Any], name: str, path: Path) -> int:
+    value = entry.get(name)
+    if not isinstance(value, np.ndarray) or value.size != 1:
+        raise SourceError(f"{path}: expected a whole number {name!r}, found {value!r:.60}")
+    return _whole(value.item(), path)
+
+
+def _whole(value: Any, path: Path) -> int:
+    if not math.isfinite(value) or value != int(value) or abs(value) >= 1 << 31:
+        raise SourceError(f"{path}: expected a whole number, found {value}")
+    return int(value)
