@@ -68,13 +68,17 @@ class ImageField:
     mask : bool
         Whether pixels are class numbers rather than brightness.  A mask has
         one channel, is stored without loss and resized by nearest neighbour.
+    classes : tuple of str, optional
+        Names of the class numbers 0, 1, 2, ... of a mask.
     """
 
     kind: ClassVar[str] = "image"
     channels: int = 3
     mask: bool = False
+    classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", _class_names(self.classes) or None)
         if not _is_length(self.channels) or self.channels not in (1, 3):
             raise OptionError(
                 f"an image field has 3 (RGB) or 1 (grey) channels, not {self.channels!r}"
@@ -83,6 +87,8 @@ class ImageField:
             raise OptionError(f"mask is true or false, not {self.mask!r}")
         if self.mask and self.channels != 1:
             raise OptionError("a mask field has 1 channel: its pixels are class numbers")
+        if self.classes is not None and not self.mask:
+            raise OptionError("an image field has class names only if it is a mask: mask=True")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,10 @@ Field: TypeAlias = ImageField | ScalarField | StringField | BytesField | ArrayFi
 _KINDS: dict[str, type[Any]] = {
     cls.kind: cls for cls in (ImageField, ScalarField, StringField, BytesField, ArrayField)
 }
+
+
+_LEFT_OUT = {("array", "boxes"), ("array", "classes"), ("image", "classes")}
+"""Attributes that are not stored where there is nothing to say."""
 
 
 # Schemas come out of files too, so types are checked where annotations promise them.
@@ -281,8 +291,8 @@ class Schema(Mapping[str, Field]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names of the first scalar field that has them, else of the first array."""
-        for kind in (ScalarField, ArrayField):
+        """Class names of the first scalar field that has them, else of an array, else a mask."""
+        for kind in (ScalarField, ArrayField, ImageField):
             for value in self._fields.values():
                 if isinstance(value, kind) and value.classes is not None:
                     return value.classes
@@ -308,8 +318,8 @@ class Schema(Mapping[str, Field]):
             entry: dict[str, Any] = {"name": name, "kind": value.kind}
             for attribute in value.__dataclass_fields__:
                 content = getattr(value, attribute)
-                if isinstance(value, ArrayField) and not content and attribute != "shape":
-                    continue  # so that shards without boxes and classes have the digest as ever
+                if not content and (value.kind, attribute) in _LEFT_OUT:
+                    continue  # so that shards without them have the digest as ever
                 entry[attribute] = list(content) if isinstance(content, tuple) else content
             out.append(entry)
         return out
