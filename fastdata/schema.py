@@ -291,20 +291,28 @@ class Schema(Mapping[str, Field]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names of the first scalar field that has them, else of an array, else a mask."""
+        """Class names of the first scalar field that has them, else of an array, else a mask.
+
+        Those of a field `split`, which say nothing of what is in a picture, only without others.
+        """
         for kind in (ScalarField, ArrayField, ImageField):
-            for value in self._fields.values():
-                if isinstance(value, kind) and value.classes is not None:
+            for name, value in self._fields.items():
+                if isinstance(value, kind) and value.classes is not None and name != "split":
                     return value.classes
-        return None
+        split = self._fields.get("split")
+        return split.classes if isinstance(split, ScalarField) else None
 
     @property
     def label(self) -> str | None:
-        """Name of the number that tells a sample's class: `label`, else the first with classes."""
+        """Name of the number that tells a sample's class: `label`, else the first with classes.
+
+        Not `split`.
+        """
         if isinstance(self._fields.get("label"), ScalarField):
             return "label"
         scalars = ((k, v) for k, v in self._fields.items() if isinstance(v, ScalarField))
-        return next((name for name, value in scalars if value.classes is not None), None)
+        named = (name for name, value in scalars if value.classes is not None)
+        return next((name for name in named if name != "split"), None)
 
     @property
     def sample_type(self) -> type[tuple[Any, ...]]:

@@ -240,6 +240,12 @@ def _webdataset(folder: Path, pictures: Sequence[Picture]) -> None:
     write(_new(folder / "shards") / "0.tar", pictures, "json")
 
 
+def _yolo(folder: Path, pictures: Sequence[Picture]) -> None:
+    from case_yolo import write_yolo
+
+    write_yolo(_new(folder / "coco8"), pictures)
+
+
 def _zarr(folder: Path, pictures: Sequence[Picture]) -> None:
     from case_zarr import write_array
 
@@ -260,7 +266,8 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
         _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb, _manifest,
-        _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _zarr,
+        _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _yolo,
+        _zarr,
     )
 }  # fmt: skip
 

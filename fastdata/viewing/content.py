@@ -68,6 +68,7 @@ def class_field(dataset: Dataset) -> str | None:
         for name, field in dataset.schema.items()
         if isinstance(field, ArrayField) and field.classes is not None
     ]
+    named.sort(key="split".__eq__)  # which says least
     return named[0] if named else None
 
 
