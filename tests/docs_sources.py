@@ -160,6 +160,17 @@ def _manifest(folder: Path, pictures: Sequence[Picture]) -> None:
     (folder / "pairs.csv").write_text("left,right,depth_mm\n" + "".join(rows))
 
 
+def _masks(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_masks
+
+    case_masks.write_cityscapes(_new(folder / "cityscapes"), pictures)
+    case_masks.write_masks(_new(folder / "carvana"), pictures)
+    for picture in pictures:
+        mask = case_masks.mask_of(picture)
+        case_masks.save(folder / f"mine/left/{picture.name}.png", picture.pixels)
+        case_masks.save(folder / f"mine/right/{picture.name}-classes.png", mask)
+
+
 def _mds(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_mds
 
@@ -266,7 +277,7 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
         _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb, _manifest,
-        _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _yolo,
+        _masks, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _yolo,
         _zarr,
     )
 }  # fmt: skip
