@@ -138,6 +138,12 @@ def _idx(folder: Path, pictures: Sequence[Picture]) -> None:
         path.write_bytes(gzip.compress(idx(array)))
 
 
+def _labelme(folder: Path, pictures: Sequence[Picture]) -> None:
+    from case_labelme import write_labelme
+
+    write_labelme(folder / "labelme", pictures)
+
+
 def _litdata(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_litdata
 
@@ -228,8 +234,11 @@ def _torch(folder: Path, pictures: Sequence[Picture]) -> None:
 
 def _voc(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_voc
+    import case_voc_folders
 
     case_voc.segmented(folder, pictures)
+    case_voc_folders.beside(_new(folder / "labelimg"), pictures)
+    case_voc_folders.roboflow(_new(folder / "roboflow"), pictures)
 
 
 def _webdataset(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -276,9 +285,9 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _litdata, _lmdb, _manifest,
-        _masks, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset, _yolo,
-        _zarr,
+        _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _labelme, _litdata, _lmdb,
+        _manifest, _masks, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset,
+        _yolo, _zarr,
     )
 }  # fmt: skip
 

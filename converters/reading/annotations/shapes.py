@@ -189,8 +189,18 @@ def object_fields(channels: int, masks: str, classes: tuple[str, ...] | None) ->
     }
 
 
-def object_values(shapes: Sequence[Shape], frame: Frame, masks: str) -> dict[str, Any]:
+def object_values(
+    shapes: Sequence[Shape], frame: Frame, masks: str, order: Sequence[int] | None = None
+) -> dict[str, Any]:
     """Return the values of these fields but the image.
+
+    Parameters
+    ----------
+    shapes : sequence of Shape
+    frame : Frame
+    masks : {"", "classes", "instances"}
+    order : sequence of int, optional
+        In which objects are painted, each over those before; default: the larger first.
 
     Raises
     ------
@@ -203,19 +213,20 @@ def object_values(shapes: Sequence[Shape], frame: Frame, masks: str) -> dict[str
         "labels": np.array([shape.label for shape in shapes], np.int64),
     }
     if masks:
-        values["mask"] = _painted(shapes, frame, masks == "instances")
+        values["mask"] = _painted(shapes, frame, masks == "instances", order)
     return values
 
 
-def _painted(shapes: Sequence[Shape], frame: Frame, instances: bool) -> NDArray[np.uint8]:
-    """Paint all objects, the larger below the smaller."""
+def _painted(
+    shapes: Sequence[Shape], frame: Frame, instances: bool, order: Sequence[int] | None
+) -> NDArray[np.uint8]:
     greatest = len(shapes) if instances else max((shape.label + 1 for shape in shapes), default=0)
     if greatest > _MOST:
         what = f"instances; here are {greatest}" if instances else f"classes, not {greatest}"
         raise ValueError(f"a mask holds {_MOST} {what}")
     flat = frame.blank().reshape(-1)
     standing = flat.reshape(frame.width, frame.height).T
-    for k in sorted(range(len(shapes)), key=lambda k: -shapes[k].area):
+    for k in order or sorted(range(len(shapes)), key=lambda k: -shapes[k].area):
         shape = shapes[k]
         value = k + 1 if instances else shape.label + 1
         if shape.bitmap is None:
