@@ -110,6 +110,12 @@ def _coco(folder: Path, pictures: Sequence[Picture]) -> None:
         shutil.copy(picture, folder / "pictures")
 
 
+def _cvat(folder: Path, pictures: Sequence[Picture]) -> None:
+    from case_cvat import write_cvat
+
+    write_cvat(folder / "cvat", pictures)
+
+
 def _folder(folder: Path, pictures: Sequence[Picture]) -> None:
     folders(folder / "photos", pictures)
     folders(folder / "imagenet" / "train", pictures)
@@ -285,8 +291,8 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _arrow, _beton, _caffe, _cifar, _coco, _folder, _hdf5, _idx, _labelme, _litdata, _lmdb,
-        _manifest, _masks, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset,
+        _arrow, _beton, _caffe, _cifar, _coco, _cvat, _folder, _hdf5, _idx, _labelme, _litdata,
+        _lmdb, _manifest, _masks, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset,
         _yolo, _zarr,
     )
 }  # fmt: skip
