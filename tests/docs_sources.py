@@ -292,8 +292,8 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
         _arrow, _beton, _caffe, _cifar, _coco, _cvat, _folder, _hdf5, _idx, _labelme, _litdata,
-        _lmdb, _manifest, _masks, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc, _webdataset,
-        _yolo, _zarr,
+        _lmdb, _manifest, _masks, _mds, _mvtec, _parquet, _recordio, _tfrecord, _torch, _voc,
+        _webdataset, _yolo, _zarr,
     )
 }  # fmt: skip
 

@@ -59,6 +59,8 @@ def embedded(folder: Path, pictures: Sequence[Picture]) -> Path:
 
 
 CASES = [
-    Case("labelme", "labelme", write_labelme, labels=False),
-    Case("labelme-embedded", "labelme", embedded, {"masks": "instances"}, labels=False),
+    Case("labelme", "labelme", write_labelme, labels=False, files_each=2),
+    Case(
+        "labelme-embedded", "labelme", embedded, {"masks": "instances"}, labels=False, files_each=2
+    ),
 ]

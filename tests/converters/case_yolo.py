@@ -70,6 +70,6 @@ def bare(folder: Path, pictures: Sequence[Picture]) -> Path:
 CASES = [
     Case("yolo", "yolo", write_yolo, labels=False),
     Case("yolo-roboflow", "yolo", roboflow, {"masks": "classes"}, labels=False),
-    Case("yolo-darknet", "yolo", darknet, labels=False),
+    Case("yolo-darknet", "yolo", darknet, labels=False, files_each=2),
     Case("yolo-bare", "yolo", bare, labels=False),
 ]

@@ -84,6 +84,8 @@ class Case:
         Whether samples come in the order in which they were written; else they are matched.
     forks : bool
         Whether its library still works in a process forked from one that has used it.
+    files_each : int
+        How many files a picture has in one folder.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Case:
     damage: Callable[[Path], list[Path]] | None = None
     keeps_order: bool = True
     forks: bool = True
+    files_each: int = 1
 
     def damaged_files(self, folder: Path) -> list[Path]:
         """Return the files that tests of damage change."""

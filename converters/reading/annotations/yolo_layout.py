@@ -121,7 +121,9 @@ def _is_description(path: Path) -> bool:
 
 
 def _descriptions(folder: Path) -> list[Path]:
-    paths = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.endswith((".yaml", ".yml"))]
+    paths = [folder / name for name in sorted(names)]
     found = [path for path in paths if path.is_file() and _is_description(path)]
     return [path for path in found if path.stem == "data"] or found
 
