@@ -243,6 +243,17 @@ def test_images_without_any_label_are_refused(tmp_path: Path, pictures: list[Pic
         find_source(path)
 
 
+def test_class_folders_with_a_description_are_class_folders(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    for split in ("train", "val"):
+        for name in CLASSES:
+            (tmp_path / split / name).mkdir(parents=True)
+            (tmp_path / split / name / "0.jpg").write_bytes(pictures[0].data)
+    (tmp_path / "data.yaml").write_text(f"train: train\nval: val\nnames: {list(CLASSES)}\n")
+    assert find_source(tmp_path).name == "folder"
+
+
 def test_classes_called_images_and_labels_are_class_folders(
     tmp_path: Path, pictures: list[Picture]
 ) -> None:

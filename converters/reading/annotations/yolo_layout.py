@@ -6,6 +6,7 @@ images, and none, where ``images`` and ``labels`` lie side by side.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,7 @@ __all__ = ["YoloLayout", "is_yolo", "label_of", "yolo_layout"]
 _SPLITS = ("train", "val", "valid", "test")
 _LARGEST = 1 << 20
 _LOOKED_AT = 20
+_FILES_LOOKED_AT = 5_000
 _NAMES = re.compile(rb"^(names|nc)\s*:", re.MULTILINE)
 _PARTS = re.compile(rb"^(train|val|test)\s*:", re.MULTILINE)
 _LABEL = re.compile(rb"\d+(\s+-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?){4,}")
@@ -62,7 +64,8 @@ def is_yolo(location: Any) -> bool:
         return path is not None and path.suffix in (".yaml", ".yml") and _is_description(path)
     if not path.is_dir():
         return False
-    return bool(_descriptions(path) or _lists(path)) or bool(_folders(path))
+    described = bool(_descriptions(path)) and _has_labels(path)
+    return described or bool(_lists(path)) or bool(_folders(path))
 
 
 def yolo_layout(location: Path, root: str = "") -> YoloLayout:
@@ -266,6 +269,27 @@ def _are_labels(folder: Path, beside: bool = False) -> bool:
         seen += 1
         if seen == _LOOKED_AT:
             break
+    return False
+
+
+def _has_labels(folder: Path) -> bool:
+    """Tell whether there is a folder of labels, or a label file, among the first files.
+
+    Class folders may have a ``data.yaml`` too.
+    """
+    left, folders = _FILES_LOOKED_AT, [os.fspath(folder)]
+    for path in folders:  # which grows meanwhile
+        with contextlib.suppress(OSError), os.scandir(path) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    return False
+                if entry.is_dir():
+                    if entry.name == "labels":
+                        return True
+                    folders.append(entry.path)
+                elif entry.name.endswith(".txt") and _LABEL.match(first_bytes(Path(entry.path))):
+                    return True
     return False
 
 
