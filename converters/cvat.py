@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import SourceError
+from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, ScalarField, Schema, StringField
 
 from .base import Deferred, FieldSpec
@@ -27,6 +27,8 @@ from .reading.selection import left_out
 from .reading.splits import choose_folder, in_usual_order
 
 __all__ = ["CvatSource"]
+
+_LOOKED_AT = 20
 
 
 class CvatSource(ImageListSource):
@@ -51,7 +53,7 @@ class CvatSource(ImageListSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         path = path_of(location)
-        return path is not None and _is_cvat(path if path.is_file() else path / "annotations.xml")
+        return path is not None and bool(_files_at(path))
 
     def __init__(
         self,
@@ -65,10 +67,12 @@ class CvatSource(ImageListSource):
         check_size: bool = True,
     ) -> None:
         refuse_fields(fields, self.name)
-        given = Path(location)
-        path = given if given.is_file() else given / "annotations.xml"
-        if not path.is_file():
-            raise SourceError(f"{given}: no annotations.xml in it")
+        files = _files_at(Path(location))
+        if not files:
+            raise SourceError(f"{location}: no file of CVAT's, as annotations.xml")
+        if len(files) > 1:
+            raise OptionError(f"{location}: pack one of {', '.join(map(str, files))}")
+        path = files[0]
         index = CvatIndex(path)
         if not len(index.names):
             raise SourceError(f"{path}: has no images")
@@ -111,6 +115,17 @@ class CvatSource(ImageListSource):
     def values(self, files: list[str], numbers: list[int]) -> Deferred:
         start, length, split = numbers
         return CvatImage(files[0], start, length, split, self._plan)
+
+
+def _files_at(path: Path) -> list[Path]:
+    """Return the files of CVAT's that a location is, or has."""
+    paths = [path]
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.endswith(".xml"))
+        paths = [path / name for name in names[:_LOOKED_AT]]
+    found = [path for path in paths if path.is_file() and _is_cvat(path)]
+    return [path for path in found if path.name == "annotations.xml"] or found
 
 
 def _is_cvat(path: Path) -> bool:

@@ -70,7 +70,7 @@ class MaskFoldersSource(ImageListSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         root = folder_at(location)
-        if root is None or (root / "Annotations").is_dir():
+        if root is None or any((root / "Annotations").glob("*.xml")):
             return False
         if (root / "ImageSets").is_dir() and not (root / "labelmap.txt").is_file():
             return False  # Pascal VOC, whose lists say what belongs to a split
@@ -114,6 +114,10 @@ class MaskFoldersSource(ImageListSource):
             raise SourceError(
                 f"{root}: no image of {pairs[0].images} has a mask in {pairs[0].masks}. If their "
                 "names differ by an ending, say by which: --option ending=_mask"
+            )
+        if (root / "ImageSets").is_dir():
+            self.notes.append(
+                "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
             )
         table = self._table(classes, which, lossy)
         found: dict[str, Field] = {"image": ImageField(channels=channels)}

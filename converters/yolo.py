@@ -77,6 +77,8 @@ class YoloSource(ImageListSource):
         self.begin(layout.root, int(not split and list(layout.splits) != [""]))
         self.beside = layout.beside
         splits = choose_folder(list(layout.splits), split, self.notes)
+        if layout.absent:
+            self.notes.append(f"test, which {layout.beside[0].name} names, is not there")
         names = read_class_names(classes) if classes else layout.classes
         keypoints = layout.keypoints
         found = object_fields(channels, masks or "", names)

@@ -235,6 +235,12 @@ def test_without_names_there_are_numbers(tmp_path: Path, pictures: list[Picture]
     assert any("--option classes=FILE" in note for note in source.notes)
 
 
+def test_a_test_split_may_be_missing(tmp_path: Path, pictures: list[Picture]) -> None:
+    source = find_source(roboflow(tmp_path, pictures))
+    assert source.schema["split"] == ScalarField(classes=("train", "val"))
+    assert "test, which data.yaml names, is not there" in source.notes
+
+
 def test_images_without_any_label_are_refused(tmp_path: Path, pictures: list[Picture]) -> None:
     path = roboflow(tmp_path, pictures)
     for label in tmp_path.rglob("*.txt"):

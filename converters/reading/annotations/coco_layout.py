@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -40,11 +41,25 @@ def _looks_so(path: Path) -> bool:
 
 def _files_in(folder: Path, most: int | None = None) -> list[str]:
     """Return the annotation files of a folder, relative to it, or those among the first."""
-    found: list[str] = []
-    for pattern in ("annotations/*.json", "*.json", "*/_annotations.coco.json"):
-        paths = sorted(folder.glob(pattern))[:most]
-        found += [str(p.relative_to(folder)) for p in paths if _looks_so(p)]
-    return found
+    found = [
+        os.path.join(place, name)
+        for place in ("annotations", "")
+        for name in _jsons(folder / place, most)
+        if _looks_so(folder / place / name)
+    ]
+    with os.scandir(folder) as entries:
+        splits = sorted(entry.name for entry in entries if entry.is_dir())
+    inner = [os.path.join(split, "_annotations.coco.json") for split in splits]
+    return found + [name for name in inner if _looks_so(folder / name)]
+
+
+def _jsons(folder: Path, most: int | None) -> list[str]:
+    """Return names of JSON files in a folder, sorted: of all, or of the first that are listed."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        names = (entry.name for entry in entries if entry.name.endswith(".json"))
+        return sorted(itertools.islice(names, most))
 
 
 def annotation_files(location: Path, chosen: str) -> tuple[Path, dict[str, Path]]:

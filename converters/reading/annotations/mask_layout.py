@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ _ENDINGS = (
     *(("_image", "_mask"), ("_img", "_mask"), ("_image", "_label"), ("_rgb", "_mask")),
 )
 _LOOKED_AT = 40
+_MASKS_LOOKED_AT = 2_000
 _FLAT = 0.7
 """Share of pixels that are as the one beside them, in a mask. In a photograph few are."""
 
@@ -158,8 +160,10 @@ def ending_of(
     endings = [*cityscapes, *_ENDINGS] if chosen is None else [("", chosen)]
     if pair.images == pair.masks:
         endings = [ending for ending in endings if ending[1]]
-    first = list(zip(images_of(root, pair, None), range(_LOOKED_AT), strict=False))
-    counts = [sum(mask_of(root, pair, name, end) != "" for name, _ in first) for end in endings]
+    images = list(itertools.islice(images_of(root, pair, None), _LOOKED_AT))
+    files = (name for name in files_below(root, pair.masks) if name.endswith(_SUFFIXES))
+    there = {_stem(name) for name in itertools.islice(files, _MASKS_LOOKED_AT)}
+    counts = [sum(_partner(pair, name, end) in there for name in images) for end in endings]
     return endings[counts.index(max(counts))] if max(counts, default=0) else None
 
 
@@ -177,14 +181,19 @@ def _stem(name: str) -> str:
 
 def mask_of(root: Path, pair: MaskPair, image: str, ending: tuple[str, str]) -> str:
     """Return the mask of an image, relative to the root; "" if there is none."""
-    stem = _stem(os.path.relpath(image, pair.images) if pair.images != "." else image)
+    start = _partner(pair, image, ending)
+    for suffix in _SUFFIXES if start else ():
+        if start + suffix != image and os.path.isfile(os.path.join(root, start + suffix)):
+            return start + suffix
+    return ""
+
+
+def _partner(pair: MaskPair, image: str, ending: tuple[str, str]) -> str:
+    """Return the name of an image's mask without suffix; "" if the image ends otherwise."""
+    stem = _stem(os.path.relpath(image, pair.images))
     if not stem.endswith(ending[0]):
         return ""
-    start = os.path.join(pair.masks, stem.removesuffix(ending[0]) + ending[1])
-    for suffix in _SUFFIXES:
-        if start + suffix != image and os.path.isfile(os.path.join(root, start + suffix)):
-            return os.path.normpath(start + suffix)
-    return ""
+    return os.path.normpath(os.path.join(pair.masks, stem.removesuffix(ending[0]) + ending[1]))
 
 
 def masks_in(root: Path, pair: MaskPair, ending: tuple[str, str]) -> int:

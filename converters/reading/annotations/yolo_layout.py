@@ -48,6 +48,8 @@ class YoloLayout(NamedTuple):
         From the name of a split, "" if there are none, to its folders and lists of images.
     keypoints : (int, int) or None
         How many, and of how many numbers each.
+    absent : bool
+        Whether a test split is named that is not there.
     """
 
     root: Path
@@ -55,6 +57,7 @@ class YoloLayout(NamedTuple):
     classes: tuple[str, ...] | None
     splits: dict[str, list[str]]
     keypoints: tuple[int, int] | None = None
+    absent: bool = False
 
 
 def is_yolo(location: Any) -> bool:
@@ -165,7 +168,9 @@ def _described(path: Path, folder: Path) -> YoloLayout:
             f"{path}: {', '.join(sorted(missing))} is not in {folder}. Bring it, or take it out of "
             f"{path.name}"
         )
-    return YoloLayout(folder, [path], _class_names(path, content), there, _keypoints(path, content))
+    absent = set(splits) != set(there)
+    names, points = _class_names(path, content), _keypoints(path, content)
+    return YoloLayout(folder, [path], names, there, points, absent)
 
 
 def _place(path: Path, folder: Path, base: Any, name: str) -> str:
