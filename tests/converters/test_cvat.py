@@ -81,6 +81,23 @@ def test_kinds_of_objects(tmp_path: Path, pictures: list[Picture]) -> None:
     assert data[1].attributes == "[]"
 
 
+@pytest.mark.parametrize("degrees", [30, 120, 300])
+def test_objects_turn_clockwise(tmp_path: Path, pictures: list[Picture], degrees: int) -> None:
+    objects = f"""
+    <box label="bee" xtl="14" ytl="16" xbr="34" ybr="24" rotation="{degrees}"/>
+    <ellipse label="cat" cx="24" cy="20" rx="10" ry="4" rotation="{degrees}"/>"""
+    root = write_cvat(tmp_path / "root", pictures, [image(pictures[0], 0, objects)])
+    _, data = pack(root, tmp_path / "x.lmdb", masks="instances")
+    corners = cv2.boxPoints(((24, 20), (20, 8), degrees))
+    box = [*corners.min(0), *corners.max(0)]
+    outline = np.array(cv2.ellipse2Poly((2400, 2000), (1000, 400), degrees, 0, 360, 1)) / 100
+    around = [*outline.min(0), *outline.max(0)]
+    np.testing.assert_allclose(data[0].boxes, [box, around], atol=0.05)
+    inside = cv2.fillPoly(np.zeros((40, 48), np.uint8), [np.rint(corners).astype(np.int32)], 1)
+    found = np.asarray(data[0].mask).squeeze() > 0
+    assert (found != (inside > 0)).sum() < 60  # outlines; turned the other way, 192 differ
+
+
 def test_subsets_are_splits(tmp_path: Path, pictures: list[Picture]) -> None:
     tmp_path.joinpath("root").mkdir()
     path = subsets(tmp_path / "root", pictures)

@@ -39,7 +39,7 @@ _ENDINGS = (
     *(("_image", "_mask"), ("_img", "_mask"), ("_image", "_label"), ("_rgb", "_mask")),
 )
 _LOOKED_AT = 40
-_MASKS_LOOKED_AT = 2_000
+_MASKS_LOOKED_AT = 500
 _FLAT = 0.7
 """Share of pixels that are as the one beside them, in a mask. In a photograph few are."""
 
