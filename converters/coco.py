@@ -2,18 +2,21 @@
 
 ``{"images": [...], "annotations": [...], "categories": [...]}``, as
 https://cocodataset.org/#format-data specifies it: boxes as left, top, width, height from the
-top left corner, in pixels; regions as polygons or run lengths; captions.
+top left corner, in pixels; regions as polygons or run lengths; keypoints; captions; panoptic
+segments.  Variants: LVIS, iNaturalist (a class an image), Roboflow's export (a file a split).
 
-The file is gone through once, entry by entry (``reading/annotations/json_members.py``).  Kept of it
-are the images' names and numbers, and 57 bytes an annotation.  Captions and regions are read
-again by workers.
+A file is gone through once, entry by entry (``reading/annotations/json_members.py``).  Kept of it
+are the images' names and numbers, and 57 bytes an annotation.  What is no number is read again by
+workers.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+from bisect import bisect_right
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,19 +24,34 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
-from .reading.annotations.coco_annotations import AnnotatedImage, Plan
+from .reading.annotations.coco_annotations import FEDERATED, AnnotatedImage, Plan
 from .reading.annotations.coco_index import CocoIndex
-from .reading.annotations.coco_layout import annotation_file, image_folder, is_coco
+from .reading.annotations.coco_layout import (
+    annotation_files,
+    image_folder,
+    is_coco,
+    segment_folder,
+)
+from .reading.annotations.shapes import mask_field
 from .reading.fingerprints import hash_samples
-from .reading.locations import stat_of
-from .reading.refusals import check_choice, refuse_fields
+from .reading.locations import printable, stat_of
+from .reading.refusals import refuse_fields
 from .reading.safe_paths import path_inside
-from .reading.selection import left_out
+from .reading.selection import left_out, listed
+from .reading.splits import choose_folder
 
 __all__ = ["CocoSource"]
 
 _USED = {"id", "image_id", "category_id", "bbox", "area", "iscrowd", "caption", "segmentation"}
-_MOST_CLASSES = 254
+_USED |= {"segments_info", "file_name"}
+
+
+class _Part(NamedTuple):
+    """An annotation file: its entries, where its images are, what workers are told."""
+
+    listing: CocoIndex
+    folder: Path
+    plan: Plan
 
 
 class CocoSource(IndexedSource):
@@ -49,12 +67,16 @@ class CocoSource(IndexedSource):
     masks : str
         ``classes`` adds a mask of class numbers from 1 on, ``instances`` one of the
         numbers of boxes from 1 on; 0 is what is in neither.
+    split : str
+        Where each split has a file (``train/_annotations.coco.json``): take only this one.
     check_size : bool
         Whether an image of another size than its annotations say is rejected.
     """
 
     name = "coco"
-    summary = "COCO: a JSON file of boxes, regions or captions, and its images"
+    summary = (
+        "COCO, LVIS, iNaturalist: a JSON file of boxes, regions, keypoints, captions, segments"
+    )
     parts = ("*instances*.json|annotations/*.json|**/_annotations.coco.json", "**/*.jpg|**/*.png")
 
     @classmethod
@@ -70,78 +92,129 @@ class CocoSource(IndexedSource):
         annotations: str | None = None,
         images: str | None = None,
         masks: str | None = None,
+        split: str | None = None,
         check_size: bool = True,
     ) -> None:
         refuse_fields(fields, self.name)
-        masks = masks or ""
-        check_choice("masks", masks, ("", "classes", "instances"))
         self.notes = []
-        annotations = annotations or ""
-        images = images or ""
-        self.root, self.path = annotation_file(Path(location), annotations)
-        self._index = index = CocoIndex(self.path)
-        self.folder = image_folder(self.root, self.path, images, index.first_names())
-        self.schema = self._schema(channels, masks)
-        self._plan = Plan(str(self.path), tuple(self.schema), masks, check_size)
-        self.num_samples = len(index.names) + len(index.strays)
-        left = sorted(filter(str.isprintable, index.seen - _USED))
-        if "segmentation" in index.seen and not masks:
+        self.root, files = annotation_files(Path(location), annotations or "")
+        splits = choose_folder(list(files), split, self.notes)
+        indices = [CocoIndex(files[name]) for name in splits]
+        first = indices[0]
+        for name, index in zip(splits, indices, strict=True):
+            if index.categories != first.categories:
+                raise SourceError(
+                    f"{files[name]}: its categories are not those of {files[splits[0]]}. Pack one "
+                    f"split: --option split={name}"
+                )
+        self._seen = set().union(*(index.seen for index in indices))
+        self._single = all(index.single for index in indices)
+        panoptic = "segments_info" in self._seen
+        masks = masks or ("classes" if panoptic else "")
+        found = self._fields(channels, masks, first)
+        if not split and list(files) != [""]:
+            found["split"] = ScalarField(classes=tuple(map(printable, splits)))
+        self.schema = Schema(found)
+        self._parts = []
+        for number, (name, index) in enumerate(zip(splits, indices, strict=True)):
+            path = files[name]
+            plan = Plan(
+                *(str(path), tuple(found), masks, check_size),
+                categories=tuple(first.categories) if panoptic or first.federated else (),
+                keypoints=self._count_of_points(first),
+                segments=str(segment_folder(path)) if panoptic else "",
+                split=number,
+            )
+            folder = image_folder(self.root, path, images or "", index.first_names())
+            self._parts.append(_Part(index, folder, plan))
+        counts = [len(index.names) + len(index.strays) for index in indices]
+        self._starts = [0, *itertools.accumulate(counts)]
+        self.num_samples = self._starts[-1]
+        points = {"keypoints", "num_keypoints"} if "keypoints" in found else set()
+        left = sorted(filter(str.isprintable, self._seen - _USED - points))
+        if "segmentation" in self._seen and not masks:
             left.append("segmentation (--option masks=classes paints it)")
         self.notes += left_out("of annotations", left)
 
-    def _schema(self, channels: int, masks: str) -> Schema:
-        classes, seen = self._index.classes, self._index.seen
+    def _fields(self, channels: int, masks: str, index: CocoIndex) -> dict[str, Field]:
+        """Return the fields, by which members annotations have."""
+        seen, classes = self._seen, index.classes
+        of_image = "category_id" in seen and not seen & {"bbox", "segmentation"}
+        boxed = not of_image and bool(
+            seen & {"bbox", "category_id", "segments_info"} or (classes and "caption" not in seen)
+        )
+        if (boxed or of_image) and not classes:
+            raise SourceError(f"{self.root}: has boxes, but no categories that they are of")
         fields: dict[str, Field] = {"image": ImageField(channels=channels)}
-        boxed = bool(seen & {"bbox", "category_id"} or (classes and "caption" not in seen))
-        if boxed and not classes:
-            raise SourceError(f"{self.path}: has boxes, but no categories that they are of")
         if masks:
             if not boxed:
-                raise OptionError(f"masks={masks}: {self.path} has no regions")
-            if masks == "classes" and len(classes) > _MOST_CLASSES:
-                raise OptionError(
-                    f"masks=classes: a mask holds {_MOST_CLASSES} classes, and there are "
-                    f"{len(classes)}. masks=instances has no such limit."
-                )
-            fields["mask"] = ImageField(channels=1, mask=True)
+                raise OptionError(f"masks={masks}: the annotations of {self.root} have no regions")
+            fields |= mask_field(masks, classes)
         if boxed:
             fields["boxes"] = ArrayField("float32", (None, 4), boxes=True)
             fields["labels"] = ArrayField("int64", (None,), classes=classes)
             fields["crowd"] = ArrayField("bool", (None,))
             fields["areas"] = ArrayField("float32", (None,))
+        elif of_image and self._single:
+            fields["label"] = ScalarField(classes=classes)
+        elif of_image:
+            fields["labels"] = ArrayField("int64", (None,), classes=classes)
+        if boxed and (count := self._count_of_points(index)):
+            fields["keypoints"] = ArrayField("float32", (None, count, 3))
+            names = listed(next(iter(index.keypoints.values())), 20)
+            self.notes.append(
+                f"keypoints ({names}) are fractions of the width and height of the whole picture: "
+                "crops and flips do not move them"
+            )
+        if index.federated and boxed:
+            for name in FEDERATED:
+                fields[name] = ArrayField("int64", (None,), classes=classes)
         if "caption" in seen:
             fields["captions"] = StringField()
         fields["image_id"] = ScalarField("int64")
         if len(fields) == 2:
             self.notes.append("no annotations: only the images")
-        return Schema(fields)
+        return fields
+
+    def _count_of_points(self, index: CocoIndex) -> int:
+        """Return how many keypoints an object has at most."""
+        given = "keypoints" in self._seen
+        return max(map(len, index.keypoints.values()), default=0) if given else 0
 
     def __getitem__(self, index: int) -> Sample | Reject:
-        of = self._index
-        if index >= len(of.names):
-            return of.strays[index - len(of.names)]
-        reject = of.reject_at(index, "boxes" in self.schema)
+        number = bisect_right(self._starts, index) - 1
+        of, folder, plan = self._parts[number]
+        row = index - self._starts[number]
+        if row >= len(of.names):
+            return of.strays[row - len(of.names)]
+        reject = of.reject_at(row, bool({"boxes", "label", "labels"} & set(self.schema)))
         if reject is not None:
             return reject
-        name = of.names[index]
+        name = of.names[row]
         image = AnnotatedImage(
-            path_inside(self.folder, name),
-            of.ids[index],
-            (of.sizes[2 * index], of.sizes[2 * index + 1]),
-            of.rows_of(index).tobytes(),
-            self._plan,
+            path_inside(folder, name),
+            of.ids[row],
+            (of.sizes[2 * row], of.sizes[2 * row + 1]),
+            of.rows_of(row).tobytes(),
+            (of.places[2 * row], of.places[2 * row + 1]),
+            plan,
         )
-        return Sample(name, image)
+        return Sample(name if len(self._parts) == 1 else self._key(folder, name), image)
+
+    def _key(self, folder: Path, name: str) -> str:
+        """Return a name by which images of several folders differ."""
+        return os.path.join(os.path.relpath(folder, self.root), name)
 
     def key_at(self, index: int) -> str:
         return self.get(index).key
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        of = stat_of(self.path)
+        of = [stat_of(part.plan.path) for part in self._parts]
 
         def parts(index: int) -> tuple[Any, ...]:
-            key = self.get(index).key
-            listed = isinstance(self.get(index), Sample)
-            return key, stat_of(os.path.join(self.folder, key)) if listed else (), of
+            sample = self.get(index)
+            values = sample.values if isinstance(sample, Sample) else None
+            image = stat_of(values.image) if isinstance(values, AnnotatedImage) else ()
+            return sample.key, image, *of
 
         return hash_samples(self.num_samples, limit, parts)

@@ -14,6 +14,7 @@ Development Kit", sections 2 and 3.  Boxes there are of the pixels within, count
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -26,7 +27,12 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample, hash_fields
-from .reading.annotations.voc_annotations import AnnotatedImage, Plan, class_names
+from .reading.annotations.voc_annotations import (
+    AnnotatedImage,
+    Plan,
+    class_names,
+    first_pixel,
+)
 from .reading.annotations.voc_layout import classes_of_lists, listed, splits_of, voc_root, voc_roots
 from .reading.class_names import classes_of_texts, read_class_names
 from .reading.fingerprints import hash_samples
@@ -59,9 +65,10 @@ class VocSource(IndexedSource):
     classes : str, optional
         A text file with the names of the classes, one a line.  Default: those that have lists
         of their own (``cat_train.txt``), else those of the objects, in sorted order.
-    one_based : bool
+    one_based : bool, optional
         Whether boxes are as in VOC: of the pixels within, counted from 1.  Else their numbers
-        are taken as they are.
+        are taken as they are.  Default: as in VOC, unless classes are found by reading all
+        annotations and a box there begins before 1.
     empty : bool
         Whether an image without an annotation file is taken as one without objects.
     check_size : bool
@@ -87,7 +94,7 @@ class VocSource(IndexedSource):
         sets: str | None = None,
         masks: str | None = None,
         classes: str | None = None,
-        one_based: bool = True,
+        one_based: bool | None = None,
         empty: bool = False,
         check_size: bool = True,
     ) -> None:
@@ -112,12 +119,20 @@ class VocSource(IndexedSource):
         self._refuse_doubles()
         self._annotations = self.root / "Annotations"
         names: tuple[str, ...] = ()
+        self._least = math.inf
         if self._annotations.is_dir():
             names = read_class_names(classes) if classes is not None else self._class_names()
         elif masks == "":
             self.notes.append(f"no folder {self._annotations}: only the images")
         self.schema = self._schema(channels, names)
         numbers = {name: k for k, name in enumerate(names)}
+        if one_based is None:
+            one_based = self._least >= 1
+            if not one_based:
+                self.notes.append(
+                    "boxes begin at 0, so their numbers are taken as they are (--option "
+                    "one_based=true counts from 1, as VOC does)"
+                )
         self._plan = Plan(tuple(self.schema), numbers, int(one_based), check_size, empty)
 
     def _schema(self, channels: int, classes: tuple[str, ...]) -> Schema:
@@ -203,6 +218,7 @@ class VocSource(IndexedSource):
             with contextlib.suppress(OSError, SourceError):  # the worker says what is the matter
                 with open(path, "rb") as file:
                     data = file.read()
+                self._least = min(self._least, first_pixel(data, path))
                 yield from class_names(data, path)
 
     def _image_of(self, name: str) -> str:

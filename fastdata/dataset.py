@@ -235,6 +235,7 @@ class Dataset(TorchDataset[Any]):
     def _describe(self, name: str, field: Any) -> str:
         if isinstance(field, ImageField):
             kind = "mask" if field.mask else "RGB image" if field.channels == 3 else "grey image"
+            kind += f", {len(field.classes)} classes" if field.classes else ""
             if len(self) == 0:
                 return kind
             reader, index = self._shards.locate(int(self._indices[0]))

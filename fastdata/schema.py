@@ -68,13 +68,17 @@ class ImageField:
     mask : bool
         Whether pixels are class numbers rather than brightness.  A mask has
         one channel, is stored without loss and resized by nearest neighbour.
+    classes : tuple of str, optional
+        Names of the class numbers 0, 1, 2, ... of a mask.
     """
 
     kind: ClassVar[str] = "image"
     channels: int = 3
     mask: bool = False
+    classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", _class_names(self.classes) or None)
         if not _is_length(self.channels) or self.channels not in (1, 3):
             raise OptionError(
                 f"an image field has 3 (RGB) or 1 (grey) channels, not {self.channels!r}"
@@ -83,6 +87,8 @@ class ImageField:
             raise OptionError(f"mask is true or false, not {self.mask!r}")
         if self.mask and self.channels != 1:
             raise OptionError("a mask field has 1 channel: its pixels are class numbers")
+        if self.classes is not None and not self.mask:
+            raise OptionError("an image field has class names only if it is a mask: mask=True")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,10 @@ Field: TypeAlias = ImageField | ScalarField | StringField | BytesField | ArrayFi
 _KINDS: dict[str, type[Any]] = {
     cls.kind: cls for cls in (ImageField, ScalarField, StringField, BytesField, ArrayField)
 }
+
+
+_LEFT_OUT = {("array", "boxes"), ("array", "classes"), ("image", "classes")}
+"""Attributes that are not stored where there is nothing to say."""
 
 
 # Schemas come out of files too, so types are checked where annotations promise them.
@@ -281,20 +291,28 @@ class Schema(Mapping[str, Field]):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Class names of the first scalar field that has them, else of the first array."""
-        for kind in (ScalarField, ArrayField):
-            for value in self._fields.values():
-                if isinstance(value, kind) and value.classes is not None:
+        """Class names of the first scalar field that has them, else of an array, else a mask.
+
+        Those of a field `split`, which say nothing of what is in a picture, only without others.
+        """
+        for kind in (ScalarField, ArrayField, ImageField):
+            for name, value in self._fields.items():
+                if isinstance(value, kind) and value.classes is not None and name != "split":
                     return value.classes
-        return None
+        split = self._fields.get("split")
+        return split.classes if isinstance(split, ScalarField) else None
 
     @property
     def label(self) -> str | None:
-        """Name of the number that tells a sample's class: `label`, else the first with classes."""
+        """Name of the number that tells a sample's class: `label`, else the first with classes.
+
+        Not `split`.
+        """
         if isinstance(self._fields.get("label"), ScalarField):
             return "label"
         scalars = ((k, v) for k, v in self._fields.items() if isinstance(v, ScalarField))
-        return next((name for name, value in scalars if value.classes is not None), None)
+        named = (name for name, value in scalars if value.classes is not None)
+        return next((name for name in named if name != "split"), None)
 
     @property
     def sample_type(self) -> type[tuple[Any, ...]]:
@@ -308,8 +326,8 @@ class Schema(Mapping[str, Field]):
             entry: dict[str, Any] = {"name": name, "kind": value.kind}
             for attribute in value.__dataclass_fields__:
                 content = getattr(value, attribute)
-                if isinstance(value, ArrayField) and not content and attribute != "shape":
-                    continue  # so that shards without boxes and classes have the digest as ever
+                if not content and (value.kind, attribute) in _LEFT_OUT:
+                    continue  # so that shards without them have the digest as ever
                 entry[attribute] = list(content) if isinstance(content, tuple) else content
             out.append(entry)
         return out

@@ -117,11 +117,7 @@ def _coco(folder: Path, pictures: Sequence[Picture]) -> None:
         shutil.copy(picture, folder / "pictures")
 
 
-def _flowers(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_flowers
-
-    case_flowers.write_flowers(folder / "flowers-102", pictures)
-    (folder / "names.txt").write_text("cat\ndog\nnewt\n")
+        _cvat, _flowers, _text,
 
 
 def _folder(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -150,6 +146,12 @@ def _idx(folder: Path, pictures: Sequence[Picture]) -> None:
     for name, array in (("images-idx3", pixels), ("labels-idx1", labels)):
         path = emnist / f"emnist-letters-test-{name}-ubyte.gz"
         path.write_bytes(gzip.compress(idx(array)))
+
+
+def _labelme(folder: Path, pictures: Sequence[Picture]) -> None:
+    from case_labelme import write_labelme
+
+    write_labelme(folder / "labelme", pictures)
 
 
 def _litdata(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -220,12 +222,7 @@ def _manifest(folder: Path, pictures: Sequence[Picture]) -> None:
     (folder / "pairs.csv").write_text("left,right,depth_mm\n" + "".join(rows))
 
 
-def _mat(folder: Path, pictures: Sequence[Picture]) -> None:
-    import case_mat
-
-    _new(folder / "svhn")
-    for split in ("train", "test"):
-        case_mat.plain(_new(folder / "made"), pictures).rename(folder / f"svhn/{split}_32x32.mat")
+        _32x32, _cityscapes, _masks, _mat, _new, _of,
 
 
 def _mds(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -309,8 +306,11 @@ def _torch(folder: Path, pictures: Sequence[Picture]) -> None:
 
 def _voc(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_voc
+    import case_voc_folders
 
     case_voc.segmented(folder, pictures)
+    case_voc_folders.beside(_new(folder / "labelimg"), pictures)
+    case_voc_folders.roboflow(_new(folder / "roboflow"), pictures)
 
 
 def _webdataset(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -332,6 +332,12 @@ def _webdataset(folder: Path, pictures: Sequence[Picture]) -> None:
     write(_new(folder / "shards") / "0.tar", pictures, "json")
 
 
+def _yolo(folder: Path, pictures: Sequence[Picture]) -> None:
+    from case_yolo import write_yolo
+
+    write_yolo(_new(folder / "coco8"), pictures)
+
+
 def _zarr(folder: Path, pictures: Sequence[Picture]) -> None:
     from case_zarr import write_array
 
@@ -351,10 +357,10 @@ def _new(folder: Path) -> Path:
 SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     f"docs/converters/{function.__name__[1:]}.md": function
     for function in (
-        _archive, _arrow, _beton, _caffe, _celeba, _cifar, _coco, _cub, _flat, _flowers, _folder,
-        _hdf5, _hf_folder, _idx, _ilsvrc, _litdata, _lmdb, _manifest, _mat, _mds, _mvtec, _numpy,
-        _paired_lmdb, _parquet, _recordio, _stanford, _tfrecord, _tiny_imagenet, _torch, _voc,
-        _webdataset, _widerface, _zarr,
+        _archive, _arrow, _beton, _caffe, _celeba, _cifar, _coco, _cub, _cvat, _flat, _flowers,
+        _folder, _hdf5, _hf_folder, _idx, _ilsvrc, _labelme, _litdata, _lmdb, _manifest, _masks,
+        _mat, _mds, _mvtec, _numpy, _paired_lmdb, _parquet, _recordio, _stanford, _tfrecord,
+        _tiny_imagenet, _torch, _voc, _webdataset, _widerface, _yolo, _zarr,
     )
 }  # fmt: skip
 

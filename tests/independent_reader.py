@@ -66,9 +66,11 @@ def columns_of(schema: list[dict[str, Any]], n: int) -> dict[str, tuple[str, lis
     flat("key", "|u1")
     for field in schema:
         name, kind = field["name"], field["kind"]
-        members = set(field) - ({"boxes", "classes"} if kind == "array" else set())
+        optional = {"array": {"boxes", "classes"}, "image": {"classes"}}
+        members = set(field) - optional.get(kind, set())
         require(members == {"name", "kind"} | MEMBERS.get(kind, set()), f"field {name}")
-        if kind == "array" and "classes" in field:
+        if kind in optional and "classes" in field:
+            require(kind == "array" or field["mask"], f"classes {name}")
             names = field["classes"]
             require(bool(names) and all(isinstance(n, str) for n in names), f"classes {name}")
         if "boxes" in field:

@@ -220,6 +220,7 @@ def test_schemas_of_any_names_and_kinds(tmp_path: Path, container: str, schema: 
         (lambda: ImageField(channels=1.0), "channels, not 1.0"),  # type: ignore[arg-type]
         (lambda: ImageField(channels=True), "channels, not True"),
         (lambda: ImageField(mask=True), "a mask field has 1 channel"),
+        (lambda: ImageField(classes=("a",)), "class names only if it is a mask"),
         (lambda: ImageField(mask="yes"), "mask is true or false, not 'yes'"),  # type: ignore[arg-type]
         (lambda: ScalarField("complex64"), "dtype 'complex64' is not one of"),
         (lambda: ScalarField(classes=("a", 1)), "Unicode text, not 1"),  # type: ignore[arg-type]

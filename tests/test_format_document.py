@@ -41,7 +41,7 @@ NUM_SAMPLES = 70
 FIELDS: dict[str, Any] = {
     "tiny": ImageField(channels=1),
     "label": ScalarField(classes=("cat", 'dog "é" \U0001f415')),
-    "mask": "mask",
+    "mask": ImageField(1, mask=True, classes=("road", "sky")),
     "data": BytesField(),
     "points": ArrayField("int16", (None, 2)),
     "half": ArrayField("float16", (2, 0, 3)),

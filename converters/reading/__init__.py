@@ -6,6 +6,7 @@ where the data is
 ``safe_paths``       files that data names, never outside of a folder
 ``splits``           splits in the names of files
 ``image_files``      which files are images, by name and by first bytes
+``listed_images``    lists of images, which somebody made elsewhere
 ``text_lines``       lines of lists beside a dataset
 ``json_files``       small JSON files that describe a dataset
 

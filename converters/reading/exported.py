@@ -15,6 +15,7 @@ not fit is an error that names it.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -68,7 +69,7 @@ class Exported(NamedTuple):
             if name in given:
                 settled[name] = named_field(given[name], channels)
             elif channels == 1 and isinstance(field, ImageField):
-                settled[name] = ImageField(channels=1, mask=field.mask)
+                settled[name] = dataclasses.replace(field, channels=1)
             else:
                 settled[name] = field
         return settled

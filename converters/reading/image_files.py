@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 from fastdata.codecs.image import is_jpeg
 
 __all__ = [
     "BOTH_CASES",
     "SUFFIXES",
+    "files_below",
     "ignored_files",
     "is_image_bytes",
     "is_image_name",
@@ -34,6 +37,28 @@ def is_image_name(name: str) -> bool:
 def suffix_of(name: str) -> str:
     """Return a file's suffix, or its name if it has none, for `ignored_files`."""
     return os.path.splitext(name)[1] or name
+
+
+def files_below(root: Path, place: str) -> Iterator[str]:
+    """Yield the files of a folder and of those in it, relative to the root, in sorted order.
+
+    Links are followed; what is hidden (``._0.png`` of a Mac) is left out.
+
+    Raises
+    ------
+    OSError
+        If a folder cannot be listed.
+    """
+    for folder, folders, files in os.walk(root / place, onerror=_refuse, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for file in sorted(files):
+            if not file.startswith("."):
+                yield os.path.relpath(os.path.join(folder, file), root)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    """Say that a folder cannot be listed, rather than leave out what is in it."""
+    raise error
 
 
 def ignored_files(counts: Counter[str]) -> list[str]:

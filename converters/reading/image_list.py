@@ -40,12 +40,19 @@ class ImageListSource(IndexedSource):
     root: Path
     beside: list[Path]
 
-    def begin(self, root: Path) -> None:
-        """Begin an empty list."""
+    def begin(self, root: Path, count: int = 0) -> None:
+        """Begin an empty list.
+
+        Parameters
+        ----------
+        root : Path
+        count : int
+            How many numbers each sample will have; to be said where the first may be a reject.
+        """
         self.root, self.beside, self.notes = root, [], []
         self._files = StringTable()
         self._numbers = array("q")
-        self._width = 0
+        self._width = count
         self._rejects: dict[int, str] = {}
         self.num_samples = 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from fastdata.errors import OptionError
@@ -19,10 +19,13 @@ from .locations import files_at, folder_at
 
 __all__ = [
     "SPLIT_NAMES",
+    "choose_folder",
     "choose_split",
     "has_folders_of_images",
     "has_images",
+    "in_usual_order",
     "mixed_splits",
+    "split_folders_in",
     "split_of",
     "table_files",
     "tables_alone",
@@ -52,6 +55,50 @@ def split_of(path: PurePath) -> str:
             if set(words) & set(names):
                 return split
     return ""
+
+
+def split_folders_in(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder that are called like splits, in usual order."""
+    if not folder.is_dir():
+        return []
+    names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+    return in_usual_order(name for name in names if name.lower() in SPLIT_NAMES)
+
+
+def in_usual_order(splits: Iterable[str]) -> list[str]:
+    """Return names of splits: train, validation, test, then others, sorted."""
+    known = {name: number for number, name in enumerate(SPLIT_NAMES)}
+    return sorted(splits, key=lambda name: (known.get(name.lower(), len(known)), name))
+
+
+def choose_folder(splits: Sequence[str], wanted: str | None, notes: list[str]) -> list[str]:
+    """Return the one split that is wanted, or all, and say so.
+
+    Parameters
+    ----------
+    splits : sequence of str
+        Names of the splits there are; ``[""]`` where there are none.
+    wanted : str, optional
+        The option ``split=``.
+    notes : list of str
+        A note is appended where there is to be a field of the split.
+
+    Raises
+    ------
+    OptionError
+        If there is no such split.
+    """
+    if wanted:
+        if wanted not in splits:
+            known = ", ".join(filter(None, splits)) or "no splits"
+            raise OptionError(f"split={wanted}: not there; there are {known}")
+        return [wanted]
+    if list(splits) != [""]:
+        notes.append(
+            f"the field 'split' is which of {', '.join(splits)} an image is in "
+            "(--option split=NAME takes one)"
+        )
+    return list(splits)
 
 
 def choose_split(paths: Sequence[Path], splits: Sequence[str], wanted: str | None) -> list[int]:
@@ -105,12 +152,21 @@ def has_images(folder: Path) -> bool:
 
     None are in what cannot be listed, ``lost+found`` say.
     """
-    with contextlib.suppress(OSError):
-        for number, entry in enumerate(_walk(folder, _DEPTH)):
-            if is_image_name(entry.name):
-                return True
-            if number == _LOOKED_AT:
-                break
+    left = _LOOKED_AT
+    folders = [(os.fspath(folder), _DEPTH)]
+    for path, depth in folders:  # which grows meanwhile
+        # Not sorted, so that a folder of a million files is not listed for its first.
+        with contextlib.suppress(OSError), os.scandir(path) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    return False
+                if entry.name.startswith("."):
+                    continue
+                if is_image_name(entry.name) and entry.is_file():
+                    return True
+                if depth > 1 and entry.is_dir():
+                    folders.append((entry.path, depth - 1))
     return False
 
 

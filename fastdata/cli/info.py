@@ -67,6 +67,7 @@ def _lines(summary: dict[str, Any]) -> list[str]:
 def _field_line(field: dict[str, Any]) -> str:
     if field["kind"] == "image":
         kind = "mask" if field["mask"] else "RGB image" if field["channels"] == 3 else "grey image"
+        kind += f", {len(field['classes'])} classes" if field.get("classes") else ""
         codecs = ", ".join(f"{name} {count:,}" for name, count in field["codecs"].items())
         size = " x ".join(_spread(field[side]) for side in ("height", "width"))
         return f"{kind}, {size} (H x W), {megabytes(field['bytes'])}; {codecs}"

@@ -68,6 +68,7 @@ def class_field(dataset: Dataset) -> str | None:
         for name, field in dataset.schema.items()
         if isinstance(field, ArrayField) and field.classes is not None
     ]
+    named.sort(key="split".__eq__)  # which says least
     return named[0] if named else None
 
 
@@ -201,7 +202,8 @@ def schema_rows(dataset: Dataset) -> list[tuple[str, str, str]]:
 def _described(field: Field) -> tuple[str, str]:
     if isinstance(field, ImageField):
         if field.mask:
-            return "mask", "a class a pixel"
+            of = f", {len(field.classes):,} classes" if field.classes else ""
+            return "mask", f"a class a pixel{of}"
         return "image", "RGB" if field.channels == 3 else "grey"
     if isinstance(field, ScalarField):
         return field.dtype, f"{len(field.classes):,} classes" if field.classes else ""

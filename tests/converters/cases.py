@@ -86,6 +86,8 @@ class Case:
         Whether its library still works in a process forked from one that has used it.
     image : str
         The field that the pictures are in.
+    files_each : int
+        How many files a picture has in one folder.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Case:
     keeps_order: bool = True
     forks: bool = True
     image: str = "image"
+    files_each: int = 1
 
     def damaged_files(self, folder: Path) -> list[Path]:
         """Return the files that tests of damage change."""

@@ -7,6 +7,8 @@ went in, with the class that the layout gives it. Those that no reader knows mus
 ``python tests/converters/test_public_layouts.py`` prints the table in docs/converters/layouts.md.
 """
 
+# ruff: noqa: E501, T201  (a table of trees, and one that is printed)
+
 from __future__ import annotations
 
 import io

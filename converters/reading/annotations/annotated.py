@@ -20,7 +20,7 @@ from fastdata.errors import ImageError
 
 from ...packing.boxes import turn_boxes
 
-__all__ = ["Frame", "frame_of"]
+__all__ = ["Frame", "frame_of", "upright_frame_of"]
 
 
 class Frame(NamedTuple):
@@ -45,7 +45,20 @@ class Frame(NamedTuple):
         """Return boxes of the rows and columns of the file, as packing takes them."""
         if not self.upright:
             return boxes
-        return turn_boxes(boxes, self.orientation, (self.width, self.height), back=True)
+        size = self.height, self.width
+        of_file = size[::-1] if self.orientation >= 5 else size
+        return turn_boxes(boxes, self.orientation, of_file, back=True)
+
+    def fractions(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return points, [..., 2], as fractions of the upright picture's width and height."""
+        size = np.array([self.width, self.height], np.float64)
+        if not self.upright and self.orientation != 1:
+            size = size[::-1] if self.orientation >= 5 else size
+            height, width = size[::-1].astype(int).tolist()
+            both = np.concatenate([points, points], -1)  # a box without area
+            points = turn_boxes(both, self.orientation, (height, width))[..., :2]
+        fractions: NDArray[np.float64] = points / size
+        return fractions
 
     def blank(self) -> NDArray[np.uint8]:
         """Return a mask, H x W, of zeros.
@@ -93,6 +106,34 @@ def frame_of(data: bytes, said: tuple[int, int] | None, check: bool = True) -> F
             f"{width} x {height} (--option check_size=false believes the picture)"
         )
     return Frame(height, width, orientation, False)
+
+
+def upright_frame_of(data: bytes, said: tuple[int, int] | None = None, check: bool = True) -> Frame:
+    """Return the frame of annotations that were made of the upright picture.
+
+    Tools that show pictures upright write what they show: labelme, CVAT, and what trains on
+    YOLO's files reads them so.
+
+    Parameters
+    ----------
+    data : bytes
+        The image file; only its header is read.
+    said : (int, int), optional
+        Height and width of which the annotations say they are.  Where these are the file's
+        and not those of the upright picture, the annotations are of the file.
+    check : bool
+        Whether these are compared.
+
+    Raises
+    ------
+    ImageError
+        If the picture is of another size, or no picture.
+    """
+    height, width, orientation = _header(data)
+    upright = (width, height) if orientation >= 5 else (height, width)
+    if said is None or said == upright or not check:
+        return Frame(*upright, orientation, True)
+    return frame_of(data, said)
 
 
 def _header(data: bytes) -> tuple[int, int, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
@@ -16,7 +17,7 @@ from ...base import Deferred
 from .annotated import frame_of
 from .safe_xml import parse_xml
 
-__all__ = ["AnnotatedImage", "Plan", "class_names"]
+__all__ = ["AnnotatedImage", "Plan", "class_names", "first_pixel"]
 
 _FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
 
@@ -45,10 +46,18 @@ class Plan(NamedTuple):
 
 
 class AnnotatedImage(Deferred):
-    """Paths of an image, its annotation file and its mask."""
+    """Paths of an image, its annotation file and its mask; the number of its split, if any."""
 
-    def __init__(self, image: str, annotation: str, mask: str | None, plan: Plan) -> None:
+    def __init__(
+        self,
+        image: str,
+        annotation: str,
+        mask: str | None,
+        plan: Plan,
+        split: Sequence[int] = (),
+    ) -> None:
         self.image, self.annotation, self.mask, self.plan = image, annotation, mask, plan
+        self.split = split
 
     def load(self) -> tuple[Any, ...]:
         """Read the image and its annotations.
@@ -64,6 +73,8 @@ class AnnotatedImage(Deferred):
             values["mask"] = Path(self.mask).read_bytes()
         if "boxes" in self.plan.fields:
             values |= self._objects(data)
+        if self.split:
+            values["split"] = self.split[0]
         return tuple(values[name] for name in self.plan.fields)
 
     def _objects(self, data: bytes) -> dict[str, Any]:
@@ -112,6 +123,24 @@ def class_names(data: bytes, name: str) -> set[str]:
     """
     names = {_text(element, "name") for element in parse_xml(data, name).findall("object")}
     return names - {""}
+
+
+def first_pixel(data: bytes, name: str) -> float:
+    """Return the least number of a row or column at which a box of an annotation file begins.
+
+    Infinity where there is none.
+
+    Raises
+    ------
+    SourceError
+        If the file is damaged.
+    """
+    least = math.inf
+    for box in parse_xml(data, name).iterfind("object/bndbox"):
+        for side in ("xmin", "ymin"):
+            with contextlib.suppress(ValueError):  # the worker says what is the matter
+                least = min(least, _number(box, side))
+    return least
 
 
 def _text(element: Element, name: str) -> str:

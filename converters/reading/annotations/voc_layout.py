@@ -6,15 +6,29 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 
-from ..splits import has_images
+from ..image_files import is_image_name
+from ..locations import first_bytes
+from ..splits import has_images, split_folders_in
 
-__all__ = ["classes_of_lists", "listed", "splits_of", "voc_root", "voc_roots"]
+__all__ = [
+    "XmlFolders",
+    "classes_of_lists",
+    "listed",
+    "splits_of",
+    "voc_root",
+    "voc_roots",
+    "xml_folders",
+]
 
 _FLAGGED = re.compile(r"(\S+)\s+(-1|0|1)")
 _LONGEST = 4096
+_IMAGES = ("images", "image", "imgs", "img", "jpegimages")
+_ANNOTATIONS = ("annotations", "annotation", "xmls", "xml", "labels")
+_XML = re.compile(rb"<annotation\b.*?<(object|filename|size|folder)\b", re.DOTALL)
 
 
 def voc_roots(location: Path) -> list[Path]:
@@ -99,3 +113,57 @@ def _is_flagged(path: Path) -> bool:
     with open(path, "rb") as file:
         line = file.readline(_LONGEST).decode("utf-8", "replace").strip()
     return _FLAGGED.fullmatch(line) is not None
+
+
+# -- without VOC's other folders ---------------------------------------------------------
+
+
+class XmlFolders(NamedTuple):
+    """A folder of images and that of their XML files, relative to the root; the split of both."""
+
+    split: str
+    images: str
+    annotations: str
+
+
+def xml_folders(root: Path) -> list[XmlFolders]:
+    """Return the folders of images whose objects are in XML files, beside them or in a folder."""
+    found = _xml_beside(root, "")
+    if not found:
+        for split in split_folders_in(root):
+            found += [folders._replace(split=split) for folders in _xml_beside(root, split)]
+    return found
+
+
+def _xml_beside(root: Path, place: str) -> list[XmlFolders]:
+    """Return these folders in a folder of the dataset; those of splits, if there are such."""
+    if not (root / place).is_dir():
+        return []
+    names = [entry.name for entry in os.scandir(root / place)]
+    if _holds_xml(root / place) and any(map(is_image_name, names)):
+        return [XmlFolders("", place or ".", place or ".")]
+    for image in sorted(name for name in names if name.lower() in _IMAGES):
+        for annotation in sorted(name for name in names if name.lower() in _ANNOTATIONS):
+            images, annotations = os.path.join(place, image), os.path.join(place, annotation)
+            if (root / annotations / "xmls").is_dir():  # the Oxford pets
+                annotations = os.path.join(annotations, "xmls")
+            splits = [
+                s for s in split_folders_in(root / images) if (root / annotations / s).is_dir()
+            ]
+            found = [XmlFolders(s, f"{images}/{s}", f"{annotations}/{s}") for s in splits]
+            found = found or [XmlFolders("", images, annotations)]
+            if all(_holds_xml(root / folders.annotations) for folders in found):
+                return found
+    return []
+
+
+def _holds_xml(folder: Path) -> bool:
+    """Tell whether this is a folder whose first XML file is an annotation."""
+    if not folder.is_dir():
+        return False
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".xml") and not entry.name.startswith("."):
+                start = first_bytes(Path(entry.path)).lstrip(b"\xef\xbb\xbf")
+                return _XML.search(start) is not None
+    return False

@@ -1,0 +1,133 @@
+"""CVAT for images 1.1: one XML file with the objects of all images.
+
+::
+
+    annotations.xml      <annotations><image name="0.jpg" width="640" height="480"><box .../>...
+    images/0.jpg
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import ArrayField, ScalarField, Schema, StringField
+
+from .base import Deferred, FieldSpec
+from .reading.annotations.cvat_xml import CvatImage, CvatIndex, Plan
+from .reading.annotations.shapes import object_fields
+from .reading.class_names import read_class_names
+from .reading.image_list import ImageListSource
+from .reading.locations import first_bytes, path_of, printable
+from .reading.refusals import refuse_fields
+from .reading.safe_paths import path_inside
+from .reading.selection import left_out
+from .reading.splits import choose_folder, in_usual_order
+
+__all__ = ["CvatSource"]
+
+_LOOKED_AT = 20
+
+
+class CvatSource(ImageListSource):
+    """Images with the boxes and classes of their objects.
+
+    Parameters
+    ----------
+    split : str
+        Take only this subset of the project.
+    masks : str
+        ``classes`` adds a mask of class numbers from 1 on, ``instances`` one of the numbers of
+        objects from 1 on; 0 is what is in neither.
+    classes : str, optional
+        A text file with the names of the classes, one a line; default: the labels of the task.
+    check_size : bool
+        Whether an image of another size than its element says is rejected.
+    """
+
+    name = "cvat"
+    summary = "CVAT for images 1.1: annotations.xml and images"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        path = path_of(location)
+        return path is not None and bool(_files_at(path))
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str | None = None,
+        masks: str | None = None,
+        classes: str | None = None,
+        check_size: bool = True,
+    ) -> None:
+        refuse_fields(fields, self.name)
+        files = _files_at(Path(location))
+        if not files:
+            raise SourceError(f"{location}: no file of CVAT's, as annotations.xml")
+        if len(files) > 1:
+            raise OptionError(f"{location}: pack one of {', '.join(map(str, files))}")
+        path = files[0]
+        index = CvatIndex(path)
+        if not len(index.names):
+            raise SourceError(f"{path}: has no images")
+        subsets = in_usual_order({index.subsets[k] for k in range(len(index.names))})
+        self.begin(path.parent, 3)
+        self.beside = [path]
+        self._subsets = choose_folder(subsets, split, self.notes)
+        for row in range(len(index.names)):
+            if index.subsets[row] in self._subsets:
+                self._add(index, row)
+        names = tuple(index.labels) if classes is None else read_class_names(classes)
+        found = object_fields(channels, masks or "", names)
+        found["occluded"] = ArrayField("bool", (None,))
+        if index.attributed:
+            found["attributes"] = StringField()
+        if index.tags:
+            found["tags"] = ArrayField("int64", (None,), classes=tuple(index.tags))
+        if not split and subsets != [""]:
+            found["split"] = ScalarField(classes=tuple(map(printable, self._subsets)))
+        self.schema = Schema(found)
+        numbers = {name: k for k, name in enumerate(names)}
+        tags = {name: k for k, name in enumerate(index.tags)}
+        self._plan = Plan(str(path), tuple(found), numbers, tags, masks or "", check_size)
+        shown = [f"{count:,} {kind}" for kind, count in sorted(index.left_out.items())]
+        self.notes += left_out("of objects", shown)
+
+    def _add(self, index: CvatIndex, row: int) -> None:
+        """Add an image, or why it cannot be."""
+        name, subset = index.names[row], index.subsets[row]
+        place = [*index.spans[2 * row : 2 * row + 2], self._subsets.index(subset)]
+        try:
+            for folder in ("images", os.path.join("images", subset), "", subset):
+                if os.path.isfile(os.path.join(self.root, path_inside(folder, name))):
+                    self.add(os.path.join(folder, name), numbers=place)
+                    return
+            self.reject(name, f"there is no such image in {self.root / 'images'}")
+        except SourceError as error:
+            self.reject(name or f"image {row}", str(error))
+
+    def values(self, files: list[str], numbers: list[int]) -> Deferred:
+        start, length, split = numbers
+        return CvatImage(files[0], start, length, split, self._plan)
+
+
+def _files_at(path: Path) -> list[Path]:
+    """Return the files of CVAT's that a location is, or has."""
+    paths = [path]
+    if path.is_dir():
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.endswith(".xml"))
+        paths = [path / name for name in names[:_LOOKED_AT]]
+    found = [path for path in paths if path.is_file() and _is_cvat(path)]
+    return [path for path in found if path.name == "annotations.xml"] or found
+
+
+def _is_cvat(path: Path) -> bool:
+    start = first_bytes(path, 1 << 16)
+    return b"<annotations>" in start and any(s in start for s in (b"<version>1.", b"<meta>"))

@@ -1,0 +1,163 @@
+"""labelme: one JSON file an image, with its shapes.
+
+``{"shapes": [{"label": "cat", "shape_type": "polygon", "points": [[x, y], ...]}], "imagePath":
+"0.jpg", "imageData": null, "imageHeight": 480, "imageWidth": 640}``, as https://labelme.io does it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import SourceError
+from fastdata.schema import ScalarField, Schema
+
+from .base import Deferred, FieldSpec
+from .reading.annotations.labelme_files import (
+    AREAS,
+    LabelmeImage,
+    Plan,
+    embedded,
+    entries,
+    kind_of,
+    read_labelme,
+)
+from .reading.annotations.shapes import object_fields
+from .reading.class_names import classes_of_texts, read_class_names
+from .reading.image_files import files_below, is_image_name
+from .reading.image_list import ImageListSource
+from .reading.locations import first_bytes, folder_at, printable
+from .reading.refusals import refuse_fields
+from .reading.safe_paths import path_inside
+from .reading.selection import left_out
+from .reading.splits import choose_folder, split_folders_in
+
+__all__ = ["LabelmeSource"]
+
+_SHAPES = re.compile(rb'"shapes"\s*:\s*\[')
+_OWN = re.compile(rb'"(shape_type|imagePath|points|flags)"\s*:')
+_PEEK = 1 << 16
+
+
+class LabelmeSource(ImageListSource):
+    """Images with the boxes and classes of their shapes.
+
+    Parameters
+    ----------
+    split : str
+        Take only this one of the folders ``train``, ``val``, ...
+    masks : str
+        ``classes`` adds a mask of class numbers from 1 on, ``instances`` one of the numbers of
+        shapes from 1 on; 0 is what is in neither.
+    classes : str, optional
+        A text file with the names of the classes, one a line; default: those of the shapes, sorted.
+    check_size : bool
+        Whether an image of another size than its file says is rejected.
+    """
+
+    name = "labelme"
+    summary = "labelme: a JSON file of polygons, rectangles, circles and masks for each image"
+
+    @classmethod
+    def recognises(cls, location: Any) -> bool:
+        folder = folder_at(location)
+        if folder is None:
+            return False
+        inner = [*split_folders_in(folder), "annotations", "labels", "json", "jsons"]
+        return any(_holds_shapes(folder / name) for name in ("", *inner))
+
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        split: str | None = None,
+        masks: str | None = None,
+        classes: str | None = None,
+        check_size: bool = True,
+    ) -> None:
+        refuse_fields(fields, self.name)
+        root = Path(location)
+        if not root.is_dir():
+            raise SourceError(f"{root}: not a folder")
+        names = [name for name in split_folders_in(root) if any(_jsons(root, name))] or [""]
+        self.begin(root, int(not split and names != [""]))
+        splits = choose_folder(names, split, self.notes)
+        labels: set[str] = set()
+        self._kinds: Counter[str] = Counter()
+        self._taken = 0
+        for number, name in enumerate(splits):
+            for path in _jsons(root, name):
+                labels |= self._add(path, [number] * self._width)
+        if not self.num_samples:
+            raise SourceError(f"{root}: no JSON files of labelme in it")
+        known = (
+            classes_of_texts(labels, str(root)) if classes is None else read_class_names(classes)
+        )
+        found = object_fields(channels, masks or "", known)
+        if self._width:
+            found["split"] = ScalarField(classes=tuple(map(printable, splits)))
+        self.schema = Schema(found)
+        numbers = {name: k for k, name in enumerate(known)}
+        self._plan = Plan(tuple(found), numbers, masks or "", check_size)
+        shown = [f"{count:,} shapes of kind {kind}" for kind, count in self._kinds.items()]
+        self.notes += left_out("of annotations", [*sorted(shown), "flags", "group_id"])
+        images = sum(is_image_name(file) for name in splits for file in files_below(root, name))
+        if images > self._taken:
+            self.notes.append(f"{images - self._taken:,} images without a JSON file left out")
+
+    def _add(self, path: str, split: list[int]) -> set[str]:
+        """Add what a file is of; return the labels of its shapes."""
+        try:
+            content = read_labelme(self.root / path)
+            image = self._image_of(path, content)
+            self._taken += image != path
+            self.add(image, path, numbers=split)
+        except (OSError, SourceError) as error:
+            self.reject(path, str(error))
+            return set()
+        for entry in content["shapes"]:
+            if kind_of(entry) not in AREAS:
+                self._kinds[printable(kind_of(entry)[:40])] += 1
+        labels = (entry.get("label") for _, entry in entries(content))
+        return {label for label in labels if isinstance(label, str)}
+
+    def _image_of(self, path: str, content: dict[str, Any]) -> str:
+        """Return the image of a file, relative to the root; the file where it is in there."""
+        said = content.get("imagePath")
+        if isinstance(said, str) and said:
+            relative = os.path.join(os.path.dirname(path), said.replace("\\", "/"))
+            beside = os.path.join(os.path.dirname(path), re.split(r"[/\\]", said)[-1])
+            for name in (os.path.normpath(relative), beside):
+                try:
+                    if os.path.isfile(path_inside(self.root, name)):
+                        return name
+                except SourceError:  # outside of the folder: the next is inside
+                    continue
+        if embedded(content) is None:
+            raise SourceError(f"its image {said!r:.200} is not in {self.root}, and not in the file")
+        return path
+
+    def values(self, files: list[str], numbers: list[int]) -> Deferred:
+        return LabelmeImage(files[0], files[1], numbers, self._plan)
+
+
+def _jsons(root: Path, place: str) -> Iterator[str]:
+    return (name for name in files_below(root, place) if name.endswith(".json"))
+
+
+def _holds_shapes(folder: Path) -> bool:
+    """Tell whether the first JSON file of a folder has shapes."""
+    if not folder.is_dir():
+        return False
+    with os.scandir(folder) as scan:
+        for entry in scan:
+            if entry.name.endswith(".json") and not entry.name.startswith("."):
+                start = first_bytes(Path(entry.path), _PEEK)
+                return bool(_SHAPES.search(start) and _OWN.search(start))
+    return False

@@ -1,0 +1,253 @@
+"""CVAT's XML for images: where each image's element is, and what it has.
+
+``annotations.xml`` may have any size: it is gone through once, and kept of it is where each
+``<image>`` begins and ends.  Workers read their pieces again.
+
+Source: https://docs.cvat.ai/docs/manual/advanced/formats/format-cvat/ (version 1.1), "Annotation".
+CVAT shows pictures upright, and coordinates are of those.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element
+from xml.parsers import expat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.codecs.image import MAX_PIXELS
+from fastdata.errors import SourceError
+
+from ...base import Deferred
+from ..spans import read_at
+from ..string_table import StringTable
+from .annotated import upright_frame_of
+from .safe_xml import parse_xml
+from .shapes import Shape, numbers, object_values, of_bitmap, of_box, of_ellipse, of_polygon
+
+__all__ = ["AREAS", "CvatImage", "CvatIndex", "Plan"]
+
+AREAS = ("box", "polygon", "ellipse", "mask")
+_OTHERS = ("polyline", "points", "cuboid", "skeleton")
+_CLOSING = b"</image>"
+_WINDOW = 1 << 16
+_MOST_LABELS = 1 << 16
+
+
+class CvatIndex:
+    """The images of a file.
+
+    Attributes
+    ----------
+    names, subsets : StringTable
+        The attributes ``name`` and ``subset`` of each image.
+    spans : array
+        Where its element begins and how long it is, one behind the other, in bytes.
+    labels : list of str
+        Of the task, else those of the objects, sorted.
+    tags : list of str
+        Labels of whole images, sorted.
+    left_out : Counter
+        Kinds of objects that have no inside.
+    attributed : bool
+        Whether objects have attributes.
+
+    Raises
+    ------
+    SourceError
+        If the file is damaged, declares a document type, or is of videos.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.names, self.subsets, self.spans = StringTable(), StringTable(), array("q")
+        self.left_out: Counter[str] = Counter()
+        self.attributed = False
+        self._stack: list[str] = []
+        self._text: list[str] = []
+        self._task: list[str] = []
+        self._seen: dict[str, set[str]] = {"object": set(), "tag": set()}
+        self._parser: Any = expat.ParserCreate("utf-8")
+        parser = self._parser
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        parser.StartDoctypeDeclHandler = self._refuse
+        try:
+            with open(path, "rb") as file:
+                while data := file.read(_WINDOW):
+                    parser.Parse(data)
+                parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            raise SourceError(f"{path}: no sound XML in UTF-8: {error}") from error
+        finally:
+            self._parser = None
+        self.tags = sorted(self._seen["tag"])
+        self.labels = list(dict.fromkeys(self._task)) or sorted(self._seen["object"])
+        self.labels += sorted(self._seen["object"] - set(self.labels))
+
+    def _refuse(self, *_: Any) -> None:
+        raise SourceError(f"{self._path}: declares a document type; such files are not read")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._stack.append(name)
+        self._text.clear()
+        depth = len(self._stack)
+        if depth > 50:
+            raise SourceError(f"{self._path}: more than 50 elements one within the other")
+        if depth == 2 and name == "track":
+            raise SourceError(
+                f"{self._path}: annotations of a video (tracks). Export it as 'CVAT for images'."
+            )
+        if depth == 2 and name == "image":
+            self.names.append(attributes.get("name", ""))
+            self.subsets.append(attributes.get("subset", ""))
+            self.spans.append(self._parser.CurrentByteIndex)
+        elif depth == 3 and self._stack[1] == "image":
+            kind = "tag" if name == "tag" else "object" if name in AREAS else ""
+            if kind and len(self._seen[kind]) < _MOST_LABELS:
+                self._seen[kind].add(attributes.get("label", ""))
+            elif name in _OTHERS:
+                self.left_out[name] += 1
+        elif depth == 4 and name == "attribute" and self._stack[2] in AREAS:
+            self.attributed = True
+
+    def _end(self, name: str) -> None:
+        if len(self._stack) == 2 and name == "image":
+            # Where "</image>" begins; where "<image ... />" ends.
+            self.spans.append(self._parser.CurrentByteIndex - self.spans[-1])
+        elif self._stack[-3:] == ["labels", "label", "name"]:
+            self._task.append("".join(self._text).strip())
+        self._stack.pop()
+
+    def _characters(self, text: str) -> None:
+        if self._stack[-1] == "name":
+            self._text.append(text)
+
+
+class Plan(NamedTuple):
+    """What all images of a file share.
+
+    Attributes
+    ----------
+    path : str
+    fields : tuple of str
+        In the schema's order.
+    classes, tags : mapping
+        From names to numbers.
+    masks : {"", "classes", "instances"}
+    check_size : bool
+    """
+
+    path: str
+    fields: tuple[str, ...]
+    classes: Mapping[str, int]
+    tags: Mapping[str, int]
+    masks: str
+    check_size: bool
+
+
+class CvatImage(Deferred):
+    """An image, and where in the file its element is."""
+
+    def __init__(self, image: str, start: int, length: int, split: int, plan: Plan) -> None:
+        self.image, self.start, self.length, self.split, self.plan = (
+            image,
+            start,
+            length,
+            split,
+            plan,
+        )
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the image and its element.
+
+        Raises
+        ------
+        SourceError
+            If an object does not fit; the message has its number.
+        """
+        data = Path(self.image).read_bytes()
+        file = os.path.basename(self.plan.path)
+        place = f"{file}, the image at byte {self.start:,}"
+        text = read_at(self.plan.path, self.start, self.length + len(_CLOSING))
+        root = parse_xml(text if text.endswith(_CLOSING) else text[: self.length], place)
+        frame = upright_frame_of(data, _size(root), self.plan.check_size)
+        elements = [element for element in root if element.tag in AREAS]
+        shapes, tags = [], []
+        for number, element in enumerate(elements, 1):
+            try:
+                shapes.append(_shape(element, self.plan.classes))
+            except ValueError as error:
+                raise SourceError(f"{place}, object {number}, a {element.tag}: {error}") from None
+        for element in root.iterfind("tag"):
+            if element.get("label") not in self.plan.tags:
+                raise SourceError(f"{place}: its tag is {element.get('label')!r:.80}, not a label")
+            tags.append(self.plan.tags[str(element.get("label"))])
+        order = sorted(range(len(shapes)), key=lambda k: _z_order(elements[k]))
+        values = {"image": data, **object_values(shapes, frame, self.plan.masks, order)}
+        values["occluded"] = np.array([e.get("occluded") == "1" for e in elements], bool)
+        values["attributes"] = json.dumps([_attributes(e) for e in elements], ensure_ascii=False)
+        values["tags"] = np.array(tags, np.int64)
+        values["split"] = self.split
+        return tuple(values[name] for name in self.plan.fields)
+
+
+def _z_order(element: Element) -> int:
+    text = element.get("z_order", "0")
+    return int(text) if text.lstrip("-").isdecimal() and len(text) < 9 else 0
+
+
+def _attributes(element: Element) -> dict[str, str]:
+    found = element.iterfind("attribute")
+    return {str(entry.get("name")): (entry.text or "").strip() for entry in found}
+
+
+def _size(root: Element) -> tuple[int, int] | None:
+    """Return height and width as the element says them; None where it does not."""
+    height, width = root.get("height", ""), root.get("width", "")
+    if height.isdecimal() and width.isdecimal() and len(height + width) < 20:
+        return (int(height), int(width)) if int(height) and int(width) else None
+    return None
+
+
+def _of(element: Element, *names: str) -> NDArray[np.float64]:
+    return numbers(element.get(name, "") for name in names)
+
+
+def _shape(element: Element, classes: Mapping[str, int]) -> Shape:
+    name = element.get("label")
+    if name not in classes:
+        raise ValueError(f"its label is {name!r:.80}, which is none of the classes")
+    label = classes[str(name)]
+    degrees = float(numbers([element.get("rotation", "0")])[0])
+    if element.tag == "box":
+        return of_box(label, _of(element, "xtl", "ytl", "xbr", "ybr").tolist(), degrees)
+    if element.tag == "polygon":
+        pairs = [pair.split(",") for pair in element.get("points", "").split(";")]
+        if not all(len(pair) == 2 for pair in pairs):
+            raise ValueError("its points are not as x,y;x,y;...")
+        return of_polygon(label, numbers(n for pair in pairs for n in pair).reshape(-1, 2))
+    if element.tag == "ellipse":
+        middle, radii = _of(element, "cx", "cy"), _of(element, "rx", "ry")
+        return of_ellipse(label, middle.tolist(), radii.tolist(), degrees)
+    left, top, width, height = _of(element, "left", "top", "width", "height").astype(int).tolist()
+    return of_bitmap(label, left, top, _bitmap(element.get("rle", ""), height, width))
+
+
+def _bitmap(text: str, height: int, width: int) -> NDArray[np.bool_]:
+    """Return pixels of run lengths, row by row, of which the first is of what is outside."""
+    runs = [int(run) if run.strip().isdecimal() else -1 for run in text[: 1 << 24].split(",")]
+    if min(height, width) < 1 or height * width > MAX_PIXELS or min(runs) < 0:
+        raise ValueError(f"its rle, of {width} x {height} pixels, is none")
+    if sum(runs) != height * width:
+        raise ValueError(f"the runs of its rle have {sum(runs):,} pixels, not {height * width:,}")
+    inside = np.arange(len(runs)) % 2 == 1
+    return np.repeat(inside, runs).reshape(height, width)

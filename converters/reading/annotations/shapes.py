@@ -1,0 +1,247 @@
+"""Objects of an image in one form, whatever a format has: boxes, outlines, points, pixels.
+
+A format's own module reads its syntax and says ``of_box``, ``of_polygon``, ``of_ellipse`` or
+``of_bitmap``, in pixels of the picture that was annotated.  The fields that come of these, and
+their values, are the same for all: ``boxes`` and ``labels``, and a ``mask`` where it is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError
+from fastdata.schema import ArrayField, Field, ImageField
+
+from ..refusals import check_choice
+from .annotated import Frame
+from .regions import paint
+
+__all__ = [
+    "Shape",
+    "mask_field",
+    "numbers",
+    "object_fields",
+    "object_values",
+    "of_bitmap",
+    "of_box",
+    "of_ellipse",
+    "of_polygon",
+]
+
+_MOST = 254
+"""Classes or instances that a mask of 8 bits holds beside 0; 255 is left to what ignores it."""
+
+_FARTHEST = 1e7
+_ELLIPSE_CORNERS = 64
+
+
+class Shape(NamedTuple):
+    """One object.
+
+    Attributes
+    ----------
+    label : int
+        Number of its class.
+    box : tuple of float
+        Left, top, right, bottom.
+    corners : ndarray, shape [n, 2]
+        Its outline: x and y of each corner.
+    area : float
+        Of the outline, or of the pixels.
+    bitmap : ndarray of bool, optional
+        Which pixels it has, from the box's left and top on; then it has no outline.
+    """
+
+    label: int
+    box: tuple[float, float, float, float]
+    corners: NDArray[np.float64]
+    area: float
+    bitmap: NDArray[Any] | None = None
+
+
+def numbers(values: Iterable[Any]) -> NDArray[np.float64]:
+    """Return coordinates that data gives, as text or as numbers.
+
+    Raises
+    ------
+    ValueError
+        If one is none, or is absurdly far away.
+    """
+    given = list(values)
+    try:
+        found = np.array([float(value) for value in given if not isinstance(value, bool)])
+    except (TypeError, ValueError, OverflowError):
+        found = np.full(1, math.nan)
+    if len(found) != len(given) or not (np.abs(found) < _FARTHEST).all():
+        shown = " ".join(map(str, given[:8]))
+        raise ValueError(f"expected coordinates, found {shown[:80]!r}")
+    return found
+
+
+def of_polygon(label: int, points: NDArray[np.float64]) -> Shape:
+    """Return an object with an outline, [n, 2].
+
+    Raises
+    ------
+    ValueError
+        If it has fewer than three corners.
+    """
+    if len(points) < 3:
+        raise ValueError(f"a polygon has three or more corners, not {len(points)}")
+    x, y = points.T
+    area = abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
+    box = (float(x.min()), float(y.min()), float(x.max()), float(y.max()))
+    return Shape(label, box, points, area)
+
+
+def of_box(label: int, box: Sequence[float], degrees: float = 0) -> Shape:
+    """Return a rectangle: left, top, right, bottom; turned clockwise about its middle.
+
+    Raises
+    ------
+    ValueError
+        If it is inside out.
+    """
+    left, top, right, bottom = map(float, box)
+    if right < left or bottom < top:
+        raise ValueError(f"the box from {left:g}, {top:g} to {right:g}, {bottom:g} is inside out")
+    corners = np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
+    if degrees % 360 == 0:
+        area = (right - left) * (bottom - top)
+        return Shape(label, (left, top, right, bottom), corners, area)
+    return of_polygon(label, _turned(corners, degrees))
+
+
+def of_ellipse(
+    label: int, middle: Sequence[float], radii: Sequence[float], degrees: float = 0
+) -> Shape:
+    """Return an ellipse, whose outline is taken for one of 64 corners; its box is exact.
+
+    Raises
+    ------
+    ValueError
+        If a radius is negative.
+    """
+    if min(radii) < 0:
+        raise ValueError(f"the radii {radii[0]:g}, {radii[1]:g} of an ellipse are negative")
+    angles = np.arange(_ELLIPSE_CORNERS) * (2 * np.pi / _ELLIPSE_CORNERS)
+    outline = np.stack([np.cos(angles), np.sin(angles)], 1) * radii + middle
+    shape = of_polygon(label, _turned(outline, degrees, middle))
+    turn = math.radians(degrees)
+    across = math.hypot(radii[0] * math.cos(turn), radii[1] * math.sin(turn))
+    down = math.hypot(radii[0] * math.sin(turn), radii[1] * math.cos(turn))
+    x, y = float(middle[0]), float(middle[1])
+    return shape._replace(box=(x - across, y - down, x + across, y + down))
+
+
+def of_bitmap(label: int, left: int, top: int, bitmap: NDArray[Any]) -> Shape:
+    """Return an object of pixels, which begin at a column and row."""
+    rows, columns = np.flatnonzero(bitmap.any(1)), np.flatnonzero(bitmap.any(0))
+    if not len(rows):
+        raise ValueError("its pixels are none")
+    first, start = int(rows[0]), int(columns[0])
+    within = np.asarray(bitmap[first : rows[-1] + 1, start : columns[-1] + 1], bool)
+    left, top = left + start, top + first
+    box = (left, top, left + within.shape[1], top + within.shape[0])
+    return Shape(label, box, np.zeros((0, 2)), int(within.sum()), within)
+
+
+def _turned(
+    points: NDArray[np.float64], degrees: float, middle: Sequence[float] | None = None
+) -> NDArray[np.float64]:
+    turn = math.radians(degrees)
+    centre = points.mean(0) if middle is None else np.asarray(middle, np.float64)
+    matrix = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
+    turned: NDArray[np.float64] = (points - centre) @ matrix + centre
+    return turned
+
+
+def mask_field(masks: str, classes: Sequence[str] | None) -> dict[str, Field]:
+    """Return the field of masks that objects are painted into; none without the option.
+
+    Raises
+    ------
+    OptionError
+        If the option is none of its values, or if there are too many classes for a mask.
+    """
+    check_choice("masks", masks, ("", "classes", "instances"))
+    if masks == "classes" and len(classes or ()) > _MOST:
+        raise OptionError(
+            f"masks=classes: a mask holds {_MOST} classes, and there are {len(classes or ())}. "
+            "masks=instances has no such limit."
+        )
+    named = ("background", *classes) if classes and masks == "classes" else None
+    return {"mask": ImageField(channels=1, mask=True, classes=named)} if masks else {}
+
+
+def object_fields(channels: int, masks: str, classes: tuple[str, ...] | None) -> dict[str, Field]:
+    """Return the fields of an image with objects."""
+    return {
+        "image": ImageField(channels=channels),
+        **mask_field(masks, classes),
+        "boxes": ArrayField("float32", (None, 4), boxes=True),
+        "labels": ArrayField("int64", (None,), classes=classes),
+    }
+
+
+def object_values(
+    shapes: Sequence[Shape], frame: Frame, masks: str, order: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """Return the values of these fields but the image.
+
+    Parameters
+    ----------
+    shapes : sequence of Shape
+    frame : Frame
+    masks : {"", "classes", "instances"}
+    order : sequence of int, optional
+        In which objects are painted, each over those before; default: the larger first.
+
+    Raises
+    ------
+    ValueError
+        If there are more instances, or greater classes, than a mask holds.
+    """
+    boxes = np.array([shape.box for shape in shapes], np.float64).reshape(-1, 4)
+    values: dict[str, Any] = {
+        "boxes": frame.boxes(boxes).astype(np.float32),
+        "labels": np.array([shape.label for shape in shapes], np.int64),
+    }
+    if masks:
+        values["mask"] = _painted(shapes, frame, masks == "instances", order)
+    return values
+
+
+def _painted(
+    shapes: Sequence[Shape], frame: Frame, instances: bool, order: Sequence[int] | None
+) -> NDArray[np.uint8]:
+    greatest = len(shapes) if instances else max((shape.label + 1 for shape in shapes), default=0)
+    if greatest > _MOST:
+        what = f"instances; here are {greatest}" if instances else f"classes, not {greatest}"
+        raise ValueError(f"a mask holds {_MOST} {what}")
+    flat = frame.blank().reshape(-1)
+    standing = flat.reshape(frame.width, frame.height).T
+    for k in order or sorted(range(len(shapes)), key=lambda k: -shapes[k].area):
+        shape = shapes[k]
+        value = k + 1 if instances else shape.label + 1
+        if shape.bitmap is None:
+            outline = shape.corners.reshape(-1).tolist()
+            paint(flat, frame.height, frame.width, [outline], value)
+        else:
+            _stamp(standing, shape, value)
+    return frame.mask(np.ascontiguousarray(standing))
+
+
+def _stamp(mask: NDArray[np.uint8], shape: Shape, value: int) -> None:
+    left, top, right, bottom = map(int, shape.box)
+    height, width = mask.shape
+    if min(left, top) < 0 or bottom > height or right > width:
+        raise ValueError(
+            f"its pixels from {left}, {top} to {right}, {bottom} reach outside of the picture"
+        )
+    mask[top:bottom, left:right][shape.bitmap] = value

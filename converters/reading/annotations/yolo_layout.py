@@ -1,0 +1,307 @@
+"""Where a YOLO dataset has its images and labels, and what its classes are.
+
+Three descriptions of it: ``data.yaml`` (Ultralytics, Roboflow), Darknet's ``*.names`` with lists of
+images, and none, where ``images`` and ``labels`` lie side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastdata.errors import OptionError, SourceError
+
+from ..class_names import read_class_names
+from ..extras import require
+from ..image_files import is_image_name
+from ..locations import first_bytes, path_of
+from ..safe_paths import path_inside
+from ..splits import in_usual_order, split_folders_in
+from ..text_lines import text_lines
+
+__all__ = ["YoloLayout", "is_yolo", "label_of", "yolo_layout"]
+
+_SPLITS = ("train", "val", "valid", "test")
+_LARGEST = 1 << 20
+_LOOKED_AT = 20
+_FILES_LOOKED_AT = 5_000
+_NAMES = re.compile(rb"^(names|nc)\s*:", re.MULTILINE)
+_PARTS = re.compile(rb"^(train|val|test)\s*:", re.MULTILINE)
+_LABEL = re.compile(rb"\d+(\s+-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?){4,}")
+
+
+class YoloLayout(NamedTuple):
+    """A dataset.
+
+    Attributes
+    ----------
+    root : Path
+        The folder that all else is relative to.
+    beside : list of Path
+        The files that describe it.
+    classes : tuple of str or None
+    splits : dict
+        From the name of a split, "" if there are none, to its folders and lists of images.
+    keypoints : (int, int) or None
+        How many, and of how many numbers each.
+    absent : bool
+        Whether a test split is named that is not there.
+    """
+
+    root: Path
+    beside: list[Path]
+    classes: tuple[str, ...] | None
+    splits: dict[str, list[str]]
+    keypoints: tuple[int, int] | None = None
+    absent: bool = False
+
+
+def is_yolo(location: Any) -> bool:
+    """Tell whether this is described as a YOLO dataset, or has labels like one."""
+    path = path_of(location)
+    if path is None or path.is_file():
+        return path is not None and path.suffix in (".yaml", ".yml") and _is_description(path)
+    if not path.is_dir():
+        return False
+    described = bool(_descriptions(path)) and _has_labels(path)
+    return described or bool(_lists(path)) or bool(_folders(path))
+
+
+def yolo_layout(location: Path, root: str = "") -> YoloLayout:
+    """Return where a dataset is.
+
+    Parameters
+    ----------
+    location : Path
+        Its folder, or its description.
+    root : str
+        The folder that names in the description are relative to, if not its own.
+
+    Raises
+    ------
+    SourceError
+        If there is none, or its description makes no sense.
+    OptionError
+        If there are several descriptions.
+    """
+    folder = Path(root) if root else location if location.is_dir() else location.parent
+    if not folder.is_dir():
+        raise OptionError(f"root={root}: not a folder")
+    found = [location] if location.is_file() else _descriptions(location)
+    if len(found) > 1:
+        raise OptionError(f"{location}: pack one of {', '.join(map(str, found))}")
+    if found:
+        return _described(found[0], folder)
+    if lists := _lists(folder):
+        names = next(iter(sorted(folder.glob("*.names"))))
+        splits = {path.stem: [path.name] for path in lists}
+        ordered = {split: splits[split] for split in in_usual_order(splits)}
+        return YoloLayout(folder, [names, *lists], read_class_names(names), ordered)
+    splits = _folders(folder)
+    if not splits:
+        raise SourceError(
+            f"{folder}: no YOLO. Expected data.yaml in it, or the folders images and labels, or "
+            "obj.names and train.txt"
+        )
+    named = [folder / name for name in ("classes.txt", "labels/classes.txt", "obj.names")]
+    beside = [path for path in named if path.is_file()][:1]
+    return YoloLayout(folder, beside, read_class_names(beside[0]) if beside else None, splits)
+
+
+def label_of(image: str) -> str:
+    """Return the label file of an image: in ``labels`` for ``images``, the last in its path."""
+    before, between, after = f"/{image}".rpartition("/images/")
+    return os.path.splitext(f"{before}/labels/{after}"[1:] if between else image)[0] + ".txt"
+
+
+# -- described by data.yaml --------------------------------------------------------------
+
+
+def _is_description(path: Path) -> bool:
+    start = first_bytes(path, 1 << 16)
+    return bool(_NAMES.search(start) and _PARTS.search(start))
+
+
+def _descriptions(folder: Path) -> list[Path]:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.endswith((".yaml", ".yml"))]
+    paths = [folder / name for name in sorted(names)]
+    found = [path for path in paths if path.is_file() and _is_description(path)]
+    return [path for path in found if path.stem == "data"] or found
+
+
+def _described(path: Path, folder: Path) -> YoloLayout:
+    yaml = require("yaml", "yolo", f"reading {path.name}")
+    if path.stat().st_size > _LARGEST:
+        raise SourceError(f"{path}: too large for the description of a dataset")
+    try:
+        # Text stays text, as that of a class called "no" must.
+        content = yaml.load(path.read_bytes(), yaml.BaseLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: no sound YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: expected names, train and val, found {type(content).__name__}")
+    splits = {}
+    for split in _SPLITS:
+        given = content.get(split) or []
+        names = [given] if isinstance(given, str) else given
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise SourceError(f"{path}: {split} is neither a folder, nor a list, nor several")
+        if names:
+            splits[split] = [_place(path, folder, content.get("path"), name) for name in names]
+    there = {split: names for split, names in splits.items() if any(filter(None, names))}
+    if not there:
+        raise SourceError(
+            f"{path}: nothing that it names is in {folder}: {splits or 'train, val'}. "
+            "--option root=FOLDER says where the dataset is."
+        )
+    for split, names in there.items():
+        if not all(names):
+            raise SourceError(f"{path}: {split} names {content[split]}, which is not in {folder}")
+    missing = set(splits) - set(there) - {"test"}
+    if missing:
+        raise SourceError(
+            f"{path}: {', '.join(sorted(missing))} is not in {folder}. Bring it, or take it out of "
+            f"{path.name}"
+        )
+    absent = set(splits) != set(there)
+    names, points = _class_names(path, content), _keypoints(path, content)
+    return YoloLayout(folder, [path], names, there, points, absent)
+
+
+def _place(path: Path, folder: Path, base: Any, name: str) -> str:
+    """Return a folder or list relative to the dataset's; "" if it is not there.
+
+    Names are relative to ``path``, which is often that of another machine, or to something else:
+    Roboflow writes ``../train/images`` of what is in the same folder.
+    """
+    bases = [base.strip("/").rpartition("/")[2]] if isinstance(base, str) else []
+    tail = re.sub(r"^(\.{0,2}/)+", "", name)
+    if os.path.isabs(name) and Path(name).is_relative_to(folder.resolve()):
+        tail = str(Path(name).relative_to(folder.resolve()))
+    for start in ("", *bases):
+        place = f"{start}/{tail}" if start not in ("", ".", "..") else tail
+        if tail in ("", "."):
+            place = start or "."
+        elif os.path.exists(path_inside(folder, place)):
+            return place
+    return "." if tail in ("", ".") else ""
+
+
+def _class_names(path: Path, content: dict[str, Any]) -> tuple[str, ...] | None:
+    names = content.get("names")
+    if isinstance(names, dict):
+        try:
+            numbered = {int(number): name for number, name in names.items()}
+        except ValueError:
+            raise SourceError(f"{path}: names has a number that is none") from None
+        if sorted(numbered) != list(range(len(names))):
+            raise SourceError(f"{path}: the {len(names)} names are not numbered from 0 on")
+        names = [numbered[number] for number in range(len(numbered))]
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise SourceError(f"{path}: names are neither a list of text nor numbered text")
+    if "nc" in content and content["nc"] != str(len(names)):
+        raise SourceError(f"{path}: nc is {content['nc']!r:.20}, and there are {len(names)} names")
+    return tuple(names)
+
+
+def _keypoints(path: Path, content: dict[str, Any]) -> tuple[int, int] | None:
+    shape = content.get("kpt_shape")
+    if shape is None:
+        return None
+    text = " ".join(shape) if isinstance(shape, list) and all(map(_is_text, shape)) else ""
+    found = re.fullmatch(r"(\d{1,4}) ([23])", text)
+    if not found or found[1] == "0":
+        raise SourceError(f"{path}: kpt_shape is {shape!r:.40}, not as [17, 3]")
+    return int(found[1]), int(found[2])
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+# -- not described -----------------------------------------------------------------------
+
+
+def _lists(folder: Path) -> list[Path]:
+    """Return Darknet's lists of images, beside a list of names; none without."""
+    if not any(folder.glob("*.names")):
+        return []
+    lists = [folder / f"{split}.txt" for split in _SPLITS]
+    return [path for path in lists if path.is_file() and _names_images(path)]
+
+
+def _names_images(path: Path) -> bool:
+    return next((is_image_name(line.strip()) for _, line in text_lines(path)), False)
+
+
+def _folders(folder: Path) -> dict[str, list[str]]:
+    """Return the folders of images that have folders of labels, by split."""
+    found: dict[str, list[str]] = {}
+    for split in split_folders_in(folder):
+        if _are_labels(folder / split / "labels") and (folder / split / "images").is_dir():
+            found[split] = [f"{split}/images"]
+    if found:
+        return found
+    images, labels = folder / "images", folder / "labels"
+    for split in split_folders_in(images):
+        if _are_labels(labels / split):
+            found[split] = [f"images/{split}"]
+    if not found and images.is_dir() and _are_labels(labels):
+        found[""] = ["images"]
+    if not found and (folder / "classes.txt").is_file() and _are_labels(folder, beside=True):
+        found[""] = ["."]
+    return found
+
+
+def _are_labels(folder: Path, beside: bool = False) -> bool:
+    """Tell by the first files of a folder whether it has labels; where `beside`, with images."""
+    seen = 0
+    for path in _texts(folder) if folder.is_dir() else ():
+        start = first_bytes(path, 1 << 12).removeprefix(b"\xef\xbb\xbf").strip()
+        if path.name == "classes.txt" or not start:
+            continue
+        if not _LABEL.match(start.splitlines()[0]):
+            return False
+        if not beside or any(path.with_suffix(s).is_file() for s in (".jpg", ".jpeg", ".png")):
+            return True
+        seen += 1
+        if seen == _LOOKED_AT:
+            break
+    return False
+
+
+def _has_labels(folder: Path) -> bool:
+    """Tell whether there is a folder of labels, or a label file, among the first files.
+
+    Class folders may have a ``data.yaml`` too.
+    """
+    left, folders = _FILES_LOOKED_AT, [os.fspath(folder)]
+    for path in folders:  # which grows meanwhile
+        with contextlib.suppress(OSError), os.scandir(path) as entries:
+            for entry in entries:
+                left -= 1
+                if left < 0:
+                    return False
+                if entry.is_dir():
+                    if entry.name == "labels":
+                        return True
+                    folders.append(entry.path)
+                elif entry.name.endswith(".txt") and _LABEL.match(first_bytes(Path(entry.path))):
+                    return True
+    return False
+
+
+def _texts(folder: Path) -> Iterator[Path]:
+    def files(entries: Iterable[os.DirEntry[str]]) -> Iterator[Path]:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.endswith(".txt") and entry.is_file():
+                yield Path(entry.path)
+
+    return files(os.scandir(folder))

@@ -1,0 +1,100 @@
+"""Annotated datasets as Datumaro wrote them, all of the same pictures, boxes and masks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fastdata
+
+FIXTURES = Path(__file__).parent / "fixtures" / "annotated"
+EXPECTED: dict[str, list[tuple[int, list[float]]]] = json.loads(
+    (FIXTURES / "expected.json").read_text()
+)
+LABELS = ("background", "road", "car")
+
+
+def packed(place: str, path: Path, **options: Any) -> Any:
+    report = fastdata.pack(
+        FIXTURES / place, path, codec="png", resize="none", num_workers=0, progress=False,
+        source_options=options,
+    )  # fmt: skip
+    assert report.num_rejected == 0, report.rejects
+    return report, fastdata.open(path)
+
+
+def picture_of(key: str) -> str:
+    return Path(key).stem.removesuffix("_leftImg8bit")
+
+
+@pytest.mark.parametrize(
+    ("place", "format", "options", "count"),
+    [
+        ("yolo", "yolo", {}, 2),
+        ("yolo_ultralytics", "yolo", {}, 2),
+        ("cvat/train.xml", "cvat", {}, 1),
+        ("coco_instances", "coco", {"annotations": "annotations/instances_val.json"}, 1),
+        (
+            "coco_person_keypoints",
+            "coco",
+            {"annotations": "annotations/person_keypoints_train.json"},
+            1,
+        ),
+        ("voc_detection", "voc", {}, 2),
+    ],
+)
+def test_boxes_and_classes(
+    tmp_path: Path, place: str, format: str, options: dict[str, Any], count: int
+) -> None:
+    if format == "yolo":
+        pytest.importorskip("yaml")
+    report, data = packed(place, tmp_path / "x.lmdb", **options)
+    assert any(f"read as {format} " in note for note in report.notes)
+    assert len(data) == count
+    for key, sample in zip(data.keys, data, strict=True):
+        wanted = EXPECTED[picture_of(key)]
+        assert [data.classes[k] for k in sample.labels] == [LABELS[label] for label, _ in wanted]
+        np.testing.assert_allclose(sample.boxes, [box for _, box in wanted], atol=1e-4)
+
+
+@pytest.mark.parametrize("place", ["camvid", "cityscapes", "voc_segmentation"])
+def test_masks_of_folders(tmp_path: Path, place: str) -> None:
+    _, data = packed(place, tmp_path / "x.lmdb")
+    assert data.schema["mask"].classes == LABELS
+    for key, sample in zip(data.keys, data, strict=True):
+        expected = np.asarray(Image.open(FIXTURES / f"masks/{picture_of(key)}.png"))
+        np.testing.assert_array_equal(np.asarray(sample.mask).squeeze(), expected)
+
+
+def test_colours_of_cityscapes(tmp_path: Path) -> None:
+    _, data = packed("cityscapes", tmp_path / "x.lmdb", which="color")
+    for key, sample in zip(data.keys, data, strict=True):
+        expected = np.asarray(Image.open(FIXTURES / f"masks/{picture_of(key)}.png"))
+        np.testing.assert_array_equal(np.asarray(sample.mask).squeeze(), expected)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_panoptic_masks(tmp_path: Path, split: str) -> None:
+    options = {"annotations": f"annotations/panoptic_{split}.json"}
+    _, data = packed("coco_panoptic", tmp_path / "x.lmdb", **options)
+    (sample,) = data
+    expected = np.asarray(Image.open(FIXTURES / f"masks/{picture_of(data.keys[0])}.png"))
+    # All pixels are of segments, and 0 is what is of none.
+    np.testing.assert_array_equal(np.asarray(sample.mask).squeeze(), expected + 1)
+    assert data.schema["mask"].classes == ("background", *LABELS)
+
+
+def test_keypoints(tmp_path: Path) -> None:
+    options = {"annotations": "annotations/person_keypoints_val.json"}
+    _, data = packed("coco_person_keypoints", tmp_path / "x.lmdb", **options)
+    (sample,) = data
+    for points, (_, (left, top, right, bottom)) in zip(
+        sample.keypoints, EXPECTED["pic_1"], strict=True
+    ):
+        expected = [[(left + 2) / 48, (top + 2) / 40, 2], [(right - 2) / 48, (bottom - 2) / 40, 1]]
+        np.testing.assert_allclose(points, expected, rtol=1e-5)
