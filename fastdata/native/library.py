@@ -8,9 +8,9 @@ import importlib.util
 import os
 import warnings
 
-__all__ = ["compiled", "library"]
+__all__ = ["compiled", "library", "loaded_library"]
 
-VERSION = 1
+VERSION = 2
 """Of the interface; ``VERSION`` in crops.c is the same."""
 
 _MODULE = "fastdata.native._native"
@@ -23,10 +23,18 @@ def compiled() -> bool:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled library; None where it is not there, or not to be used.
+    """Return the compiled library; None where it is not there, or not to be used for images.
 
     It is not used where ``FASTDATA_NATIVE=0`` is set, nor on processors without AVX2, where other
     libraries are faster.
+    """
+    loaded = loaded_library()
+    return loaded if loaded is not None and loaded.fd_is_fast() else None
+
+
+@functools.cache
+def loaded_library() -> ctypes.CDLL | None:
+    """Return the compiled library for what has nothing to do with speed; None without one.
 
     Warns
     -----
@@ -47,8 +55,6 @@ def library() -> ctypes.CDLL | None:
     if version != VERSION:
         _warn(found.origin, f"its version is {version}, not {VERSION}")
         return None
-    if not loaded.fd_is_fast():
-        return None
     loaded.fd_render_crops.argtypes = [
         ctypes.c_void_p,
         ctypes.c_int64,
@@ -66,6 +72,15 @@ def library() -> ctypes.CDLL | None:
         ctypes.c_void_p,
     ]
     loaded.fd_gather_rows.restype = None
+    loaded.fd_watch_map.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+    ]
+    loaded.fd_watch_map.restype = ctypes.c_void_p
+    loaded.fd_unwatch_map.argtypes = [ctypes.c_void_p]
+    loaded.fd_unwatch_map.restype = None
     return loaded
 
 
@@ -75,5 +90,5 @@ def _warn(path: str, reason: str) -> None:
         "everything works, but slower. Install fastdata again to build it anew (in the "
         "repository's folder: pip install -e .)",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
