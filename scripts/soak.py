@@ -25,6 +25,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,7 @@ import numpy as np
 import psutil
 import torch
 from PIL import Image
+from tqdm import tqdm
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
@@ -158,6 +160,8 @@ def run_child(run: Callable[[Path], None], place: Path, seconds: float | None) -
 
 def quietly(run: Callable[[Path], None], place: Path) -> None:
     """Be the process: what is there already, because a kill came after the end, is no error."""
+    # tqdm's own is shared with processes that are forked, and a killed one may hold it.
+    tqdm.set_lock(threading.RLock())
     with suppress(DestinationExistsError):
         run(place)
 
