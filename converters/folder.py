@@ -2,7 +2,9 @@
 
 Classes, their numbers, the files taken and their order are exactly
 torchvision's: every folder in `root` is a class, numbered in sorted order;
-below it all files with an image suffix are taken, sorted, links followed.
+below it all files with an image suffix are taken, sorted, links followed.  Only a link that
+leads back to a folder above itself is left out, where torchvision goes round until a path is too
+long.
 
 Split folders, ``root/train/<class>/...`` beside ``root/val/<class>/...``, are recognised
 by their names where all folders of `root` are such; what is in them is read as above.
@@ -10,10 +12,12 @@ by their names where all folders of `root` are such; what is in them is read as 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
@@ -75,10 +79,11 @@ class FolderSource(ImageListSource):
         self.notes += images_beside(self.root, splits)
         self.notes += tables_beside(self.root)
         ignored: Counter[str] = Counter()
+        loops: list[str] = []
         empty = []
         for part, name in folders:
             label = [numbers[name], *([splits.index(part)] if self._split else [])]
-            if not self._add(os.path.join(part, name), label, ignored):
+            if not self._add(os.path.join(part, name), label, ignored, loops):
                 empty.append(os.path.join(part, name))
         begun = next((name for name in empty if name.endswith(".partial")), None)
         if begun is not None:
@@ -93,6 +98,11 @@ class FolderSource(ImageListSource):
                 f"suffixes {', '.join(SUFFIXES)}. Fill or remove these folders."
             )
         self.notes += ignored_files(ignored)
+        if loops:
+            self.notes.append(
+                f"{len(loops):,} link{'s' * (len(loops) > 1)} to a folder above left out, which "
+                f"would lead round in a circle: {listed(map(printable, loops), 5)}"
+            )
         found: dict[str, Field] = {
             "image": ImageField(channels=channels),
             "label": ScalarField(classes=tuple(map(printable, classes))),
@@ -119,11 +129,10 @@ class FolderSource(ImageListSource):
             )
         return [split]
 
-    def _add(self, folder: str, label: list[int], ignored: Counter[str]) -> int:
+    def _add(self, folder: str, label: list[int], ignored: Counter[str], loops: list[str]) -> int:
         """Take the images of a class folder; return how many there are."""
         before = self.num_samples
-        walked = os.walk(self.root / folder, onerror=_refuse, followlinks=True)
-        for inner, _, files in sorted(walked):
+        for inner, files in sorted(walk(self.root / folder, loops)):
             for file in sorted(files):
                 if is_image_name(file):
                     path = os.path.relpath(os.path.join(inner, file), self.root)
@@ -136,14 +145,60 @@ class FolderSource(ImageListSource):
         return Path(files[0]), *numbers
 
 
-def _refuse(error: OSError) -> NoReturn:
-    """Say that a folder cannot be listed, rather than leave out what is in it."""
-    raise error
+def walk(folder: Path, loops: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder below one, itself included, with the files in it; links are followed.
+
+    A link that leads to a folder above itself is added to `loops`.  A folder to which several
+    links lead is yielded as often.
+
+    Raises
+    ------
+    OSError
+        If a folder cannot be listed: what is in it is not to be left out in silence.
+    SourceError
+        If this folder is itself such a link: it would be a class of all there is.
+    """
+    above = frozenset(_place(parent) for parent in folder.absolute().parents)
+    if _place(folder) in above:
+        raise SourceError(
+            f"{folder} is a link to {folder.resolve()}, a folder above it, not to a class folder. "
+            "Remove the link."
+        )
+    above |= {_place(parent) for parent in [folder, *folder.resolve().parents]}
+    waiting = [(str(folder), above)]
+    while waiting:
+        path, above = waiting.pop()
+        files = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if not _is_folder(entry):
+                    files.append(entry.name)
+                elif _place(entry.path) in above:
+                    loops.append(os.path.relpath(entry.path, folder.parent))
+                else:
+                    waiting.append((entry.path, above | {_place(entry.path)}))
+        yield path, files
+
+
+def _place(path: str | Path) -> tuple[int, int]:
+    """Return what two names of one folder have in common."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a folder or a link to one; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def folders_in(path: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted."""
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    return sorted(entry.name for entry in os.scandir(path) if _is_folder(entry))
 
 
 def images_beside(root: Path, splits: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
+from fastdata.pages.text import printable
 from fastdata.schema import Schema
 
 from ..packed import refuse_transform
@@ -88,12 +89,13 @@ class ExportReport:
     def __str__(self) -> str:
         files = "image file" if self.format == "folder" else "file"
         return "\n".join(
-            [
+            printable(line)
+            for line in (
                 f"{self.path}: {self.num_samples:,} samples, {self.num_files:,} "
                 f"{files}{'s' * (self.num_files != 1)}, {self.file_bytes / 1e6:,.1f} MB",
                 *(f"note: {note}" for note in self.notes),
                 f"pack it again: fastdata pack {self.entry} NEW.lmdb",
-            ]
+            )
         )
 
 
@@ -170,7 +172,7 @@ def export(
         with tqdm(
             total=len(chosen),
             unit="img",
-            desc=f"exporting to {path.name}",
+            desc=f"exporting to {printable(path.name)}",
             disable=None if progress is None else not progress,
             dynamic_ncols=True,
         ) as bar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -10,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from fastdata.pages.text import printable, printable_lines
+
 __all__ = [
     "emit",
     "emit_json",
@@ -17,6 +20,7 @@ __all__ = [
     "leave_stdout",
     "megabytes",
     "quiet_option",
+    "say",
     "traceback_option",
 ]
 
@@ -26,14 +30,21 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def emit(text: str) -> None:
     """Print a result.
 
-    A reader that has gone (``fastdata info x | head -1``) is no error.  File
-    names that standard output cannot show are escaped rather than fatal.
+    A reader that has gone (``fastdata info x | head -1``) is no error.  What standard output
+    cannot show, or would take for a command to the terminal, is escaped.
     """
     encoding = sys.stdout.encoding or "utf-8"
+    shown = printable_lines(text)
     try:
-        click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+        click.echo(shown.encode(encoding, "backslashreplace").decode(encoding))
     except BrokenPipeError:
         leave_stdout()
+
+
+def say(text: str) -> None:
+    """Print a line on standard error, with what `emit` escapes escaped."""
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(f"fastdata: {printable(text)}", err=True)
 
 
 def leave_stdout() -> None:

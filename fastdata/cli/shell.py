@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from fastdata.cli.output import emit_json, leave_stdout
+from fastdata.cli.output import emit_json, leave_stdout, say
 from fastdata.errors import (
     DestinationExistsError,
     DestinationLockedError,
@@ -37,6 +37,7 @@ from fastdata.errors import (
     JobChangedError,
     OptionError,
 )
+from fastdata.pages.text import printable_lines
 
 __all__ = ["DONE", "FAILED", "FOUND", "INTERRUPTED", "Shell", "Terminated"]
 
@@ -110,12 +111,11 @@ class Shell(click.Group):
 def _report(error: BaseException, words: Sequence[str]) -> int:
     failure = _describe(error)
     if _has(words, "--traceback") or os.environ.get("FASTDATA_TRACEBACK", "0") not in ("", "0"):
-        traceback.print_exception(error)
+        lines = "".join(traceback.format_exception(error)).rstrip()
+        click.echo(printable_lines(lines), err=True)
     if _has(words, "--json"):
         emit_json({"error": {"type": failure.type, "message": failure.message}})
-    with contextlib.suppress(BrokenPipeError):
-        kind = "" if failure.code > 128 else "error: "
-        click.echo(f"fastdata: {kind}{failure.message}", err=True)
+    say(f"{'' if failure.code > 128 else 'error: '}{failure.message}")
     return failure.code
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["printable", "printable_lines"]
 
 
 def printable(text: object) -> str:
@@ -24,3 +24,8 @@ def printable(text: object) -> str:
         else f"\\x{ord(character):02x}"
         for character in shown
     )
+
+
+def printable_lines(text: object) -> str:
+    """Return text of several lines, each of them `printable`."""
+    return "\n".join(map(printable, str(text).split("\n")))
