@@ -1,4 +1,4 @@
-"""JPEGs of any coefficients, also of such as no picture has: an encoder of the entropy code only."""
+"""JPEGs of any coefficients, also of such as no picture has: only the entropy code is made."""
 
 from __future__ import annotations
 

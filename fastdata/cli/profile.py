@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.choices import WORKER_METHODS, parse_workers
+from fastdata.cli.choices import WORKER_METHODS, Choice, parse_workers
 from fastdata.cli.output import emit, emit_json, json_option, say, traceback_option
 from fastdata.cli.shell import DONE, Terminated
 from fastdata.cli.stopping import stopped_by_signals
@@ -51,7 +51,7 @@ Exit codes: 0 done; 1 failed, e.g. no dataset, or an error in FUNCTION; 2 wrong 
     help="Workers of the loader; 0 for none.  [default: auto]",
 )
 @click.option(
-    "--worker-method", type=click.Choice(WORKER_METHODS), help="What workers are.  [default: auto]"
+    "--worker-method", type=Choice(WORKER_METHODS), help="What workers are.  [default: auto]"
 )
 @click.option(
     "--seconds",
