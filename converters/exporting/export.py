@@ -26,7 +26,7 @@ from ..packed import refuse_transform
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
 from .base import Exporter
-from .workplace import own_workplace, publish
+from .workplace import clear_leftovers, own_workplace, publish
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 
@@ -186,6 +186,7 @@ def export(
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
+    clear_leftovers(path)
     _check_destination(path, chosen, overwrite)
     with full_disk_explained(path, _MAKE_ROOM), own_workplace(path) as workplace:
         files = workplace / "files"

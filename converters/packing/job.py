@@ -281,6 +281,18 @@ class Job:
             sync_directory(self.destination.parent)
         self._clear()
 
+    def tidy_after(self, digest: str) -> None:
+        """Remove what is left of a pack that was killed once its dataset had its name.
+
+        Parameters
+        ----------
+        digest : str
+            Of the dataset that is there; a pack of any other is left as it is.
+        """
+        state = self._read("state.json")
+        if state is not None and state.get("digest") == digest:
+            self._clear()
+
     def abandon(self) -> None:
         """End a pack that came to nothing, leaving the list of rejects."""
         self._publish_rejects()
