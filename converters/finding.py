@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.suggestions import did_you_mean
 
 from .base import FieldSpec, Source
 from .reading.fingerprints import FileSource
@@ -23,7 +24,14 @@ from .reading.locations import files_at, folder_at, is_pattern
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
 
-__all__ = ["FormatOption", "find_source", "format_class", "format_names", "options_of"]
+__all__ = [
+    "FormatOption",
+    "find_source",
+    "format_class",
+    "format_names",
+    "options_of",
+    "own_options",
+]
 
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
@@ -62,7 +70,10 @@ def format_class(name: str) -> type[Source]:
     """
     points = _points()
     if name not in points:
-        raise OptionError(f"format {name!r} is not one of {', '.join(sorted(points))}")
+        raise OptionError(
+            f"format {name!r} is not one of {', '.join(sorted(points))}."
+            f"{did_you_mean(name, points)}"
+        )
     found: type[Source] = points[name].load()
     return found
 
@@ -75,6 +86,11 @@ def options_of(kind: type[Source]) -> list[FormatOption]:
         for name, parameter in inspect.signature(kind.__init__).parameters.items()
         if name not in _COMMON
     ]
+
+
+def own_options() -> set[str]:
+    """Return the names of the options that single formats have."""
+    return {option.name for name in format_names() for option in options_of(format_class(name))}
 
 
 def find_source(
@@ -160,8 +176,8 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
     raise SourceError(
         f"{repr(location) if path is None else os.fspath(path)}: not recognised. Expected a folder "
         "of images, or of class folders with images, a .csv or .tsv with the columns path,label, "
-        "another format that `fastdata formats` lists, or, from Python, an iterable or a torch Dataset."
-        f"{_nearest(location)}"
+        "another format that `fastdata formats` lists, or, from Python, an iterable or a torch "
+        f"Dataset.{_nearest(location)}"
     )
 
 
@@ -210,7 +226,8 @@ def _checked(kind: type[Source], options: Mapping[str, Any]) -> dict[str, Any]:
     for name in options:
         if name not in known:
             raise OptionError(
-                f"format {kind.name!r} has no option {name!r}; it has {', '.join(known) or 'none'}"
+                f"format {kind.name!r} has no option {name!r}; it has "
+                f"{', '.join(known) or 'none'}.{did_you_mean(name, known)}"
             )
     return {name: _value(known[name], value) for name, value in options.items()}
 

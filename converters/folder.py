@@ -2,7 +2,9 @@
 
 Classes, their numbers, the files taken and their order are exactly
 torchvision's: every folder in `root` is a class, numbered in sorted order;
-below it all files with an image suffix are taken, sorted, links followed.
+below it all files with an image suffix are taken, sorted, links followed.  Only a link that
+leads back to a folder above itself is left out, where torchvision goes round until a path is too
+long.
 
 Split folders, ``root/train/<class>/...`` beside ``root/val/<class>/...``, are recognised
 by their names where all folders of `root` are such; what is in them is read as above.
@@ -16,7 +18,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
@@ -28,6 +30,7 @@ from .reading.class_folder_doubts import (
     doubts_of_places,
     is_annotation,
 )
+from .reading.folder_walk import folders_in, walk
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, printable
@@ -86,6 +89,7 @@ class FolderSource(ImageListSource):
         self._places: dict[str, set[str]] = {}
         self._ignored: Counter[str] = Counter()
         self._annotations: list[str] = []
+        self._loops: list[str] = []
         for part, name in folders:
             number = (numbers[name], splits.index(part)) if self._split else (numbers[name],)
             self._take(os.path.join(part, name), number)
@@ -106,6 +110,11 @@ class FolderSource(ImageListSource):
         if self._annotations:
             self.notes.append(f"{self._shown_annotations} not read: the folders are the classes")
         self.notes += ignored_files(self._ignored)
+        if self._loops:
+            self.notes.append(
+                f"{len(self._loops):,} links to a folder above left out, which would lead round in a circle: "
+                f"{listed(map(printable, self._loops), 5)}"
+            )
         schema: dict[str, Field] = {
             "image": ImageField(channels=channels),
             "label": ScalarField(classes=tuple(map(printable, classes))),
@@ -135,8 +144,7 @@ class FolderSource(ImageListSource):
     def _take(self, folder: str, numbers: tuple[int, ...]) -> None:
         """Take the images of a class folder."""
         self._places[folder] = places = set()
-        walked = os.walk(self.root / folder, onerror=_refuse, followlinks=True)
-        for inner, _, files in sorted(walked):
+        for inner, files in sorted(walk(self.root / folder, self._loops)):
             place = os.path.relpath(inner, self.root)
             for file in sorted(files):
                 path = os.path.join(place, file)
@@ -179,23 +187,9 @@ class FolderSource(ImageListSource):
 def _below_data(root: Path) -> Path:
     """Return ``root/data`` where that has the split folders, as on Hugging Face's hub."""
     inner = root / "data"
-    if (
-        root.is_dir()
-        and folders_in(root) == ["data"]
-        and split_folders(inner, folders_in(inner), [])
-    ):
+    if root.is_dir() and folders_in(root) == ["data"] and split_folders(inner, folders_in(inner)):
         return inner
     return root
-
-
-def _refuse(error: OSError) -> NoReturn:
-    """Say that a folder cannot be listed, rather than leave out what is in it."""
-    raise error
-
-
-def folders_in(path: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted."""
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
 
 
 def images_beside(root: Path, splits: list[str]) -> str:

@@ -12,6 +12,8 @@ import errno
 import os
 from collections.abc import Iterator
 
+from fastdata.pages.text import printable_lines
+
 __all__ = [
     "DatasetNotFoundError",
     "DestinationExistsError",
@@ -33,7 +35,13 @@ __all__ = [
 
 
 class FastdataError(Exception):
-    """Base of every error that fastdata raises on purpose."""
+    """Base of every error that fastdata raises on purpose.
+
+    What it says can be printed: names and keys of somebody's data move no cursor.
+    """
+
+    def __str__(self) -> str:
+        return printable_lines(super().__str__())
 
 
 class OptionError(FastdataError, ValueError):

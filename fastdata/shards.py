@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,6 +24,10 @@ from fastdata.schema import Schema
 __all__ = ["Location", "ShardSet", "expand", "join_shards", "open_shards"]
 
 Location: TypeAlias = "str | os.PathLike[str]"
+
+_LOOK_SECONDS = 1.0
+"""At least so long apart, it is looked whether somebody has written to open shards; and so long
+that it takes 1 % of the time, where looking is slow."""
 
 
 class ShardSet:
@@ -49,6 +54,8 @@ class ShardSet:
         self.held = held
         self._digest = digest
         self._readers = list(readers or [None] * len(paths))
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        self._overwritten: ShardCorruptError | None = None
         counts = [entry.num_samples for entry in entries]
         self.starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
@@ -102,8 +109,27 @@ class ShardSet:
             if reader is not None:
                 reader.let_go()
 
+    def look_again(self) -> None:
+        """Raise `ShardCorruptError` if an open shard was overwritten; looks now and then."""
+        if self._overwritten is not None:
+            raise ShardCorruptError(str(self._overwritten))
+        began = time.monotonic()
+        if began < self._look_at:
+            return
+        self._look_at = began + _LOOK_SECONDS  # other threads need not look meanwhile
+        try:
+            for reader in self._readers:
+                if reader is not None:
+                    reader.look_again()
+        except ShardCorruptError as error:
+            self._overwritten = error
+            raise
+        ended = time.monotonic()
+        self._look_at = ended + max(_LOOK_SECONDS, 100 * (ended - began))
+
     def locate(self, index: int) -> tuple[ShardReader, int]:
         """Return the shard of a sample and the sample's index in it."""
+        self.look_again()
         if len(self.paths) == 1:
             return self.reader(0), index
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
@@ -115,6 +141,7 @@ class ShardSet:
         tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]
     ]:
         """Return for each shard of these samples: reader, their places, their rows in it."""
+        self.look_again()
         if len(self.paths) == 1:
             return [(self.reader(0), np.arange(len(indices)), indices)]
         numbers = np.searchsorted(self.starts, indices, side="right") - 1

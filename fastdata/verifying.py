@@ -22,6 +22,7 @@ from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.verify import find_damage
+from fastdata.pages.text import printable
 from fastdata.shards import expand
 
 __all__ = ["Damaged", "VerifyReport", "verify"]
@@ -46,7 +47,7 @@ class Damaged(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return ": ".join(str(part) for part in self if part)
+        return ": ".join(printable(part) for part in self if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> Ver
     parts = expand(path)
     with tqdm(
         unit="img",
-        desc=f"verifying {Path(path).name}",
+        desc=f"verifying {printable(Path(path).name)}",
         disable=None if progress is None else not progress,
         dynamic_ncols=True,
     ) as bar:

@@ -116,8 +116,11 @@ def _coco(folder: Path, pictures: Sequence[Picture]) -> None:
     for picture in sorted(root.rglob("*.jpg")):
         shutil.copy(picture, folder / "pictures")
 
-
-        _cvat, _flowers, _text,
+        (
+            _cvat,
+            _flowers,
+            _text,
+        )
 
 
 def _folder(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -222,7 +225,23 @@ def _manifest(folder: Path, pictures: Sequence[Picture]) -> None:
     (folder / "pairs.csv").write_text("left,right,depth_mm\n" + "".join(rows))
 
 
-        _32x32, _cityscapes, _masks, _mat, _new, _of,
+def _masks(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_masks
+
+    case_masks.write_cityscapes(_new(folder / "cityscapes"), pictures)
+    case_masks.write_masks(_new(folder / "carvana"), pictures)
+    for picture in pictures:
+        mask = case_masks.mask_of(picture)
+        case_masks.save(folder / f"mine/left/{picture.name}.png", picture.pixels)
+        case_masks.save(folder / f"mine/right/{picture.name}-classes.png", mask)
+
+
+def _mat(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_mat
+
+    _new(folder / "svhn")
+    for split in ("train", "test"):
+        case_mat.plain(_new(folder / "made"), pictures).rename(folder / f"svhn/{split}_32x32.mat")
 
 
 def _mds(folder: Path, pictures: Sequence[Picture]) -> None:

@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 from samples import photo
+from tqdm import tqdm
 
 import fastdata
 from fastdata.converters.packing import packer
@@ -182,6 +184,8 @@ def _child(action: Callable[..., None], args: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     torch.set_num_threads(1)  # OpenMP's threads do not survive fork
+    # tqdm's own is shared with processes that are forked, and a killed one may hold it.
+    tqdm.set_lock(threading.RLock())
     quick_commits()
     action(*args)
 

@@ -9,6 +9,7 @@ import contextlib
 import faulthandler
 import multiprocessing
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -151,6 +152,14 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 
 def gone(*pids: int) -> bool:
     return wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+
+
+def kill_and_wait(pid: int) -> None:
+    """Kill a process; return when all its threads are dead: its first is a zombie before."""
+    descriptor = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([descriptor], [], [], MOMENTS_SECONDS)[0]
+    os.close(descriptor)
 
 
 def maps_of(pid: int) -> int:

@@ -171,6 +171,17 @@ def test_stand_ins_are_of_the_part_that_is_held(paths: dict[str, Path]) -> None:
         assert loader.stats().skipped_samples > 0
 
 
+def test_a_file_that_was_written_to_is_said(paths: dict[str, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy.lmdb"
+    shutil.copy(paths["lmdb"], copy)
+    held = FileCopy(copy, copy.stat().st_size)
+    os.utime(copy, ns=(1, 1))
+    with pytest.raises(ShardCorruptError, match="has been written to since it was opened"):
+        held.fill([(0, 100)], lambda: True)
+    assert not held.complete
+    held.close()
+
+
 def test_a_file_that_was_cut_is_said(paths: dict[str, Path], tmp_path: Path) -> None:
     copy = tmp_path / "copy.lmdb"
     shutil.copy(paths["lmdb"], copy)

@@ -387,6 +387,30 @@ def test_killed_at_any_step_everything_is_added_once(
     assert died >= 14
 
 
+def test_killed_while_the_merge_tidies_up_nothing_is_left_in_the_end(
+    images: Path, tmp_path: Path
+) -> None:
+    more = part(images, tmp_path / "more", lambda name: name >= "00012")
+    path = pack_part(images, tmp_path / "a.lmdb")
+
+    def die() -> None:
+        clear = job.Job._clear
+
+        def last(self: job.Job, **keep: Any) -> None:
+            if self.destination == path and len(fastdata.open(path)) == 20:
+                os._exit(9)
+            clear(self, **keep)
+
+        job.Job._clear = last  # type: ignore[method-assign]
+        fastdata.append(path, more, num_workers=0)
+
+    assert run_child(die) == 9
+    assert (tmp_path / "a.lmdb.partial").exists()
+    fastdata.append(path, more, num_workers=0)
+    assert len(fastdata.open(path)) == 20
+    assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "first", "more"]
+
+
 def test_an_append_to_what_has_changed_since_is_refused(
     whole: Path, images: Path, tmp_path: Path
 ) -> None:

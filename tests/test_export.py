@@ -19,10 +19,12 @@ import pytest
 from cli_helpers import make_folder
 from hypothesis import given
 from hypothesis import strategies as st
+from pack_helpers import run_child
 from PIL import Image
 from samples import EVERY_KIND, encode, make_records, photo, write_shard
 
 import fastdata
+import fastdata.converters.exporting.export as export_module
 from fastdata.converters.exporting.export import export
 from fastdata.converters.exporting.folder import FolderExporter
 from fastdata.converters.exporting.names import FileNames, folder_names, image_suffix, split_key
@@ -600,3 +602,41 @@ def test_the_report_is_json(tmp_path: Path, packed: Path) -> None:
     document = json.loads(json.dumps(report.to_json()))
     assert document["entry"] == str(tmp_path / "new" / "out" / "manifest.csv")
     assert "pack it again: fastdata pack" in str(report)
+
+
+# -- what a kill leaves, and names that are mistakes ----------------------------------------------
+
+
+def test_what_an_export_left_that_was_killed_at_its_end_is_removed(tmp_path: Path) -> None:
+    path = write_shard(tmp_path / "a.lmdb", make_records(count=3))
+
+    def die() -> None:
+        export_module.publish = lambda files, path, *others: (os.rename(files, path), os._exit(9))
+        export(path, tmp_path / "out")
+
+    assert run_child(die) == 9
+    assert (tmp_path / "out.exporting").exists()
+    with pytest.raises(DestinationExistsError, match="already exists"):
+        export(path, tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("out.tar", "--format webdataset"),
+        ("out.TFRecord", "--format tfrecord"),
+        ("out.parquet", "--format parquet"),
+        ("out.zip", "zip -r"),
+        ("out.lmdb", "fastdata subset"),
+    ],
+)
+def test_a_name_of_another_kind_of_file_is_asked_about(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    path = write_shard(tmp_path / "a.lmdb", make_records(count=3))
+    with pytest.raises(OptionError, match=said):
+        export(path, tmp_path / name)
+    assert os.listdir(tmp_path) == ["a.lmdb"]
+    export(path, tmp_path / name, format="folder")
+    assert (tmp_path / name / "manifest.csv").is_file()

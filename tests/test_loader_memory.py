@@ -166,6 +166,8 @@ class _Held:
     def __init__(self) -> None:
         self.finished: set[int] = set()
 
+    def check(self) -> None: ...
+
     def submit(self, task: int, slot: Any) -> Any:
         return SimpleNamespace(done=lambda: task in self.finished, result=lambda: task)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -115,3 +116,14 @@ if not child: os._exit(native.library().fd_version())
 print(set(found), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert said_by(code) == f"{{{native.VERSION}}} {native.VERSION}\n"
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_sources_compile_without_a_warning(compiler: str) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not here")
+    flags = ["-std=c11", "-O2", "-fwrapv", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    done = subprocess.run(
+        [compiler, *flags, *map(str, sorted(SOURCES.glob("*.c")))], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -376,13 +376,27 @@ def test_a_destination_has_a_name(folder: Path, destination: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "container"),
-    [("a.lmdb", "lmdb"), ("a.h5", "hdf5"), ("a.HDF5", "hdf5"), ("a", "lmdb"), ("a.data", "lmdb")],
+    [("a.lmdb", "lmdb"), ("a.h5", "hdf5"), ("a.HDF5", "hdf5"), ("a", "lmdb")],
 )
 def test_the_suffix_chooses_the_container(
     folder: Path, tmp_path: Path, name: str, container: str
 ) -> None:
     fastdata.pack(folder, tmp_path / name, **QUICK, limit=3)
     assert next(fastdata.open(tmp_path / name).shards).header.container == container
+
+
+@pytest.mark.parametrize("name", ["x.zip", "x.tar", "x.lmbd", "x.mdb"])
+def test_a_suffix_of_another_kind_of_file_is_asked_about(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    remedy = r"\.lmdb, \.h5, \.hdf5.*--container"
+    with pytest.raises(OptionError, match=remedy) as caught:
+        fastdata.pack(folder, tmp_path / name, **QUICK)
+    assert ("Did you mean '.lmdb'?" in str(caught.value)) == (name in ("x.lmbd", "x.mdb"))
+    assert [p.name for p in tmp_path.iterdir()] == ["images"]
+    fastdata.pack(folder, tmp_path / name, **QUICK, limit=3, container="lmdb")
+    fastdata.pack(folder, tmp_path / f"many-{name}", **QUICK, limit=4, shards=2)
+    assert (tmp_path / f"many-{name}").is_dir()
 
 
 # -- what is at the destination ------------------------------------------------------------------
@@ -410,7 +424,7 @@ def test_a_file_that_is_no_dataset_is_not_replaced(folder: Path, tmp_path: Path)
     path = tmp_path / "b.tar"
     path.write_bytes(b"somebody's work")
     with pytest.raises(DestinationExistsError, match=r"b\.tar is a file but no dataset"):
-        fastdata.pack(folder, path, **QUICK, overwrite=True)
+        fastdata.pack(folder, path, **QUICK, container="lmdb", overwrite=True)
     assert path.read_bytes() == b"somebody's work"
     cut = tmp_path / "cut.lmdb"
     fastdata.pack(folder, cut, **QUICK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import multiprocessing
 import os
@@ -22,12 +23,14 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from pack_helpers import QUICK, digest_of, pixels, png, two_broken
+from pack_helpers import QUICK, digest_of, image_folder, pixels, png, two_broken
+from torch.utils.data import TensorDataset
 
 import fastdata
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer, pool
 from fastdata.converters.packing.pool import ProcessPool, run_in_order
+from fastdata.engine import shared_folder
 from fastdata.engine.signals import signals_held
 from fastdata.errors import (
     WorkerError,
@@ -341,3 +344,23 @@ def test_a_map_that_grows_loses_nothing(
     assert report.digest == whole.digest == digest_of(tmp_path / "x.lmdb")
     for sample, image in zip(fastdata.open(tmp_path / "x.lmdb"), images, strict=True):
         np.testing.assert_array_equal(pixels(sample.image), image)
+
+
+@pytest.mark.parametrize("fault", ["is missing", "cannot be written to .Read-only file system."])
+def test_a_shared_folder_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The locks that worker processes share are files there, of which errors say nothing."""
+    number = errno.ENOENT if fault == "is missing" else errno.EROFS
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(shared_folder.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", refuse)
+    source = image_folder(tmp_path / "images", 4)
+    with pytest.raises(WorkerError, match=rf"/dev/shm, which {fault}.*shm-size.*num_workers=0"):
+        fastdata.pack(source, tmp_path / "x.lmdb", num_workers=2)
+    with pytest.raises(WorkerError, match=rf"/dev/shm, which {fault}.*num_workers=0"):
+        fastdata.loader(TensorDataset(torch.zeros(8, 2)), num_workers=2, batch_size=2)
+    fastdata.loader(TensorDataset(torch.zeros(8, 2)), num_workers=0, batch_size=2)

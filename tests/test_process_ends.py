@@ -32,6 +32,7 @@ from process_helpers import (
     facts,
     fill,
     gone,
+    kill_and_wait,
     leave,
     pool_of,
     resize,
@@ -83,6 +84,19 @@ def test_a_worker_killed_while_idle_is_an_error() -> None:
         with pytest.raises(WorkerError, match="killed by SIGKILL"):
             waiting.result()
         assert [ticket.result() for ticket in finished] == list(range(10))
+
+
+def test_a_worker_killed_while_the_others_keep_up_is_an_error() -> None:
+    """Results that are always there already leave no wait in which a death would be seen."""
+    with pool_of(2) as pool:
+        done = pool.submit((echo, 0))
+        assert done.result() == 0
+        kill_and_wait(pool.pids[0])
+        with pytest.raises(WorkerError, match="killed by SIGKILL"):
+            pool.check()
+        with pytest.raises(WorkerError, match="killed by SIGKILL"):
+            pool.submit((echo, 1))
+        assert done.result() == 0
 
 
 def test_what_a_worker_did_before_it_died_is_not_lost() -> None:

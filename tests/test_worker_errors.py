@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from memory_data import MemoryData, digest
+from process_helpers import kill_and_wait
 from samples import write_shard
 from worker_helpers import (
     METHODS,
@@ -317,3 +318,17 @@ def test_an_epoch_that_could_not_begin_is_still_to_come(small: Path, method: Any
     assert workers() == [], "although the error holds all frames"
     del caught
     assert digest(it) == digest(loader(small, sampler=range(20), **options))
+
+
+def test_a_worker_that_dies_idle_is_an_error_of_the_next_batch(small: Path) -> None:
+    """Also where that batch is made already, and the other worker makes all that follow."""
+    it = forked(small, batch_size=4, prefetch_factor=3)
+    epoch = iter(it)
+    next(epoch)
+    time.sleep(0.2)
+    killed = pids()[0]
+    kill_and_wait(killed)
+    with pytest.raises(WorkerError, match=rf"\(pid {killed}\) was killed by SIGKILL"):
+        next(epoch)
+    assert no_workers_soon()
+    assert len(next(iter(it)).label) == 4, "with new workers"

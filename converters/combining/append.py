@@ -34,7 +34,7 @@ from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
 from ..packed import PackedSource
 from ..packing.driver import pack
-from ..packing.job import rejects_path
+from ..packing.job import Job, rejects_path
 from ..packing.lock import DirectoryLock
 from ..packing.report import PackReport
 from ..reading.locations import is_pattern
@@ -114,6 +114,9 @@ def append(
                 f"{workplace} is an unfinished append to {path} as it was before: its content has "
                 "changed since. Remove that folder to give up what was to be added."
             )
+        if state is not None and current.digest == state.after and not path.is_dir():
+            with contextlib.closing(Job(path)) as job:
+                job.tidy_after(state.after)  # of the merge
         how = _packed_with(current)
         found = find_source(
             source,

@@ -18,13 +18,15 @@ from tqdm import tqdm
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
+from fastdata.pages.text import printable
 from fastdata.schema import Schema
+from fastdata.suggestions import did_you_mean
 
 from ..packed import refuse_transform
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
 from .base import Exporter
-from .workplace import own_workplace, publish
+from .workplace import clear_leftovers, own_workplace, publish
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 
@@ -35,6 +37,22 @@ FORMATS = {
     "parquet": ("parquet", "ParquetExporter"),
     "dali": ("datums", "DatumExporter"),
 }
+
+_FILES = {
+    ".tar": "webdataset",
+    ".tgz": "webdataset",
+    ".gz": "webdataset",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+    ".parquet": "parquet",
+    ".mdb": "dali",
+    ".zip": "export to a folder and zip that (`zip -r OUT.zip OUT`)",
+    ".csv": "the folder's manifest.csv is such a list",
+    ".lmdb": "`fastdata subset` copies to another dataset; format='dali' makes an LMDB for DALI",
+    ".h5": "`fastdata subset` copies to another dataset",
+    ".hdf5": "`fastdata subset` copies to another dataset",
+}
+"""What a destination's suffix speaks of: a format, or what to do instead."""
 """Module and class of each format; imported when it is asked for."""
 
 _SIGNS = ("manifest.schema.json", SIDE_FILE)
@@ -88,12 +106,13 @@ class ExportReport:
     def __str__(self) -> str:
         files = "image file" if self.format == "folder" else "file"
         return "\n".join(
-            [
+            printable(line)
+            for line in (
                 f"{self.path}: {self.num_samples:,} samples, {self.num_files:,} "
                 f"{files}{'s' * (self.num_files != 1)}, {self.file_bytes / 1e6:,.1f} MB",
                 *(f"note: {note}" for note in self.notes),
                 f"pack it again: fastdata pack {self.entry} NEW.lmdb",
-            ]
+            )
         )
 
 
@@ -101,7 +120,7 @@ def export(
     dataset: Dataset | str | os.PathLike[str],
     destination: str | os.PathLike[str],
     *,
-    format: str = "folder",
+    format: str | None = None,
     shard_size: int | str | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
@@ -113,9 +132,10 @@ def export(
     dataset : Dataset or path-like
         E.g. ``fastdata.open("train.lmdb")[:100]``.
     destination : path-like
-        A folder, made here.
-    format : {"folder", "webdataset", "tfrecord", "parquet", "dali"}
-        ``folder``: image files in class folders, and a CSV that lists them.
+        A folder, made here.  Called ``out.tar``, say, it is taken for a mistake, unless `format` is
+        given.
+    format : {"folder", "webdataset", "tfrecord", "parquet", "dali"}, optional
+        By default ``folder``.  ``folder``: image files in class folders, and a CSV that lists them.
         ``webdataset``: tar files.  ``tfrecord``: files of ``tf.train.Example``.
         ``parquet``: tables as Hugging Face's ``datasets`` reads them.  ``dali``: an LMDB of
         Caffe's Datum messages, for DALI's ``readers.caffe``.
@@ -156,6 +176,9 @@ def export(
     >>> export("train.lmdb", "./images")              # doctest: +SKIP
     """
     started = time.monotonic()
+    if format is None:
+        _refuse_suffix(Path(destination))
+        format = "folder"
     kind = _exporter(format)
     limit = parse_shard_size(shard_size)
     if min(limit.values(), default=1) < 1:
@@ -163,6 +186,7 @@ def export(
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
+    clear_leftovers(path)
     _check_destination(path, chosen, overwrite)
     with full_disk_explained(path, _MAKE_ROOM), own_workplace(path) as workplace:
         files = workplace / "files"
@@ -170,7 +194,7 @@ def export(
         with tqdm(
             total=len(chosen),
             unit="img",
-            desc=f"exporting to {path.name}",
+            desc=f"exporting to {printable(path.name)}",
             disable=None if progress is None else not progress,
             dynamic_ncols=True,
         ) as bar:
@@ -201,10 +225,28 @@ def _describe(files: Path, dataset: Dataset, writer: Exporter) -> None:
 
 def _exporter(name: str) -> type[Exporter]:
     if name not in FORMATS:
-        raise OptionError(f"format={name!r} is not one of {', '.join(FORMATS)}")
+        raise OptionError(
+            f"format={name!r} is not one of {', '.join(FORMATS)}.{did_you_mean(name, FORMATS)}"
+        )
     module, kind = FORMATS[name]
     found: type[Exporter] = getattr(import_module(f".{module}", __package__), kind)
     return found
+
+
+def _refuse_suffix(destination: Path) -> None:
+    """Refuse a name by which not a folder of images is meant, but a file of some format."""
+    suffix = destination.suffix.lower()
+    if suffix in _FILES:
+        format = _FILES[suffix]
+        if format in FORMATS:
+            remedy = f"format={format!r} (--format {format}) makes a folder of such files"
+        else:
+            remedy = format
+        raise OptionError(
+            f"{destination}: an export is a folder, of image files unless a format is named. "
+            f"{remedy[0].upper()}{remedy[1:]}. To have a folder of that name, give the format, "
+            'e.g. format="folder" (--format folder).'
+        )
 
 
 def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:

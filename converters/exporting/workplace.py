@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fastdata.errors import DestinationExistsError, DestinationLockedError
 
-__all__ = ["own_workplace", "publish"]
+__all__ = ["clear_leftovers", "own_workplace", "publish"]
 
 
 @contextlib.contextmanager
@@ -42,6 +42,13 @@ def own_workplace(path: Path) -> Iterator[Path]:
             shutil.rmtree(workplace, ignore_errors=True)
         finally:
             os.close(lock)
+
+
+def clear_leftovers(path: Path) -> None:
+    """Remove what an export left that was killed once the folder had its name."""
+    if path.exists() and path.with_name(path.name + ".exporting").joinpath("lock").exists():
+        with own_workplace(path):
+            pass
 
 
 def _lock(workplace: Path) -> int:

@@ -17,6 +17,7 @@ from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, full_disk_explained
 from fastdata.schema import Codec
+from fastdata.suggestions import did_you_mean
 
 from ..base import FieldSpec
 from ..finding import find_source
@@ -72,7 +73,8 @@ def pack(
         A folder of class folders, a CSV or TSV manifest, any other format that
         ``fastdata formats`` lists, or samples from Python.
     destination : path-like
-        A file, ``.lmdb`` or ``.h5``; with several shards, a directory.
+        A file, ``.lmdb`` or ``.h5``; with several shards, a directory.  A file with another suffix
+        is only made where `container` is given.
     size : int or (int, int)
         Pixels of the side that `resize` names, or height and width.
     resize : {"short", "long", "exact", "crop", "none"}, optional
@@ -154,6 +156,8 @@ def pack(
     path = Path(destination)
     if path.name in ("", ".."):
         raise OptionError(f"destination {str(destination)!r} is no name for a dataset")
+    if container is None and shards == 1 and shard_size is None:
+        _refuse_suffix(path)
     container = container or _SUFFIXES.get(path.suffix.lower(), "lmdb")
     encode = EncodeOptions(
         size=(size, size) if isinstance(size, int) else size,
@@ -193,6 +197,18 @@ def pack(
             log.info("%s", line)
         with start_workers(found, encode, num_workers, executor, job.directory / "chunks") as run:
             return packer.run(run)
+
+
+def _refuse_suffix(path: Path) -> None:
+    """Refuse to make an LMDB that is called as a file of another kind."""
+    suffix = path.suffix.lower()
+    if suffix and suffix not in _SUFFIXES:
+        raise OptionError(
+            f"{path}: which kind of file is {suffix}? A dataset is a file with one of the suffixes "
+            f"{', '.join(_SUFFIXES)}, or without one, which is an LMDB too; several shards are a "
+            f"folder of any name.{did_you_mean(suffix, _SUFFIXES)} container='lmdb' or 'hdf5' "
+            "(--container) makes a file of just this name."
+        )
 
 
 def _check_apart(source: str, destination: Path) -> None:

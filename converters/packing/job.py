@@ -281,6 +281,18 @@ class Job:
             sync_directory(self.destination.parent)
         self._clear()
 
+    def tidy_after(self, digest: str) -> None:
+        """Remove what is left of a pack that was killed once its dataset had its name.
+
+        Parameters
+        ----------
+        digest : str
+            Of the dataset that is there; a pack of any other is left as it is.
+        """
+        state = self._read("state.json")
+        if state is not None and state.get("digest") == digest:
+            self._clear()
+
     def abandon(self) -> None:
         """End a pack that came to nothing, leaving the list of rejects."""
         self._publish_rejects()
@@ -333,7 +345,8 @@ def read_rejects(path: Path) -> list[Reject]:
     """Read a list of rejected samples; empty where there is no file."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            return [Reject(row["key"], row["reason"]) for row in csv.DictReader(file)]
+            rows = csv.DictReader(file)
+            return [Reject(_as_it_was(row["key"]), _as_it_was(row["reason"])) for row in rows]
     except FileNotFoundError:
         return []
 
@@ -345,10 +358,25 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+"""How a cell begins that a spreadsheet computes, or that has been kept from it already."""
+
+
+def _no_formula(cell: str) -> str:
+    """Return a cell that a spreadsheet takes for text: with an apostrophe, as OWASP says."""
+    return f"'{cell}" if _FORMULA.match(cell) else cell
+
+
+def _as_it_was(cell: str) -> str:
+    """Undo `_no_formula`."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
 def _csv_line(*cells: object) -> bytes:
     text = io.StringIO()
     # Python 3.10 cannot write NUL.
-    csv.writer(text, lineterminator="\n").writerow(str(c).replace("\0", "\\x00") for c in cells)
+    shown = (_no_formula(str(cell).replace("\0", "\\x00")) for cell in cells)
+    csv.writer(text, lineterminator="\n").writerow(shown)
     return text.getvalue().encode("utf-8", "replace")
 
 

@@ -10,6 +10,7 @@ from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError
 from fastdata.schema import Codec
+from fastdata.suggestions import did_you_mean
 
 __all__ = ["Container", "EncodeOptions", "PackOptions", "parse_shard_size"]
 
@@ -21,7 +22,10 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 def _check_choice(name: str, value: object, kind: Any) -> None:
     choices = get_args(kind)
     if value not in choices:
-        raise OptionError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+        raise OptionError(
+            f"{name}={value!r} is not one of {', '.join(map(repr, choices))}."
+            f"{did_you_mean(str(value), map(str, choices))}"
+        )
 
 
 def _check_range(name: str, value: object, low: int, high: int | None = None) -> None:

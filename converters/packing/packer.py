@@ -33,6 +33,7 @@ from fastdata.formats.lmdb import LmdbShardWriter
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
+from fastdata.pages.text import printable
 from fastdata.schema import Schema
 
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
@@ -173,7 +174,7 @@ class Packer:
             total=self.total,
             initial=resumed_at,
             unit="img",
-            desc=f"packing {self.job.destination.name}",
+            desc=f"packing {printable(self.job.destination.name)}",
             disable=None if self.progress is None else not self.progress,
             dynamic_ncols=True,
         )

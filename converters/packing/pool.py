@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fastdata.engine.shared_folder import shared_folder_fault
 from fastdata.engine.signals import STOPPING, signals_held
 from fastdata.errors import WorkerError
 
@@ -142,12 +143,16 @@ class ProcessPool:
             raise
 
     def _start(self) -> ProcessPoolExecutor:
-        executor = ProcessPoolExecutor(
-            self._workers,
-            mp_context=self._context,
-            initializer=_start_worker,
-            initargs=(self._setup,),
-        )
+        try:
+            executor = ProcessPoolExecutor(
+                self._workers,
+                mp_context=self._context,
+                initializer=_start_worker,
+                initargs=(self._setup,),
+            )
+        except OSError as error:  # of the locks that its processes share
+            fault = shared_folder_fault() or f"worker processes cannot be started ({error})"
+            raise WorkerError(f"{fault}. num_workers=0 packs without worker processes.") from error
         try:
             # All workers are started by the first task: before anything else
             # here opens files or starts threads.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastdata.pages.text import printable
 from fastdata.summary import load_line
 
 from ..base import Reject
@@ -96,4 +97,4 @@ class PackReport:
         lines += [f"note: {note}" for note in self.notes]
         if self.rejects_path:
             lines.append(f"rejected images and reasons: {self.rejects_path}")
-        return "\n".join([*lines, f"load it: {self.load_line}"])
+        return "\n".join(map(printable, [*lines, f"load it: {self.load_line}"]))

@@ -45,7 +45,7 @@ class FileCopy:
     def __init__(self, path: Path, nbytes: int, descriptor: int | None = None) -> None:
         self.path = path
         self.nbytes = nbytes
-        self._identity = _identity(os.stat(path)) if descriptor is None else None
+        self._status = os.stat(path) if descriptor is None else None
         try:
             # One byte more says that the copy is complete, to all processes.
             self._descriptor = new_file(nbytes + 1) if descriptor is None else descriptor
@@ -80,10 +80,11 @@ class FileCopy:
         OSError
             If the file cannot be read.
         ShardCorruptError
-            If it is another file than when this was made, or shorter.
+            If it is another file than when this was made, shorter, or was written to.
         """
+        assert self._status is not None, "who has it from another process does not fill it"
         with open(self.path, "rb", buffering=0) as file:
-            if _identity(os.fstat(file.fileno())) != self._identity:
+            if not os.path.samestat(os.fstat(file.fileno()), self._status):
                 raise ShardCorruptError(f"{self.path} has been replaced since it was opened")
             target = self._array.data
             for start, stop in ranges:
@@ -99,6 +100,8 @@ class FileCopy:
                             "opened; somebody has cut it. Restore it from a copy"
                         )
                     at += count
+            if os.fstat(file.fileno()).st_mtime_ns != self._status.st_mtime_ns:
+                raise ShardCorruptError(f"{self.path} has been written to since it was opened")
         self._array[-1] = 1
         return True
 
@@ -114,11 +117,6 @@ class FileCopy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _of_process, (self.path, self.nbytes, os.getpid(), self._descriptor)
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    """Return what tells a file from one that has been put in its place."""
-    return status.st_dev, status.st_ino
 
 
 def _of_process(path: Path, nbytes: int, process: int, descriptor: int) -> FileCopy:

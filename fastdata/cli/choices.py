@@ -7,9 +7,11 @@ The choices repeat ``Literal`` types of modules that are too heavy to import for
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import click
+
+from fastdata.suggestions import did_you_mean
 
 __all__ = [
     "CODECS",
@@ -20,6 +22,7 @@ __all__ = [
     "MODELS",
     "RESIZES",
     "WORKER_METHODS",
+    "Choice",
     "parse_crop",
     "parse_field",
     "parse_option",
@@ -49,6 +52,17 @@ FIELD_KINDS: Final = (
 MODELS: Final = ("resnet18", "resnet50", "vit_s")
 WORKER_METHODS: Final = ("auto", "thread", "process")
 MAX_PIXELS: Final = 178_956_970
+
+
+class Choice(click.Choice):  # type: ignore[type-arg]
+    """A closed choice that suggests what was meant."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            meant = did_you_mean(str(value), map(str, self.choices))
+            raise click.BadParameter(error.message + meant, ctx=ctx, param=param) from error
 
 
 def parse_size(value: object) -> int | tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.choices import CONTAINERS, ON_ERROR
+from fastdata.cli.choices import CONTAINERS, ON_ERROR, Choice
 from fastdata.cli.output import emit, emit_json
 from fastdata.cli.shell import DONE, FOUND, Terminated
 
@@ -18,7 +18,7 @@ _KEPT = "What was copied so far is kept: running the same command again continue
 _OPTIONS = (
     click.option(
         "--container",
-        type=click.Choice(CONTAINERS),
+        type=Choice(CONTAINERS),
         help="Kind of file.  [default: by the destination's suffix, else lmdb]",
     ),
     click.option(
@@ -37,7 +37,7 @@ _OPTIONS = (
     click.option("--seed", type=int, default=0, show_default=True, help="Of what is random."),
     click.option(
         "--on-error",
-        type=click.Choice(ON_ERROR),
+        type=Choice(ON_ERROR),
         default="stop",
         show_default=True,
         help="Stop at a damaged sample, or leave such samples out and list them.",

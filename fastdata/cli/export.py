@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fastdata.cli.choices import EXPORT_FORMATS, parse_slice
+from fastdata.cli.choices import EXPORT_FORMATS, Choice, parse_slice
 from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
 from fastdata.cli.shell import DONE
 
@@ -45,10 +45,8 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk f
 )
 @click.option(
     "--format",
-    type=click.Choice(EXPORT_FORMATS),
-    default="folder",
-    show_default=True,
-    help="What OUT is to hold.",
+    type=Choice(EXPORT_FORMATS),
+    help="What OUT is to hold.  [default: folder]",
 )
 @click.option(
     "--shard-size",
@@ -64,7 +62,7 @@ def export_command(
     dataset: str,
     out: str,
     select: slice | None,
-    format: str,
+    format: str | None,
     shard_size: str | None,
     overwrite: bool,
     quiet: bool,

@@ -31,13 +31,14 @@ def info_command(dataset: str, as_json: bool) -> int:
 
     Looks at columns only: images are neither read nor checked (`fastdata verify` does).
     """
+    from fastdata.pages.text import printable
     from fastdata.summary import summarise
 
     summary = summarise(dataset)
     if as_json:
         emit_json(summary)
     else:
-        emit("\n".join(_lines(summary)))
+        emit("\n".join(map(printable, _lines(summary))))
     return DONE
 
 
@@ -89,7 +90,10 @@ def _spread(values: dict[str, int]) -> str:
 def _class_lines(field: dict[str, Any]) -> list[str]:
     if "class_counts" not in field:  # no classes; or an array's, which stand beside the images
         return []
-    counts = list(zip(field["classes"], field["class_counts"], strict=True))
+    from fastdata.pages.text import printable
+
+    names = map(printable, field["classes"])
+    counts = list(zip(names, field["class_counts"], strict=True))
     width = max(len(name) for name, _ in counts[:_CLASSES_SHOWN])
     lines = [f"classes of {field['name']}, samples each:"]
     lines += [f"  {name:<{width}}  {count:,}" for name, count in counts[:_CLASSES_SHOWN]]

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
+from fastdata.pages.text import printable, printable_lines
+
 __all__ = [
     "emit",
     "emit_json",
@@ -20,6 +22,7 @@ __all__ = [
     "log_shown",
     "megabytes",
     "quiet_option",
+    "say",
     "traceback_option",
 ]
 
@@ -29,14 +32,21 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def emit(text: str) -> None:
     """Print a result.
 
-    A reader that has gone (``fastdata info x | head -1``) is no error.  File
-    names that standard output cannot show are escaped rather than fatal.
+    A reader that has gone (``fastdata info x | head -1``) is no error.  What standard output
+    cannot show, or would take for a command to the terminal, is escaped.
     """
     encoding = sys.stdout.encoding or "utf-8"
+    shown = printable_lines(text)
     try:
-        click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
+        click.echo(shown.encode(encoding, "backslashreplace").decode(encoding))
     except BrokenPipeError:
         leave_stdout()
+
+
+def say(text: str) -> None:
+    """Print a line on standard error, with what `emit` escapes escaped."""
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(f"fastdata: {printable(text)}", err=True)
 
 
 def leave_stdout() -> None:

@@ -12,6 +12,7 @@ from fastdata.cli.choices import (
     CONTAINERS,
     FILTERS,
     RESIZES,
+    Choice,
     parse_size,
 )
 from fastdata.cli.output import (
@@ -64,21 +65,21 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
 )
 @click.option(
     "--resize",
-    type=click.Choice(RESIZES),
+    type=Choice(RESIZES),
     help="What --size is: the short or long side; the exact shape; the shape to crop to from the "
     "centre.  [default: short; none with --codec keep]",
 )
 @click.option("--enlarge", is_flag=True, help="Also enlarge images that are smaller.")
 @click.option(
     "--filter",
-    type=click.Choice(FILTERS),
+    type=Choice(FILTERS),
     default="bilinear",
     show_default=True,
     help="Resizing filter, antialiased.",
 )
 @click.option(
     "--codec",
-    type=click.Choice(CODECS),
+    type=Choice(CODECS),
     default="auto",
     show_default=True,
     help="How images are stored. auto: raw up to 64x64, else jpeg, png for masks. "
@@ -90,7 +91,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
 @click.option("--channels", type=int, default=3, show_default=True, help="3 (RGB) or 1 (grey).")
 @click.option(
     "--container",
-    type=click.Choice(CONTAINERS),
+    type=Choice(CONTAINERS),
     help="Kind of file.  [default: by DESTINATION's suffix, else lmdb]",
 )
 @click.option(

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from fastdata.cli.choices import WORKER_METHODS, parse_workers
-from fastdata.cli.output import emit, emit_json, json_option, traceback_option
+from fastdata.cli.choices import WORKER_METHODS, Choice, parse_workers
+from fastdata.cli.output import emit, emit_json, json_option, say, traceback_option
 from fastdata.cli.shell import DONE, Terminated
 from fastdata.cli.stopping import stopped_by_signals
 from fastdata.cli.target import BATCH_SIZE, choose, loader_of, target_options
@@ -51,7 +51,7 @@ Exit codes: 0 done; 1 failed, e.g. no dataset, or an error in FUNCTION; 2 wrong 
     help="Workers of the loader; 0 for none.  [default: auto]",
 )
 @click.option(
-    "--worker-method", type=click.Choice(WORKER_METHODS), help="What workers are.  [default: auto]"
+    "--worker-method", type=Choice(WORKER_METHODS), help="What workers are.  [default: auto]"
 )
 @click.option(
     "--seconds",
@@ -89,7 +89,7 @@ def profile_command(
         chosen = choose(target, **options)
         if not quiet:
             for note in chosen.notes:
-                click.echo(f"fastdata: {note}", err=True)
+                say(note)
         with (
             stopped_by_signals(_STOPPED),
             _loader(chosen, batch_size, num_workers, worker_method) as loader,
@@ -120,7 +120,7 @@ def profile_command(
 
         emit(render_text(report, ascii_only=not _shows_blocks()))
     if html is not None and not quiet:
-        click.echo(f"fastdata: the page is {html}", err=True)
+        say(f"the page is {html}")
     return DONE
 
 

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from fastdata.cli.output import emit_json, leave_stdout
+from fastdata.cli.output import emit_json, leave_stdout, say
 from fastdata.errors import (
     DestinationExistsError,
     DestinationLockedError,
@@ -38,6 +38,8 @@ from fastdata.errors import (
     OptionError,
 )
 from fastdata.installing import check_not_replaced
+from fastdata.pages.text import printable_lines
+from fastdata.suggestions import did_you_mean
 
 __all__ = ["DONE", "FAILED", "FOUND", "INTERRUPTED", "Shell", "Terminated"]
 
@@ -83,6 +85,14 @@ class Shell(click.Group):
         """Return the commands in the order in which they are used, not the alphabet's."""
         return list(self.commands)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of that name, or say which one was probably meant."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -110,18 +120,17 @@ class Shell(click.Group):
 
 
 def _report(error: BaseException, words: Sequence[str]) -> int:
-    failure = _describe(error)
+    failure = _describe(error, words)
     if _has(words, "--traceback") or os.environ.get("FASTDATA_TRACEBACK", "0") not in ("", "0"):
-        traceback.print_exception(error)
+        lines = "".join(traceback.format_exception(error)).rstrip()
+        click.echo(printable_lines(lines), err=True)
     if _has(words, "--json"):
         emit_json({"error": {"type": failure.type, "message": failure.message}})
-    with contextlib.suppress(BrokenPipeError):
-        kind = "" if failure.code > 128 else "error: "
-        click.echo(f"fastdata: {kind}{failure.message}", err=True)
+    say(f"{'' if failure.code > 128 else 'error: '}{failure.message}")
     return failure.code
 
 
-def _describe(error: BaseException) -> Failure:
+def _describe(error: BaseException, words: Sequence[str]) -> Failure:
     name = type(error).__name__
     code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
     if isinstance(error, Terminated):
@@ -129,7 +138,7 @@ def _describe(error: BaseException) -> Failure:
     if isinstance(error, KeyboardInterrupt):
         return Failure(name, f"stopped by Ctrl-C. {error}".strip(), code)
     if isinstance(error, click.ClickException):
-        return Failure(name, _usage_message(error), error.exit_code)
+        return Failure(name, _usage_message(error, words), error.exit_code)
     if isinstance(error, OSError) and error.strerror:
         # Without Python's "[Errno 28]", which tells a user nothing.
         place = f"{error.filename}: " if error.filename is not None else ""
@@ -146,12 +155,35 @@ def _describe(error: BaseException) -> Failure:
     )
 
 
-def _usage_message(error: click.ClickException) -> str:
+def _usage_message(error: click.ClickException, words: Sequence[str]) -> str:
     message = _paragraph(error.format_message())
     context = getattr(error, "ctx", None)
     if context is None:
         return message
+    if isinstance(error, click.NoSuchOption):
+        meant = _option_of_a_format(error, context.command, words)
+        if meant:
+            return f"No such option {error.option_name!r}. Did you mean {meant}?"
     return f"{message} `{context.command_path} --help` shows what it takes."
+
+
+def _option_of_a_format(
+    error: click.NoSuchOption, command: click.Command, words: Sequence[str]
+) -> str:
+    """Return how an option that only a source format has is given, or ""."""
+    if not any("--option" in parameter.opts for parameter in command.params):
+        return ""
+    from fastdata.converters.finding import own_options
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    if name not in own_options():
+        return ""
+    value = "VALUE"
+    for word, behind in zip(words, [*words[1:], "-"], strict=True):
+        given, equals, rest = word.partition("=")
+        if given == error.option_name and (equals or not behind.startswith("-")):
+            value = rest if equals else behind
+    return f"--option {name}={value}"
 
 
 def _paragraph(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.choices import MAX_PIXELS, ON_ERROR, parse_field, parse_option
+from fastdata.cli.choices import MAX_PIXELS, ON_ERROR, Choice, parse_field, parse_option
 
 __all__ = ["source_options", "work_options"]
 
@@ -20,7 +20,7 @@ _WORK = (
     ),
     click.option(
         "--on-error",
-        type=click.Choice(ON_ERROR),
+        type=Choice(ON_ERROR),
         default="report",
         show_default=True,
         help="Leave bad images out and list them, or stop at the first.",

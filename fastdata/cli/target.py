@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from fastdata.cli.choices import MODELS, parse_crop
+from fastdata.cli.choices import MODELS, Choice, parse_crop
 from fastdata.cli.users import users_code
 from fastdata.errors import OptionError
 
@@ -80,7 +80,7 @@ def target_options(command: _Command) -> _Command:
         ),
         click.option(
             "--model",
-            type=click.Choice(MODELS),
+            type=Choice(MODELS),
             help="The step is a training step of this model.",
         ),
     ):

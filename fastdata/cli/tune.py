@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
+from fastdata.cli.output import emit, emit_json, json_option, quiet_option, say, traceback_option
 from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
 from fastdata.cli.target import target_options, transform_of
 from fastdata.cli.users import users_code
@@ -108,7 +108,7 @@ def tune_command(
         options["transform"] = list(transform) or None
     if not quiet:
         for note in said:
-            click.echo(f"fastdata: {note}", err=True)
+            say(note)
     result = fastdata.tune_workers(target, step=model, progress=False if quiet else None, **options)
     transforms = ""  # of a script, its own
     if "transform" in options:
@@ -140,10 +140,7 @@ def _show(dataset: str | None, quiet: bool, as_json: bool) -> None:
         if not quiet:
             emit(f"  {row['measured_at'][:10]}: {row['verdict']}")
     if not quiet:
-        click.echo(
-            f"fastdata: {len(rows):,} result{'s' * (len(rows) != 1)} kept in {store.directory()}",
-            err=True,
-        )
+        say(f"{len(rows):,} result{'s' * (len(rows) != 1)} kept in {store.directory()}")
 
 
 def _forget(dataset: str | None, quiet: bool, as_json: bool) -> None:

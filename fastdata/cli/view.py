@@ -50,13 +50,14 @@ def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> in
     if options["html"] == "-":
         raise click.UsageError("--html names a file")
     import fastdata
+    from fastdata.pages.text import printable
 
     shown = fastdata.view(dataset, **options)
     if as_json:
         emit_json(shown)
     elif not quiet:
         emit(
-            f"{shown['path']}: {shown['num_shown']:,} of {shown['num_samples']:,} samples, "
-            f"{shown['page_bytes'] / 1e6:.1f} MB"
+            f"{printable(shown['path'])}: {shown['num_shown']:,} of {shown['num_samples']:,} "
+            f"samples, {shown['page_bytes'] / 1e6:.1f} MB"
         )
     return DONE

@@ -10,6 +10,7 @@
       buffers.py    memory of batches, which comes back by itself
       pinning.py    page-locking it for CUDA
       sharing.py    memory and messages that two processes share
+      shared_folder.py  what is wrong with /dev/shm, which stock workers need
       layout.py     where the arrays of a batch lie in one slot
       tasks.py      what workers are told, and answer
       work.py       what workers do: BatchWork, the same in every thread and process

@@ -6,10 +6,12 @@ import contextlib
 import signal
 from typing import Any
 
+from fastdata.native.faults import shortened_files
+
 __all__ = ["death_explained"]
 
 _REAP_SECONDS = 1.0
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
 def death_explained(process: Any, *, started: bool, error: str) -> str:
@@ -53,6 +55,14 @@ def _signal_explained(number: int) -> str:
         return (
             f"{name}. Most likely the system was out of memory (`dmesg` tells): use fewer workers, "
             "smaller batches or a smaller prefetch_factor"
+        )
+    if number == signal.SIGBUS:
+        files = ", ".join(map(str, shortened_files()))
+        which = f"{files} was cut short or overwritten" if files else "see standard error: which"
+        return (
+            f"{name}: a file that it reads through a memory map could not be read ({which}). "
+            "Restore the file; put a new one in the place of one that is in use by renaming (mv), "
+            "never by writing over it (cp)"
         )
     if number in _CRASHES:
         return (

@@ -204,6 +204,9 @@ class Workers(Protocol):
 
     def submit(self, task: Any, slot: Slot | None) -> Pending: ...
 
+    def check(self) -> None:
+        """Raise `WorkerError` if one of them has died; does not wait."""
+
     def close(self) -> None:
         """End them.  Idempotent; tasks not begun are dropped."""
 

@@ -101,6 +101,16 @@ class ProcessPool:
         """
         return self._crew.submit(message, slot)
 
+    def check(self) -> None:
+        """Raise `WorkerError` if a worker has died, idle or at work; does not wait.
+
+        Raises
+        ------
+        WorkerError
+            Also if the pool is closed.
+        """
+        self._crew.check()
+
     def close(self) -> None:
         """End the workers, if need be in the middle of a task.  Idempotent."""
         self._finalizer()
@@ -158,6 +168,9 @@ class _Crew:
         self._numbers = itertools.count()
         self._ready: set[int] = set()
         self._start_error = ""
+        self._signs: dict[int, Any] = {}
+        """Descriptors that become readable as a process ends."""
+        self._pidfds: list[int] = []
         self._tasks, self._far_tasks = socket_pair()
         self._results, self._far_results = socket_pair()
         self._tasks.setblocking(False)
@@ -170,13 +183,25 @@ class _Crew:
         ends = self._far_tasks, self._far_results
         for process in start_workers(work, num_workers, context, ends):
             self.processes.append(process)
-            self._poll.register(process.sentinel, select.POLLIN)
+            for sign in (process.sentinel, self._pidfd_of(process)):
+                if sign is not None:
+                    self._signs[sign] = process
+                    self._poll.register(sign, select.POLLIN)
         # The far end of tasks stays open: to send when all workers have died is
         # no error of its own, and theirs is found.
         self._far_results.close()
 
+    def _pidfd_of(self, process: Any) -> int | None:
+        """Return what becomes readable as a process ends, whatever it has forked lives on."""
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            return None  # not Linux, forbidden, or the process has gone and is reaped
+        self._pidfds.append(descriptor)
+        return descriptor
+
     def submit(self, message: Any, slot: Slot | None) -> Ticket:
-        self._check()
+        self.check()
         number = next(self._numbers)
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         packet = Packet(number, NO_BLOCK, payload)
@@ -188,7 +213,7 @@ class _Crew:
         self._waiting[number] = ticket, slot
         try:
             while not self._sent(packet):
-                self._check()
+                self.check()
         except Exception:  # not Ctrl-C: it may have been sent, and its memory be in use
             self._waiting.pop(number, None)
             raise
@@ -218,19 +243,30 @@ class _Crew:
         A worker that has died ends the crew.
         """
         if os.getpid() != self._owner:
-            self._check()
-        if self._ended is not None or self._take_results():
-            return
+            self._refuse()
+        if self._ended is None and not self._take_results():
+            self._look(seconds)
+
+    def check(self) -> None:
+        """Raise `WorkerError` if a worker has died, or the crew has ended; does not wait.
+
+        Asked before every batch: as long as other workers keep up, nobody waits, and a wait
+        is where a death would be seen otherwise.
+        """
+        if self._ended is None and os.getpid() == self._owner:
+            self._look(0.0)
+        self._refuse()
+
+    def _look(self, seconds: float) -> None:
+        """Wait so long for a result or a death, and end the crew after a death."""
         events = {descriptor for descriptor, _ in self._poll.poll(seconds * 1000)}
-        dead = [process for process in self.processes if process.sentinel in events]
-        if not dead and not self._take_results() and seconds:
-            # A sentinel says nothing while something that the worker forked lives on.
-            dead = [process for process in self.processes if not process.is_alive()]
-        if dead:
+        dead = next((self._signs[sign] for sign in events if sign in self._signs), None)
+        if dead is None and not self._take_results() and seconds:
+            # Without pidfd, a sentinel says nothing while a child of the worker's lives on.
+            dead = next((process for process in self.processes if not process.is_alive()), None)
+        if dead is not None:
             self._take_results()  # what they have done before
-            why = death_explained(
-                dead[0], started=dead[0].pid in self._ready, error=self._start_error
-            )
+            why = death_explained(dead, started=dead.pid in self._ready, error=self._start_error)
             self.end(why, grace_seconds=0.0)
 
     def _take_results(self) -> bool:
@@ -251,7 +287,7 @@ class _Crew:
                 ticket, _ = self._waiting.pop(packet.ticket)
                 ticket.finish(*outcome_of(packet))
 
-    def _check(self) -> None:
+    def _refuse(self) -> None:
         if os.getpid() != self._owner:
             raise WorkerError(
                 f"these worker processes belong to process {self._owner}, from which this one "
@@ -274,6 +310,9 @@ class _Crew:
             self._join(grace_seconds)
         for end in ends:
             end.close()
+        self._signs.clear()
+        while self._pidfds:
+            os.close(self._pidfds.pop())
         # Only now: no worker is left that could write to these slots.
         waiting, self._waiting = self._waiting, {}
         for ticket, _ in waiting.values():

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
-from fastdata.errors import OptionError
+from fastdata.engine.shared_folder import shared_folder_fault
+from fastdata.errors import OptionError, WorkerError
 
 __all__ = ["stock_loader"]
 
@@ -70,6 +71,11 @@ def stock_loader(
             "drop_last": drop_last,
         }
     if num_workers > 0:
+        fault = shared_folder_fault()
+        if fault:
+            raise WorkerError(
+                f"{fault}. Or use num_workers=0; loaders of packed data need none of it."
+            )
         arguments |= {
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,

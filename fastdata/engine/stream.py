@@ -118,6 +118,7 @@ class Stream(Iterator[Any]):
         self._submit()
         if not self._pending:
             raise StopIteration
+        self._workers.check()
         self.request, job, tasks = self._pending.popleft()
         # Tasks go as they are done: one that failed would hold the error that
         # holds this frame.

@@ -30,6 +30,9 @@ class CallerWorkers:
         """Return the task as one that is still to be done."""
         return _Later(self._work, task, slot)
 
+    def check(self) -> None:
+        """Do nothing: nobody can die."""
+
     def close(self) -> None:
         """Do nothing: there is nobody to end."""
 
@@ -68,6 +71,9 @@ class ThreadWorkers:
         # Not __del__, which may run when Python ends, with modules that are gone already.
         self.close = weakref.finalize(self, _shut_down, self._pool)
         """End the threads, after the tasks they are at.  Idempotent."""
+
+    def check(self) -> None:
+        """Do nothing: a thread does not die before its process."""
 
     def submit(self, task: Any, slot: Slot | None) -> Future[Any]:
         """Give a task to the next free thread."""

@@ -23,6 +23,7 @@ from fastdata.formats.layout import (
     column_specs,
     unpack_footer,
 )
+from fastdata.native.faults import watch
 from fastdata.schema import ArrayField, BytesField, ImageField, StringField
 
 __all__ = ["HeldBytes", "ShardReader"]
@@ -72,7 +73,8 @@ class ShardReader:
     -----
     Safe for any number of threads.  The map survives fork; to send a shard
     to another process by pickle, send its path.  As with any memory map, the
-    file must not be cut short while it is open.
+    file must not be cut short while it is open: the process then ends by SIGBUS,
+    after naming the file (`fastdata.native.faults`).
     """
 
     def __init__(
@@ -87,7 +89,11 @@ class ShardReader:
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
         self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
         self._map: mmap.mmap | None = None
+        self._identity: tuple[int, ...] = ()
+        """Of the file that is mapped; see `_identity_of`."""
         self._held = held
+        self._header_checksum = 0
+        self.header_range = 0, 0
         memory = held.memory if held is not None and held.complete else self._mapped()
         size = len(memory)
         self._data_end = size - FOOTER_BYTES
@@ -96,6 +102,7 @@ class ShardReader:
         if checksum(header) != expected:
             raise self._corrupt("the header's checksum does not match")
         self.header = Header.from_bytes(header, self.path)
+        self._header_checksum = expected
         self.header_range = offset, offset + length
         self._specs = column_specs(self.header.schema)
         self._look_at(memory)
@@ -117,7 +124,8 @@ class ShardReader:
         except OSError as error:
             raise FormatError(f"{self.path}: cannot be opened: {error.strerror}") from error
         try:
-            size = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            size, self._identity = status.st_size, _identity_of(status)
             if size < FOOTER_BYTES:
                 raise FormatError(
                     f"{self.path}: not a fastdata shard: {size} bytes are too few for one"
@@ -128,9 +136,43 @@ class ShardReader:
                 raise FormatError(f"{self.path}: cannot be mapped: {error.strerror}") from error
         finally:
             os.close(descriptor)
+        watch(self._map, self.path)
         return memoryview(self._map)
 
+    def look_again(self) -> None:
+        """See whether the file is still as it was when it was opened.
+
+        Where it has been written to, its header is compared, and whatever is read from now on
+        is compared with its checksum again.  A file that was replaced by renaming, or removed,
+        can be read as before.
+
+        Raises
+        ------
+        ShardCorruptError
+            If something else was written over it, or it was cut short.
+        """
+        if self._map is None or self.in_memory:
+            return
+        try:
+            now = _identity_of(os.stat(self.path))
+        except OSError:
+            return
+        if now == self._identity or now[:2] != self._identity[:2]:
+            return
+        first, behind = self.header_range
+        same = now[2] == self._identity[2]
+        if not same or checksum(self._map[first:behind]) != self._header_checksum:
+            raise ShardCorruptError(
+                f"{self.path}: something else was written over this shard while it was in use: it "
+                f"had {self._identity[2]} bytes when it was opened, and has {now[2]} now. "
+                "Restore it and start again; put a new file in the place of one by renaming "
+                "(mv), never by writing over it (cp)."
+            )
+        self._identity = now
+        self._columns, self._unread = {}, {}
+
     def _corrupt(self, what: str) -> ShardCorruptError:
+        self.look_again()  # which says it better where somebody has just written over it
         return ShardCorruptError(
             f"{self.path}: {what}. The file is damaged; restore it from a copy or pack it again "
             f"(`fastdata verify {self.path}` lists all damage)."
@@ -313,3 +355,8 @@ class ShardReader:
             raise self._corrupt(f"{name!r} of sample {index} lies outside its column")
         self.column(f"{name}.data")
         return self._memory[stored.offset + start : stored.offset + end]
+
+
+def _identity_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return which file it is, and what changes when it is written to."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -15,7 +15,7 @@
 #include <string.h>
 
 /* Raised when anything that Python relies on changes: fastdata/native/__init__.py has it too. */
-#define VERSION 1
+#define VERSION 2
 
 enum { RAW = 0, JPEG = 1 };
 

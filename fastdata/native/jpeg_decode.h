@@ -145,6 +145,13 @@ done:
         (v)[4] = (e3 - o0) >> (shift);                                                       \
     } while (0)
 
+/* libjpeg-turbo's SIMD code computes with 16 bits, where sums of two numbers overflow, and what is
+   between the two passes saturates.  Below these bounds nothing does, here or there; coefficients
+   of pictures are far below, and a file with others is left to libjpeg-turbo itself.  The functions
+   return 0 where that is so. */
+#define SUMMABLE 16384 /* the sum of two fits 16 bits; a power of two */
+#define FLAT_BOUND 4096
+
 #ifdef FD_AVX2
 
 typedef int32_t fd_v8 __attribute__((vector_size(32)));
@@ -168,11 +175,20 @@ static inline void FD_(transpose)(fd_v8 v[8]) {
     }
 }
 
-static inline void FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) {
+static inline int FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) {
     fd_v8 v[8];
+    /* Moved up by SUMMABLE, a number is in bounds if it is not negative and has no bit above. */
+    __m256i sums = _mm256_setzero_si256();
+    for (int i = 0; i < BLOCK; i += 16)
+        sums = _mm256_or_si256(sums,
+                               _mm256_add_epi16(_mm256_load_si256((const __m256i *)(in + i)),
+                                                _mm256_set1_epi16(SUMMABLE)));
     for (int i = 0; i < 8; i++)
         v[i] = (fd_v8)_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(in + 8 * i)));
     INVERSE_DCT(fd_v8, v, 1 << 10, 11);
+    fd_v8 between = v[0] + SUMMABLE;
+    for (int i = 1; i < 8; i++)
+        between |= v[i] + SUMMABLE;
     FD_(transpose)(v);
     INVERSE_DCT(fd_v8, v, (1 << 17) + (128 << 18), 18);
     /* Now v[x] has column x.  Narrowed to bytes, each half has 4 rows of 4 + 4 columns. */
@@ -191,6 +207,9 @@ static inline void FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t s
         _mm_storel_epi64((__m128i *)(out + 2 * i * stride), rows[i]);
         _mm_storeh_pd((double *)(out + (2 * i + 1) * stride), _mm_castsi128_pd(rows[i]));
     }
+    const __m256i sign = _mm256_set1_epi16((int16_t)0x8000);
+    const __m256i above = _mm256_set1_epi32(~(2 * SUMMABLE - 1));
+    return !(_mm256_testz_si256(sums, sign) & _mm256_testz_si256((__m256i)between, above));
 }
 
 #else
@@ -199,31 +218,37 @@ static inline uint8_t FD_(clamp)(int32_t value) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-static void FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) {
-    int32_t work[8][8];
+static int FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) {
+    int32_t work[8][8], beyond = 0;
     for (int x = 0; x < 8; x++) {
         int32_t v[8];
-        for (int y = 0; y < 8; y++)
+        for (int y = 0; y < 8; y++) {
             v[y] = in[8 * y + x];
+            beyond |= v[y] + SUMMABLE;
+        }
         INVERSE_DCT(int32_t, v, 1 << 10, 11);
-        for (int y = 0; y < 8; y++)
+        for (int y = 0; y < 8; y++) {
             work[y][x] = v[y];
+            beyond |= v[y] + SUMMABLE;
+        }
     }
     for (int y = 0; y < 8; y++) {
         INVERSE_DCT(int32_t, work[y], (1 << 17) + (128 << 18), 18);
         for (int x = 0; x < 8; x++)
             out[y * stride + x] = FD_(clamp)(work[y][x]);
     }
+    return (beyond & ~(2 * SUMMABLE - 1)) != 0;
 }
 
 #endif
 
 /* The same where all coefficients but the first are zero. */
-static inline void FD_(inverse_dct_flat)(int32_t first, uint8_t *out, ptrdiff_t stride) {
+static inline int FD_(inverse_dct_flat)(int32_t first, uint8_t *out, ptrdiff_t stride) {
     int32_t value = (first * 4 + 16 + (128 << 5)) >> 5;
     value = value < 0 ? 0 : value > 255 ? 255 : value;
     for (int y = 0; y < 8; y++)
         memset(out + y * stride, value, 8);
+    return first < -FLAT_BOUND || first >= FLAT_BOUND;
 }
 
 static inline void FD_(clear)(int16_t *block) {
@@ -269,10 +294,9 @@ static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
                         at_x >= c->end_x)
                         continue;
                     uint8_t *out = c->plane + 8 * (at_y * c->stride + at_x);
-                    if (last == 0)
-                        FD_(inverse_dct_flat)(coefficients[0], out, c->stride);
-                    else
-                        FD_(inverse_dct)(coefficients, out, c->stride);
+                    if (last == 0 ? FD_(inverse_dct_flat)(coefficients[0], out, c->stride)
+                                  : FD_(inverse_dct)(coefficients, out, c->stride))
+                        return FD_REFUSED;
                 }
             }
         }

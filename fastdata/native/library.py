@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fastdata.installing import BUILD_AGAIN
 
-__all__ = ["FILE", "compiled", "library"]
+__all__ = ["FILE", "compiled", "library", "loaded_library"]
 
-VERSION = 1
+VERSION = 2
 """Of the interface; ``VERSION`` in crops.c is the same."""
 
 FILE = Path(__file__).with_name("_native.so")
@@ -26,10 +26,18 @@ def compiled() -> bool:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled library; None where it is not there, or not to be used.
+    """Return the compiled library; None where it is not there, or not to be used for images.
 
     It is not used where ``FASTDATA_NATIVE=0`` is set, nor on processors without AVX2, where other
     libraries are faster.
+    """
+    loaded = loaded_library()
+    return loaded if loaded is not None and loaded.fd_is_fast() else None
+
+
+@functools.cache
+def loaded_library() -> ctypes.CDLL | None:
+    """Return the compiled library for what has nothing to do with speed; None without one.
 
     Warns
     -----
@@ -49,8 +57,6 @@ def library() -> ctypes.CDLL | None:
     if version != VERSION:
         _warn(f"its version is {version}, not {VERSION}")
         return None
-    if not loaded.fd_is_fast():
-        return None
     loaded.fd_render_crops.argtypes = [
         ctypes.c_void_p,
         ctypes.c_int64,
@@ -68,6 +74,15 @@ def library() -> ctypes.CDLL | None:
         ctypes.c_void_p,
     ]
     loaded.fd_gather_rows.restype = None
+    loaded.fd_watch_map.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+    ]
+    loaded.fd_watch_map.restype = ctypes.c_void_p
+    loaded.fd_unwatch_map.argtypes = [ctypes.c_void_p]
+    loaded.fd_unwatch_map.restype = None
     return loaded
 
 
@@ -77,5 +92,5 @@ def _warn(reason: str) -> None:
         f"everything works, but slower. Install fastdata again to build it anew: {BUILD_AGAIN} (in "
         "the repository's folder: pip install -e .)",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=5,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["printable", "printable_lines"]
 
 
 def printable(text: object) -> str:
@@ -11,6 +11,9 @@ def printable(text: object) -> str:
     Lone surrogates, of file names that are no UTF-8, are escaped too: the result can always be
     encoded.
     """
+    shown = str(text)
+    if shown.isprintable():
+        return shown
     return "".join(
         character
         if character.isprintable()
@@ -19,5 +22,10 @@ def printable(text: object) -> str:
         else character.encode("ascii", "backslashreplace").decode()
         if ord(character) > 127
         else f"\\x{ord(character):02x}"
-        for character in str(text)
+        for character in shown
     )
+
+
+def printable_lines(text: object) -> str:
+    """Return text of several lines, each of them `printable`."""
+    return "\n".join(map(printable, str(text).split("\n")))
