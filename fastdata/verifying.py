@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fastdata.errors import FastdataError, FormatError, ShardCorruptError
+from fastdata.errors import FastdataError, FormatError, NotRegularFileError, ResourceLimitError, ShardCorruptError
 from fastdata.formats.digest import content_digest
 from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.verify import find_damage
+from fastdata.regular_files import open_regular, read_regular
 from fastdata.shards import expand
 
 __all__ = ["Damaged", "VerifyReport", "verify"]
@@ -101,6 +102,8 @@ def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> Ver
     ------
     DatasetNotFoundError, FormatError
         If there is no dataset, or one of a newer version.
+    ResourceLimitError
+        If the system allows no more open files or memory maps, which is no damage.
     """
     parts = expand(path)
     with tqdm(
@@ -193,6 +196,8 @@ class _Verification:
             self.damage.append(Damaged(path, "", reason))
         try:
             reader = self._read(path)
+        except ResourceLimitError:
+            raise  # this process is out of something; of the file it says nothing
         except FastdataError as error:
             self._found(path, "", error)
             return None
@@ -229,7 +234,11 @@ class _Verification:
 
 def _was_cut(path: Path) -> bool:
     """Tell whether a file begins as a container and lacks a shard's end."""
-    with open(path, "rb") as file:
+    try:
+        descriptor = open_regular(path)
+    except NotRegularFileError:
+        return False
+    with open(descriptor, "rb") as file:
         start = file.read(32)
         file.seek(max(0, path.stat().st_size - FOOTER_BYTES))
         end = file.read()
@@ -239,6 +248,6 @@ def _was_cut(path: Path) -> bool:
 def _is_newer(path: Path) -> bool:
     """Tell whether a manifest is sound but of a newer version."""
     try:
-        return int(json.loads(path.read_bytes())["version"]) > VERSION
+        return int(json.loads(read_regular(path))["version"]) > VERSION
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return False

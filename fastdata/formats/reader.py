@@ -7,6 +7,7 @@ trusted: every offset is checked against the file before it is followed.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -14,7 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastdata.errors import DatasetNotFoundError, FormatError, ShardCorruptError
+from fastdata.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    NotRegularFileError,
+    ResourceLimitError,
+    ShardCorruptError,
+)
 from fastdata.formats.layout import (
     CODECS,
     FOOTER_BYTES,
@@ -23,6 +30,8 @@ from fastdata.formats.layout import (
     column_specs,
     unpack_footer,
 )
+from fastdata.formats.mapped import advise, map_read_only
+from fastdata.regular_files import open_regular
 from fastdata.schema import ArrayField, BytesField, ImageField, StringField
 
 __all__ = ["HeldBytes", "ShardReader"]
@@ -67,10 +76,12 @@ class ShardReader:
         If it is not a fastdata shard, or one of a newer version.
     ShardCorruptError
         If the footer or header is damaged.
+    ResourceLimitError
+        If the system allows no more open files or memory maps.
 
     Notes
     -----
-    Safe for any number of threads.  The map survives fork; to send a shard
+    Safe for any number of threads.  No file stays open.  The map survives fork; to send a shard
     to another process by pickle, send its path.  As with any memory map, the
     file must not be cut short while it is open.
     """
@@ -86,7 +97,7 @@ class ShardReader:
         self._check = check
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
         self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
-        self._map: mmap.mmap | None = None
+        self._map: np.ndarray[Any, np.dtype[np.uint8]] | None = None
         self._held = held
         memory = held.memory if held is not None and held.complete else self._mapped()
         size = len(memory)
@@ -106,14 +117,17 @@ class ShardReader:
     def _mapped(self) -> memoryview:
         """Return the file, mapped into memory."""
         if self._map is not None:
-            return memoryview(self._map)
+            return self._map.data
         try:
-            # Non-blocking, lest a pipe of that name holds us for ever.
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = open_regular(self.path)
         except FileNotFoundError:
             raise DatasetNotFoundError(
                 f"{self.path}: no such file. Make it with: fastdata pack IMAGES {self.path}"
             ) from None
+        except ResourceLimitError:
+            raise
+        except NotRegularFileError as error:
+            raise FormatError(f"{self.path}: not a fastdata shard: {error.strerror}") from error
         except OSError as error:
             raise FormatError(f"{self.path}: cannot be opened: {error.strerror}") from error
         try:
@@ -123,12 +137,18 @@ class ShardReader:
                     f"{self.path}: not a fastdata shard: {size} bytes are too few for one"
                 )
             try:
-                self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+                self._map = map_read_only(descriptor, size)
             except OSError as error:
+                if error.errno == errno.ENOMEM:
+                    raise ResourceLimitError(
+                        f"{self.path}: cannot be mapped: {error.strerror}. Nothing is wrong with "
+                        "the file: this process has as much mapped as it may. Raise the limit "
+                        "(ulimit -v unlimited; sysctl vm.max_map_count), or pack into fewer shards"
+                    ) from error
                 raise FormatError(f"{self.path}: cannot be mapped: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        return memoryview(self._map)
+        return self._map.data
 
     def _corrupt(self, what: str) -> ShardCorruptError:
         return ShardCorruptError(
@@ -192,11 +212,12 @@ class ShardReader:
         advice = getattr(mmap, "MADV_WILLNEED", None)
         if advice is None or self.in_memory or self._map is None:
             return
+        first = self._map.ctypes.data
         starts = np.clip(starts, 0, self._data_end) // mmap.PAGESIZE * mmap.PAGESIZE
         lengths = np.clip(ends, 0, self._data_end) - starts
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             if length > 0:
-                self._map.madvise(advice, start, length)
+                advise(first + start, length, advice)
 
     @property
     def file_bytes(self) -> int:
