@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import (
     ArrayField,
     BytesField,
@@ -122,7 +123,7 @@ class ManifestSource(IndexedSource):
 
     def _read(self) -> Iterator[list[str]]:
         """Yield the non-empty rows."""
-        with open(self.path, newline="", encoding="utf-8-sig") as file:
+        with open(self.path, opener=open_regular, newline="", encoding="utf-8-sig") as file:
             # The module's limit of 128 kB is meant against malformed files; arrays and
             # bytes may be larger.
             csv.field_size_limit(max(csv.field_size_limit(), _CELL_BYTES))

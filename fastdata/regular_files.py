@@ -23,6 +23,9 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 
+MOST_BYTES = 1 << 30
+"""That a file may have which is read whole: an image, a list."""
+
 _LIMITS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -63,9 +66,20 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     return descriptor
 
 
-def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """Return what a regular file has; raises as `open_regular` does."""
+def read_regular(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
+    """Return what a regular file has.
+
+    Raises
+    ------
+    NotRegularFileError, ResourceLimitError, OSError
+        As of `open_regular`; the first also if the file has more bytes than `most_bytes`.
+    """
     with open(path, "rb", buffering=0, opener=open_regular) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise NotRegularFileError(
+                f"{os.fspath(path)}: {size:,} bytes, where at most {most_bytes:,} are read at once"
+            )
         return file.read()
 
 

@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fastdata.errors import FastdataError, FormatError, NotRegularFileError, ResourceLimitError, ShardCorruptError
+from fastdata.errors import (
+    FastdataError,
+    FormatError,
+    NotRegularFileError,
+    ResourceLimitError,
+    ShardCorruptError,
+)
 from fastdata.formats.digest import content_digest
 from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry

@@ -32,6 +32,7 @@ from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
+from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, Schema
 
 from ..base import Deferred, Reject, Sample, reason_of
@@ -121,7 +122,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple
             values.append(convert(value, field, name))
             continue
         if isinstance(value, Path):
-            value = value.read_bytes()
+            value = read_regular(value)
         elif isinstance(value, FileSpan):
             value = value.read()
         total += _stored_bytes(value)

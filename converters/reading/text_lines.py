@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fastdata.errors import FastdataError, SourceError
+from fastdata.regular_files import open_regular
 
 __all__ = ["text_lines"]
 
@@ -28,7 +29,7 @@ def text_lines(
         What is raised if the file cannot be read: OptionError where an option names it.
     """
     try:
-        with open(path, encoding="utf-8", errors=errors, newline="\n") as file:
+        with open(path, opener=open_regular, encoding="utf-8", errors=errors, newline="\n") as file:
             number = 0
             while line := file.readline(_LONGEST):
                 number += 1
