@@ -143,7 +143,7 @@ def _file(data: NDArray[np.uint8], size: tuple[int, int], region: _Window | None
     file = data.data
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(file)
-    except ValueError:
+    except (ValueError, KeyError):  # KeyError: a sampling that simplejpeg has no name for
         return None
     if (height, width) != size or colours not in ("YCbCr", "Gray") or file[-2:] != _EOI:
         return None
