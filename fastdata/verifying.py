@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from fastdata.codecs.encode import check_header
 from fastdata.errors import (
     FastdataError,
     FormatError,
+    ImageError,
     NotRegularFileError,
     ResourceLimitError,
     ShardCorruptError,
@@ -227,8 +229,11 @@ class _Verification:
         self.num_samples += len(reader)
         self.file_bytes += path.stat().st_size
         try:
+            before = len(self.damage)
             for place, reason in find_damage(reader):
                 self.damage.append(Damaged(path, place, reason.removeprefix(f"{path}: ")))
+            if len(self.damage) == before:
+                self.damage += _other_sizes(reader)
         except FastdataError as error:
             self._found(path, "", error)
         return reader
@@ -236,6 +241,18 @@ class _Verification:
     def _found(self, path: Path, place: str, error: FastdataError) -> None:
         reason = str(error).removeprefix(f"{path}: ")
         self.damage.append(Damaged(path, place, reason))
+
+
+def _other_sizes(reader: ShardReader) -> Iterator[Damaged]:
+    """Yield images whose own header says another size than the columns."""
+    for name, field in reader.header.schema.images.items():
+        heights, widths = (reader.column(f"{name}.{side}").tolist() for side in ("height", "width"))
+        for index, (height, width) in enumerate(zip(heights, widths, strict=True)):
+            data = ShardReader.raw_blob(reader, name, index)
+            try:
+                check_header(data, reader.codec(name, index), (height, width, field.channels))
+            except ImageError as error:
+                yield Damaged(reader.path, f"{name!r} of sample {index}", str(error))
 
 
 def _was_cut(path: Path) -> bool:

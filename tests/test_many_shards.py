@@ -95,7 +95,7 @@ def both(many: Path) -> list[Path]:
 def test_want_of_descriptors_is_no_damage(both: list[Path], no_more_files: None) -> None:
     for call in (fastdata.open, verify, fastdata.loader):
         for path in both:
-            with pytest.raises(ResourceLimitError, match="Too many open files.*ulimit -n"):
+            with pytest.raises(ResourceLimitError, match=r"Too many open files.*ulimit -n"):
                 call(path)  # type: ignore[operator]
 
 

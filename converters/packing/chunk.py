@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.encode import decode_stored, encode_jpeg, encode_png
+from fastdata.codecs.encode import check_header, decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import (
     Decoded,
     check_pixels,
@@ -173,6 +173,9 @@ def place_image(
 ) -> tuple[EncodedImage, Placement]:
     """Bring one image into the form in which it is stored, and tell where its pixels went."""
     if isinstance(value, EncodedImage):
+        check_pixels(value.height, value.width, options.max_pixels)
+        shape = value.height, value.width, field.channels
+        check_header(memoryview(value.data), CODECS[value.codec], shape)
         if options.codec == "keep":
             size = value.height, value.width
             return value, Placement(size, 1, size)

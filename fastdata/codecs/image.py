@@ -38,12 +38,14 @@ from fastdata.errors import ImageError
 __all__ = [
     "MAX_PIXELS",
     "Decoded",
+    "check_pixels",
     "contiguous",
     "decode_image",
     "decode_jpeg",
     "is_jpeg",
     "orient",
     "orientation_of",
+    "size_of",
     "to_pixels",
     "turbo_reads",
 ]
@@ -243,6 +245,26 @@ def orientation_of(data: bytes | memoryview) -> int:
         ) from error
 
 
+def size_of(data: bytes | memoryview, *, turned: bool = True) -> tuple[int, int]:
+    """Return height and width of the picture that a file claims to hold, upright if `turned`.
+
+    Raises
+    ------
+    ImageError
+        If the bytes are no image of a known format.
+    """
+    if is_jpeg(data):
+        header = read_jpeg_header(data)
+        size, orientation = (header.height, header.width), header.orientation
+    else:
+        try:
+            with _quiet(), Image.open(io.BytesIO(data)) as image:
+                size, orientation = (image.height, image.width), _orientation(image)
+        except Exception as error:  # PIL's plugins raise nearly anything on damaged files
+            raise ImageError(f"its size cannot be read: {type(error).__name__}: {error}") from error
+    return size[::-1] if turned and orientation >= 5 else size
+
+
 def _orientation(image: Image.Image) -> int:
     """Return what `ImageOps.exif_transpose` goes by; before PIL loads, and turns, a TIFF."""
     found = image.getexif().get(_ORIENTATION_TAG, 1)
@@ -291,7 +313,7 @@ def _quiet() -> Iterator[None]:
 
 def _pgm_largest(image: Image.Image) -> int | None:
     """Return the largest value of a PGM that PIL will scale; before PIL loads it."""
-    decoder, _, _, arguments = (*image.tile, ("", None, 0, None))[0]
+    decoder, _, _, arguments = (*getattr(image, "tile", ()), ("", None, 0, None))[0]
     return arguments[-1] if decoder.startswith("ppm") and isinstance(arguments, tuple) else None
 
 

@@ -7,6 +7,7 @@ trusted: every offset is checked against the file before it is followed.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import mmap
 import os
@@ -32,7 +33,7 @@ from fastdata.formats.layout import (
 )
 from fastdata.formats.mapped import advise, map_read_only
 from fastdata.regular_files import open_regular
-from fastdata.schema import ArrayField, BytesField, ImageField, StringField
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, StringField
 
 __all__ = ["HeldBytes", "ShardReader"]
 
@@ -49,6 +50,20 @@ class HeldBytes(Protocol):
         """The copy, of the file's length; what nobody will read may be missing."""
 
 
+_STEP_BYTES = 1 << 24
+
+
+def _is_utf8(data: Any) -> bool:
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    try:
+        for start in range(0, len(data), _STEP_BYTES):
+            decode(data[start : start + _STEP_BYTES].tobytes())
+        decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class ShardReader:
     """One sealed shard, mapped into memory, read-only.
 
@@ -62,6 +77,8 @@ class ShardReader:
         finds all damage.
     held : HeldBytes, optional
         A copy of the file, read instead of it as soon as it is complete.
+    max_pixels : int, optional
+        For who decodes images of it: what has more is refused.  Default: what packing has.
 
     Attributes
     ----------
@@ -92,11 +109,14 @@ class ShardReader:
         *,
         check: bool = True,
         held: HeldBytes | None = None,
+        max_pixels: int | None = None,
     ) -> None:
         self.path = Path(path)
+        self.max_pixels = max_pixels
         self._check = check
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
         self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
+        self._unreadable: np.ndarray[Any, np.dtype[np.bool_]] | None = None
         self._map: np.ndarray[Any, np.dtype[np.uint8]] | None = None
         self._held = held
         memory = held.memory if held is not None and held.complete else self._mapped()
@@ -256,6 +276,44 @@ class ShardReader:
         stored = self.header.columns[name]
         data = self._memory[stored.offset : stored.offset + stored.nbytes]
         return f"{checksum(data):016x}" == stored.checksum
+
+    def unreadable(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which samples have a value, other than an image, that `value` cannot read.
+
+        bool [num_samples].  Found out when first asked for, for all samples at once.
+        """
+        if self._unreadable is None:
+            found = np.zeros(len(self), np.bool_)
+            for name, field in self.header.schema.items():
+                if f"{name}.bounds" in self._specs:
+                    found |= self._unreadable_entries(name, field)
+            self._unreadable = found
+        return self._unreadable
+
+    def _unreadable_entries(self, name: str, field: Field) -> Any:
+        bounds, data = self.column(f"{name}.bounds"), self.column(f"{name}.data")
+        starts, ends = bounds[:-1], bounds[1:]
+        wrong = (starts > ends) | (ends > data.nbytes)
+        if isinstance(field, ArrayField):
+            # Products in floats: they are exact where a file can be so long, and do not overflow.
+            shapes = self.column(f"{name}.shape").astype(np.float64)
+            absurd = np.maximum(shapes, 1).prod(axis=1) * data.itemsize >= 2.0**62
+            wrong |= absurd | (shapes.prod(axis=1) * data.itemsize != (ends - starts))
+        elif isinstance(field, StringField):
+            wrong |= self._not_utf8(name, starts, np.where(wrong, starts, ends))
+        return wrong
+
+    def _not_utf8(self, name: str, starts: Any, ends: Any) -> Any:
+        """Return which texts are no UTF-8: looked for one by one only where there is any."""
+        data = self.column(f"{name}.data")
+        inside = ends[ends < len(data)]
+        cut = bool((data[inside.astype(np.int64)] & 0xC0 == 0x80).any())
+        if not cut and _is_utf8(data):
+            return np.zeros(len(starts), np.bool_)
+        return np.array(
+            [not _is_utf8(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)],
+            np.bool_,
+        )
 
     def key(self, index: int) -> str:
         """Return the key of a sample: what its source called it."""
