@@ -232,7 +232,7 @@ class _Verification:
             before = len(self.damage)
             for place, reason in find_damage(reader):
                 self.damage.append(Damaged(path, place, reason.removeprefix(f"{path}: ")))
-            if len(self.damage) == before:
+            if all(found.place == "header" for found in self.damage[before:]):
                 self.damage += _other_sizes(reader)
         except FastdataError as error:
             self._found(path, "", error)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xxhash
 from samples import (
     EVERY_KIND,
@@ -39,6 +40,7 @@ from samples import (
 )
 
 import fastdata
+from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import FastdataError
 from fastdata.verifying import verify
 
@@ -254,6 +256,31 @@ def read_images(dataset: fastdata.Dataset, name: str) -> None:
                     images.window(place, (1, 1, height // 2, width // 2))
 
 
+def load(path: Path, number: int, *, check: bool) -> None:
+    """Load an epoch, in one of several ways, with damaged samples skipped or not."""
+    crop = T.RandomResizedCrop(12)
+    ways: list[dict[str, Any]] = [
+        {"transform": crop},
+        {},
+        {"transform": [T.RandomHorizontalFlip(), T.RandomCrop((8, 8), padding=4)]},
+        {"transform": [crop, T.PerSample(lambda sample: sample)]},
+        {"transform": T.Resize(9)},
+        {"transform": crop, "cache": "device"},
+        {"transform": crop, "cache": "ram"},
+        {"transform": [crop, T.ToDtype(torch.float32)], "decoder": "simplejpeg"},
+        {"transform": T.Views(2, [crop])},
+    ]
+    skip = "skip" if number // len(ways) % 2 else "raise"
+    with contextlib.suppress(FastdataError):
+        dataset = fastdata.open(path, check=check, max_pixels=1 << 20)[:20]
+        options = ways[number % len(ways)]
+        with fastdata.loader(
+            dataset, batch_size=3, num_workers=0, on_corrupt=skip, pin_memory=False, **options
+        ) as loader:
+            for _ in loader:
+                pass
+
+
 def use(path: Path, *, check: bool) -> None:
     """Do everything that there is to do with a dataset."""
     with contextlib.suppress(FastdataError):
@@ -290,6 +317,8 @@ def test_attacks_raise_nothing_but_fastdata_errors(
         else:
             attack(path, random)
         use(path, check=check)
+        for number in range(3):
+            load(path, seed * 3 + number, check=check)
 
     run_in_child(range(1000, 1000 + EXAMPLES), run)
 

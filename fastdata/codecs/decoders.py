@@ -197,6 +197,7 @@ class _Native(JpegDecoder):
         size: tuple[int, int],
         window: tuple[int, int, int, int],
     ) -> Pixels | None:
+        self._shape(data, channels, 1, size)  # before memory is taken for a window of this size
         pixels = np.empty((*window[2:], channels), np.uint8)
         return pixels if decode_compiled(data, size, window, pixels) else None
 

@@ -133,6 +133,8 @@ def check_header(data: memoryview, codec: str, shape: tuple[int, int, int]) -> N
     ImageError
         If they differ, or the file cannot be read as far as that.
     """
+    if 0 in shape:
+        raise ImageError(f"the columns say {shape}, which is no image")
     if codec == "raw":
         _check_raw(data, shape)
     elif codec == "png":

@@ -115,6 +115,7 @@ class ShardReader:
         self.max_pixels = max_pixels
         self._check = check
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
+        self._shapes_read: dict[str, np.ndarray[Any, Any]] = {}
         self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
         self._unreadable: np.ndarray[Any, np.dtype[np.bool_]] | None = None
         self._map: np.ndarray[Any, np.dtype[np.uint8]] | None = None
@@ -201,6 +202,7 @@ class ShardReader:
         self._data = memory[: self._data_end]
         self._address = int(np.frombuffer(self._data, np.uint8).ctypes.data)
         self._columns = {}
+        self._shapes_read = {}
 
     @property
     def in_memory(self) -> bool:
@@ -296,7 +298,7 @@ class ShardReader:
         wrong = (starts > ends) | (ends > data.nbytes)
         if isinstance(field, ArrayField):
             # Products in floats: they are exact where a file can be so long, and do not overflow.
-            shapes = self.column(f"{name}.shape").astype(np.float64)
+            shapes = self._shapes(name, field).astype(np.float64)
             absurd = np.maximum(shapes, 1).prod(axis=1) * data.itemsize >= 2.0**62
             wrong |= absurd | (shapes.prod(axis=1) * data.itemsize != (ends - starts))
         elif isinstance(field, StringField):
@@ -372,7 +374,7 @@ class ShardReader:
         if isinstance(field, BytesField):
             return bytes(self._entry(name, index))
         if isinstance(field, ArrayField) and not field.fixed:
-            shape = tuple(int(n) for n in self.column(f"{name}.shape")[index])
+            shape = tuple(int(n) for n in self._shapes(name, field)[index])
             entry = self._entry(name, index)
             try:
                 return np.frombuffer(entry, self._specs[f"{name}.data"].dtype).reshape(shape)
@@ -382,6 +384,18 @@ class ShardReader:
                     f"which do not make the shape {shape}"
                 ) from error
         return self.column(name)[index]
+
+    def _shapes(self, name: str, field: ArrayField) -> np.ndarray[Any, Any]:
+        """Return the shapes of a field's arrays; absurd ones where they are not of the schema."""
+        shapes = self._shapes_read.get(name)
+        if shapes is None:
+            shapes = self.column(f"{name}.shape")
+            fixed = [at for at, length in enumerate(field.shape) if length is not None]
+            wrong = (shapes[:, fixed] != [field.shape[at] for at in fixed]).any(axis=1)
+            if wrong.any():
+                shapes = np.where(wrong[:, None], np.iinfo(shapes.dtype).max, shapes)
+            self._shapes_read[name] = shapes
+        return shapes
 
     def _entry(self, name: str, index: int) -> memoryview:
         """Return one sample's bytes in a flat column."""
