@@ -323,6 +323,39 @@ def test_attacks_raise_nothing_but_fastdata_errors(
     run_in_child(range(1000, 1000 + EXAMPLES), run)
 
 
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A shard in each container, with images of one size, so that all transforms get on."""
+    folder = tmp_path_factory.mktemp("alike")
+    records = make_records(EVERY_KIND, 6, ("jpeg", "png", "raw", "file"), size=(24, 40))
+    return [write_shard(folder / f"a{suffix}", records, EVERY_KIND) for suffix in SUFFIXES.values()]
+
+
+def test_columns_of_any_content_raise_nothing_but_fastdata_errors(
+    alike: list[Path], tmp_path: Path
+) -> None:
+    def run(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        path, _ = copy_of(alike[seed % 2], tmp_path)
+
+        def change(column: np.ndarray[Any, Any]) -> None:
+            view = column.reshape(-1)
+            for _ in range(int(random.integers(1, 4)) if view.size else 0):
+                at = int(random.integers(view.size))
+                if column.dtype.kind == "u":
+                    view[at] = strange_number(random) % 2 ** (8 * column.dtype.itemsize)
+                else:
+                    view[at : at + 1].view(np.uint8)[-1] ^= 0xFF
+
+        names = random.choice(list(header_of(path)["columns"]), int(random.integers(1, 6)), False)
+        forge(path, columns={str(name): change for name in names})
+        use(path, check=seed % 4 < 2)
+        for number in range(4):
+            load(path, seed * 4 + number, check=seed % 4 < 2)
+
+    run_in_child(range(3000, 3000 + EXAMPLES // 6), run)
+
+
 def test_damaged_images_without_checks_do_no_harm(originals: list[Path], tmp_path: Path) -> None:
     """With ``check=False`` the decoders see the damage themselves."""
 
