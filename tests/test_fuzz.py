@@ -45,7 +45,7 @@ from fastdata.errors import FastdataError
 from fastdata.verifying import verify
 
 EXAMPLES = int(os.environ.get("FASTDATA_FUZZ_EXAMPLES", "300"))
-CHILD_SECONDS = 60 + EXAMPLES // 20
+CHILD_SECONDS = 60 + EXAMPLES // 4
 MEMORY_BYTES = 1 << 30
 """How much a child may take beyond what it has at first."""
 
