@@ -9,11 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from pathlib import Path
 
 from fastdata.errors import NotRegularFileError, ResourceLimitError
 
-__all__ = ["open_regular", "read_regular"]
+__all__ = ["open_regular", "read_regular", "too_many_files"]
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -53,7 +52,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in _LIMITS:
-            raise too_many_files(path, error) from error
+            raise too_many_files(path, error.errno) from error
         if error.errno == errno.ENXIO:  # what the system says of a socket
             raise NotRegularFileError(f"{os.fspath(path)}: not a regular file") from error
         raise
@@ -83,10 +82,10 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> 
         return file.read()
 
 
-def too_many_files(path: str | os.PathLike[str] | Path, error: OSError) -> ResourceLimitError:
-    """Return what to say where the system gives no descriptor for a file."""
+def too_many_files(path: str | os.PathLike[str], number: int) -> ResourceLimitError:
+    """Return what to say where the system gives no descriptor for a file, with its error number."""
     return ResourceLimitError(
-        f"{os.fspath(path)}: cannot be opened: {os.strerror(error.errno or 0)}. Nothing is wrong "
+        f"{os.fspath(path)}: cannot be opened: {os.strerror(number)}. Nothing is wrong "
         "with the file: this process, or the system, has as many open as it may. Raise the limit: "
         "ulimit -n 65536"
     )

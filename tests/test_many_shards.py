@@ -66,6 +66,12 @@ def test_an_epoch_of_more_shards_than_open_files(many: Path, method: str, worker
 
 
 @pytest.mark.usefixtures("few_files")
+def test_a_cache_that_takes_a_file_a_shard_says_so(many: Path) -> None:
+    with pytest.raises(ResourceLimitError, match="Too many open files"):
+        fastdata.loader(many, cache="ram", num_workers=0)
+
+
+@pytest.mark.usefixtures("few_files")
 def test_verify_reads_more_shards_than_open_files(many: Path) -> None:
     report = verify(many, progress=False)
     assert report.damage == ()
