@@ -112,8 +112,8 @@ class FolderSource(ImageListSource):
         self.notes += ignored_files(self._ignored)
         if self._loops:
             self.notes.append(
-                f"{len(self._loops):,} links to a folder above left out, which would lead round in a circle: "
-                f"{listed(map(printable, self._loops), 5)}"
+                f"{len(self._loops):,} links to a folder above left out, which would lead round in "
+                f"a circle: {listed(map(printable, self._loops), 5)}"
             )
         schema: dict[str, Field] = {
             "image": ImageField(channels=channels),

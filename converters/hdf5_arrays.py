@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 from fastdata.errors import FastdataError, SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import Schema
 
 from .base import FieldSpec, reason_of
@@ -110,7 +111,7 @@ class Hdf5Source(ArraySource):
 
 def _is_hdf5(path: Path) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             return any(file.seek(at) == at and file.read(8) == _MAGIC for at in _USER_BLOCKS)
     except OSError:
         return False

@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample, reason_of
@@ -231,7 +232,7 @@ class LitDataSource(ChunkSource):
             yield from super().stream(file)
             return
         self.verify(file)
-        with open(self.paths[file], "rb", buffering=0) as raw:
+        with open(self.paths[file], "rb", buffering=0, opener=open_regular) as raw:
             yield from self._framed_samples(file, raw)
 
     def _framed_samples(self, file: int, raw: IO[bytes]) -> Iterator[Sample | Reject]:

@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
@@ -187,7 +188,7 @@ def _columns_of(
 def _hash_file(path: Path, names: Sequence[str]) -> dict[str, str]:
     """Return several hashes of a file, which is read once."""
     hashers = {name: _hasher(path, name) for name in names}
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=open_regular) as file:
         while piece := file.read(_STEP):
             for hasher in hashers.values():
                 hasher.update(piece)

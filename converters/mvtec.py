@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, IndexedSource, Sample
@@ -154,11 +155,11 @@ class AnomalyImage(Deferred):
 
     def load(self) -> tuple[Any, ...]:
         """Read the image, and read or make its mask."""
-        data = Path(self.image).read_bytes()
+        data = read_regular(self.image)
         if not self.masked:
             return data, *self.numbers
         if self.mask is not None:
-            return data, Path(self.mask).read_bytes(), *self.numbers
+            return data, read_regular(self.mask), *self.numbers
         frame = frame_of(data, None)
         return data, frame.mask(frame.blank()), *self.numbers
 

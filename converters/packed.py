@@ -19,7 +19,7 @@ import numpy as np
 
 from fastdata.dataset import Dataset, packed_view
 from fastdata.dataset import open as open_dataset
-from fastdata.errors import FastdataError, OptionError
+from fastdata.errors import FastdataError, OptionError, ResourceLimitError
 from fastdata.formats.layout import CODECS
 from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
@@ -121,6 +121,8 @@ def _values(reader: ShardReader, row: int, schema: Any) -> Iterator[Any]:
 def _is_shard(path: Path) -> bool:
     try:
         ShardReader(path)
+    except ResourceLimitError:
+        raise
     except (FastdataError, OSError):
         return False
     return True

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample, hash_fields
@@ -216,7 +217,7 @@ class VocSource(IndexedSource):
                 continue
             path = self._annotation_of(self._names[index])
             with contextlib.suppress(OSError, SourceError):  # the worker says what is the matter
-                with open(path, "rb") as file:
+                with open(path, "rb", opener=open_regular) as file:
                     data = file.read()
                 self._least = min(self._least, first_pixel(data, path))
                 yield from class_names(data, path)

@@ -148,10 +148,19 @@ def _tensorstore() -> Any:
 
 
 def _files(array: Path) -> Iterator[str]:
-    """Yield the files of an array, by their paths in its folder."""
+    """Yield the files of an array, by their paths in its folder.
+
+    Raises
+    ------
+    SourceError
+        If something else lies among them: a pipe, which would be waited for.
+    """
     for folder, _, names in os.walk(array):
         for name in names:
-            yield os.path.relpath(os.path.join(folder, name), array)
+            path = os.path.join(folder, name)
+            if not os.path.isfile(path):
+                raise SourceError(f"{path}: not a regular file; tensorstore would wait for it")
+            yield os.path.relpath(path, array)
 
 
 class _ZarrColumn(Column):

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from fastdata.cache.backend import DeviceCacheBackend
 from fastdata.cache.ram import RamCacheBackend
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
+from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.job import Backend, BatchOrder
@@ -72,6 +73,10 @@ def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
         neutral, instead = _OF_DATALOADER.get(name, ((), "there is no such option"))
         if not any(value is one or value == one for one in neutral):
             raise OptionError(f"{name} is not an option of a loader of packed data: {instead}")
+    if options.max_pixels is not None:
+        if not isinstance(data, Dataset):
+            raise OptionError(f"max_pixels is for files of packed data, but {data!r} has none")
+        data = data.limited_to(options.max_pixels)
     transform = getattr(data, "transform", None)
     if transform is not None and options.transform is None:
         options = dataclasses.replace(options, transform=transform)
@@ -205,6 +210,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         "even": not options.even,
         "batch_format": options.batch_format == "dict",
         "names": options.names is not None,
+        "max_pixels": options.max_pixels is not None,
         "shuffle": not isinstance(options.shuffle, bool),
     }
     for name, given in for_packed.items():

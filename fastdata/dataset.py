@@ -21,7 +21,8 @@ from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data import Dataset as TorchDataset
 
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.codecs.encode import decode_stored
+from fastdata.codecs.encode import check_header, decode_stored
+from fastdata.codecs.image import MAX_PIXELS, check_pixels
 from fastdata.errors import ImageError, OptionError, ShardCorruptError
 from fastdata.formats.reader import HeldBytes, ShardReader
 from fastdata.random import SampleKeys
@@ -371,6 +372,10 @@ class Dataset(TorchDataset[Any]):
         try:
             blob = reader.blob(name, index)
             codec = reader.codec(name, index)
+            limit = reader.max_pixels or MAX_PIXELS
+            if shape[0] * shape[1] > limit:
+                check_header(blob, codec, shape)
+                check_pixels(*shape[:2], limit)
             return decode_stored(blob, codec, shape, mask=field.mask)
         except ImageError as error:
             raise ShardCorruptError(
@@ -415,6 +420,13 @@ class Dataset(TorchDataset[Any]):
         values = [reader.value(name, index) for reader, index in located]
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
 
+    def unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which of several samples have a damaged value that is no image, bool [n]."""
+        found = np.zeros(len(indices), np.bool_)
+        for reader, places, rows in self._shards.split(self._positions(indices)):
+            found[places] = reader.unreadable()[rows]
+        return found
+
     def describe_sample(self, index: int) -> str:
         """Return where a sample is and what it is called, for messages."""
         reader, local = self._shards.locate(self._position(index))
@@ -429,6 +441,13 @@ class Dataset(TorchDataset[Any]):
         rows = {id(reader): found for reader, _, found in split}
         for reader in self.shards:
             yield reader, rows.get(id(reader), np.empty(0, np.int64))
+
+    def limited_to(self, max_pixels: int) -> Dataset:
+        """Return the same dataset, of which no larger images are decoded; see `open`."""
+        shards = self._shards.limited_to(max_pixels)
+        limited = type(self)(shards, self._indices, self._transform, self._record_format)
+        limited._made_of = self.made_of
+        return limited
 
     def held_in(self, held: Sequence[HeldBytes] | None) -> Dataset:
         """Return the same dataset, read from copies of its files; None: from the files.
@@ -516,6 +535,7 @@ def open(
     transform: Transform | Sequence[Transform] | None = None,
     batch_format: BatchFormat = "tuple",
     names: Mapping[str, str] | None = None,
+    max_pixels: int | None = None,
 ) -> Dataset:
     """Open a packed dataset.
 
@@ -535,6 +555,10 @@ def open(
     names : mapping of str to str, optional
         What fields are called in them, e.g. ``{"image": "pixel_values", "label": "labels"}``;
         the others keep their names.
+    max_pixels : int, optional
+        Images of more pixels are not decoded but are a `ShardCorruptError`: a few bytes can claim
+        to be an image that takes all memory.  Default: 178,956,970, as for packing, at which
+        Pillow refuses too.
 
     Returns
     -------
@@ -547,7 +571,8 @@ def open(
     FormatError, ShardCorruptError
         If it is no fastdata dataset, of a newer version, or damaged.
     OptionError
-        If `transform`, `batch_format` or `names` do not suit the dataset.
+        If `transform`, `batch_format` or `names` do not suit the dataset, or `max_pixels` is no
+        positive int.
 
     Examples
     --------
@@ -555,7 +580,9 @@ def open(
     >>> image, label = dataset[0]                    # doctest: +SKIP
     """
     record_format = RecordFormat(batch_format, names)
-    shards = open_shards(path, check)
+    if max_pixels is not None and max_pixels < 1:
+        raise OptionError(f"max_pixels is None or an int from 1 up, not {max_pixels!r}")
+    shards = open_shards(path, check, max_pixels)
     record_format.check(shards.schema)
     dataset = Dataset(shards, range(len(shards)), record_format=record_format)
     if transform is not None:

@@ -24,8 +24,10 @@ __all__ = [
     "ImageError",
     "JobChangedError",
     "MissingExtraError",
+    "NotRegularFileError",
     "OptionError",
     "RejectedError",
+    "ResourceLimitError",
     "ShardCorruptError",
     "SourceError",
     "WorkerError",
@@ -78,6 +80,19 @@ class JobChangedError(FastdataError, ValueError):
 
 class DiskFullError(FastdataError, OSError):
     """The destination's file system has no room left."""
+
+
+class NotRegularFileError(FastdataError, OSError):
+    """A file is to be read that is none: a pipe, a device, a folder."""
+
+    @property
+    def strerror(self) -> str:  # type: ignore[override]
+        """What callers that know the path say behind it."""
+        return str(self).rpartition(": ")[2]
+
+
+class ResourceLimitError(FastdataError, OSError):
+    """The system gives no more of what reading takes: open files, or memory maps."""
 
 
 class FormatError(FastdataError, ValueError):

@@ -66,6 +66,7 @@ def loader(
     even: bool = True,
     batch_format: Literal["tuple", "dict"] | None = None,
     names: Mapping[str, str] | None = None,
+    max_pixels: int | None = None,
     **options: Any,
 ) -> Loader | DataLoader[Any] | CUDAPrefetcher:
     """Return an iterable of batches over `data`.
@@ -199,6 +200,9 @@ def loader(
         the dataset has it, and that is a named tuple.
     names : mapping of str to str, optional
         For packed data.  New names of fields in batches, e.g. ``{"image": "pixel_values"}``.
+    max_pixels : int, optional
+        For packed data.  Images of more pixels count as corrupt, as `fastdata.open` has it; by
+        default as the dataset was opened.
     **options
         Further arguments of a stock `DataLoader`: ``collate_fn``, ``timeout``...  For packed data
         only values that ask for nothing are taken, such as ``collate_fn=None``.
@@ -255,6 +259,7 @@ def loader(
         even=even,
         batch_format=batch_format,
         names=names,
+        max_pixels=max_pixels,
         others=options,
     )
     packed = packed_view(data)

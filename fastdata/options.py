@@ -62,6 +62,7 @@ class LoaderOptions:
     even: bool
     batch_format: Literal["tuple", "dict"] | None
     names: Mapping[str, str] | None
+    max_pixels: int | None = None
     others: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,6 +87,8 @@ class LoaderOptions:
         _check_int("batch_size", self.batch_size, 1)
         if self.seed is not None:
             _check_int("seed", self.seed, 0, "None or ")
+        if self.max_pixels is not None:
+            _check_int("max_pixels", self.max_pixels, 1, "None or ")
         self._check_order()
         self._check_cache()
         _ = self.target

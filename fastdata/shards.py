@@ -45,6 +45,7 @@ class ShardSet:
         schema: Schema,
         digest: str = "",
         held: Sequence[HeldBytes] | None = None,
+        max_pixels: int | None = None,
         readers: Sequence[ShardReader | None] | None = None,
     ) -> None:
         self.paths = paths
@@ -52,6 +53,7 @@ class ShardSet:
         self.check = check
         self.schema = schema
         self.held = held
+        self.max_pixels = max_pixels
         self._digest = digest
         self._readers = list(readers or [None] * len(paths))
         self._look_at = time.monotonic() + _LOOK_SECONDS
@@ -75,7 +77,9 @@ class ShardSet:
         reader = self._readers[number]
         if reader is None:
             held = None if self.held is None else self.held[number]
-            reader = ShardReader(self.paths[number], check=self.check, held=held)
+            reader = ShardReader(
+                self.paths[number], check=self.check, held=held, max_pixels=self.max_pixels
+            )
             entry = self.entries[number]
             found = reader.header.digest, len(reader)
             if (entry.digest, entry.num_samples) != found:
@@ -100,7 +104,15 @@ class ShardSet:
 
     def held_in(self, held: Sequence[HeldBytes] | None) -> ShardSet:
         """Return the same shards, read from copies of their files; None: from the files."""
-        return ShardSet(self.paths, self.entries, self.check, self.schema, self._digest, held)
+        return ShardSet(
+            self.paths, self.entries, self.check, self.schema, self._digest, held, self.max_pixels
+        )
+
+    def limited_to(self, max_pixels: int) -> ShardSet:
+        """Return the same shards, of which no larger images are decoded."""
+        return ShardSet(
+            self.paths, self.entries, self.check, self.schema, self._digest, self.held, max_pixels
+        )
 
     def let_go(self) -> None:
         """Read from the files, not from copies of them."""
@@ -165,10 +177,8 @@ class ShardSet:
 
     def __reduce__(self) -> tuple[Any, ...]:
         paths = [str(path) for path in self.paths]
-        return (
-            _reopen,
-            (paths, list(self.entries), self.check, self.schema, self._digest, self.held),
-        )
+        others = self.check, self.schema, self._digest, self.held, self.max_pixels
+        return _reopen, (paths, list(self.entries), *others)
 
 
 def _reopen(paths: list[str], *others: Any) -> ShardSet:
@@ -178,7 +188,9 @@ def _reopen(paths: list[str], *others: Any) -> ShardSet:
     return shards
 
 
-def open_shards(path: Location | Iterable[Location], check: bool) -> ShardSet:
+def open_shards(
+    path: Location | Iterable[Location], check: bool, max_pixels: int | None = None
+) -> ShardSet:
     """Open what `fastdata.open` takes; see there."""
     locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     if not locations:
@@ -196,7 +208,7 @@ def open_shards(path: Location | Iterable[Location], check: bool) -> ShardSet:
             readers += [None] * len(manifest.shards)
             found.append((part, manifest.schema, manifest.digest))
         else:
-            reader = ShardReader(part, check=check)
+            reader = ShardReader(part, check=check, max_pixels=max_pixels)
             digest = reader.header.digest
             # Whoever opens this file again, e.g. after a pickle, must find the same.
             entries.append(ShardEntry(part.name, len(reader), reader.file_bytes, digest))
@@ -205,7 +217,7 @@ def open_shards(path: Location | Iterable[Location], check: bool) -> ShardSet:
             found.append((part, reader.header.schema, digest))
     schema = _same_schema([(place, schema) for place, schema, _ in found])
     digest = found[0][2] if len(found) == 1 else ""
-    return ShardSet(paths, entries, check, schema, digest, readers=readers)
+    return ShardSet(paths, entries, check, schema, digest, max_pixels=max_pixels, readers=readers)
 
 
 def join_shards(sets: Sequence[ShardSet]) -> ShardSet:
@@ -220,6 +232,7 @@ def join_shards(sets: Sequence[ShardSet]) -> ShardSet:
         return sets[0]
     schema = _same_schema([(shards.paths[0], shards.schema) for shards in sets])
     held = [copy for shards in sets for copy in shards.held or ()]
+    limits = [shards.max_pixels for shards in sets if shards.max_pixels is not None]
     paths = [path for shards in sets for path in shards.paths]
     return ShardSet(
         paths,
@@ -227,6 +240,7 @@ def join_shards(sets: Sequence[ShardSet]) -> ShardSet:
         any(shards.check for shards in sets),
         schema,
         held=held if len(held) == len(paths) else None,
+        max_pixels=min(limits, default=None),
     )
 
 

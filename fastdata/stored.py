@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder
-from fastdata.codecs.encode import decode_stored
+from fastdata.codecs.encode import check_header, decode_stored
+from fastdata.codecs.image import MAX_PIXELS, check_pixels
 from fastdata.codecs.window import decode_window
 from fastdata.errors import ImageError, ShardCorruptError
 from fastdata.formats.gather import gather_rows
@@ -32,6 +33,12 @@ Window: TypeAlias = tuple[int, int, int, int]
 
 _GAP_BYTES = 1 << 16
 """Ranges closer than this are asked for as one: reading the gap is cheaper than asking again."""
+
+_REFUSED = 256
+"""Stands for the codec of a refused image; codecs have 8 bits."""
+
+_LONGEST_SIDE = 2**31 - 1
+"""That the compiled library has numbers for."""
 
 _PAGE_BYTES = 1 << 12
 """Of the smallest page of memory there is."""
@@ -66,8 +73,13 @@ class StoredImages:
     Attributes
     ----------
     heights, widths : ndarray of int64, shape [n]
+        As the columns say, but 1 of images that are refused.
     lengths : ndarray of int64, shape [n]
         Stored bytes of each image.
+    refused : ndarray of bool, shape [n]
+        Images whose size cannot be believed, so that no memory is to be taken for them: the
+        columns say none, more pixels than `ShardReader.max_pixels`, or, once `doubt` has looked,
+        another than the image file.  Reading one says what is wrong with it.
 
     Notes
     -----
@@ -85,11 +97,44 @@ class StoredImages:
         self.field = field
         self._located = located
         self._decoder = decoder
-        self.heights = self._column("height")
-        self.widths = self._column("width")
+        self._claimed = self._column("height"), self._column("width")
         self.lengths = self._column("length")
         self._offsets = self._column("offset")
         self._codecs = self._column("codec")
+        heights, widths = self.heights, self.widths = self._claimed
+        # No product, which might overflow.
+        limit = np.minimum(self._max_pixels // np.maximum(widths, 1), _LONGEST_SIDE)
+        self.refused = (heights > limit) | (heights < 1) | (widths < 1) | (widths > _LONGEST_SIDE)
+        self._refuse()
+
+    @property
+    def _max_pixels(self) -> int:
+        given = self._located[0][0].max_pixels if self._located else None
+        return min(given or MAX_PIXELS, 2**62)  # a number that NumPy's columns can be compared with
+
+    def _refuse(self) -> None:
+        """Have no size and no codec for refused images."""
+        if self.refused.any():
+            self.heights, self.widths = (np.where(self.refused, 1, n) for n in self._claimed)
+            self._codecs = np.where(self.refused, _REFUSED, self._codecs)
+
+    def doubt(self) -> bool:
+        """Compare the sizes in all columns with those in the files; return whether any is refused.
+
+        To be called before anything else of this object, by who takes memory by these sizes, and
+        where they do not fit together.
+        """
+        for place, item in enumerate(self._items):
+            if self.refused[place]:
+                continue
+            shape = item.height, item.width, self.field.channels
+            try:
+                check_header(self._bytes(item), self._codec(item), shape)
+            except (ImageError, ShardCorruptError):
+                self.refused[place] = True
+        self._refuse()
+        self.__dict__.pop("_items", None)
+        return bool(self.refused.any())
 
     def __len__(self) -> int:
         return len(self.heights)
@@ -123,7 +168,7 @@ class StoredImages:
             for place, row in zip(places.tolist(), shard_rows.tolist(), strict=True):
                 readers[place], rows[place] = reader, row
         ends = self._offsets + self.lengths
-        columns = (self._offsets, ends, self.heights, self.widths, self._codecs)
+        columns = (self._offsets, ends, *self._claimed, self._codecs)
         return list(
             map(_Item, readers, rows, *(column.tolist() for column in columns), self._due.tolist())
         )
@@ -197,7 +242,7 @@ class StoredImages:
         ShardCorruptError
         """
         item = self._items[place]
-        data = self._bytes(item)
+        data, codec = self._bytes(item), self._codec(item)
         top, left, height, width = window
         if top + height > item.height or left + width > item.width:
             error = ImageError(f"the columns say {item.height} x {item.width} pixels")
@@ -205,7 +250,7 @@ class StoredImages:
         try:
             return decode_window(
                 data,
-                self._codec(item),
+                codec,
                 (item.height, item.width, self.field.channels),
                 window,
                 mask=self.field.mask,
@@ -216,6 +261,14 @@ class StoredImages:
             raise self._corrupt(item, error) from error
 
     def _codec(self, item: _Item) -> str:
+        if item.codec == _REFUSED:
+            shape = item.height, item.width, self.field.channels
+            try:
+                check_header(self._bytes(item), item.reader.codec(self.name, item.row), shape)
+                check_pixels(*shape[:2], self._max_pixels)
+            except ImageError as error:
+                raise self._corrupt(item, error) from error
+            raise self._corrupt(item, ImageError(f"the columns say {shape}"))
         if item.codec >= len(CODECS):
             return item.reader.codec(self.name, item.row)  # which says what is wrong
         return CODECS[item.codec]
@@ -268,7 +321,7 @@ class StoredImages:
             says what is wrong with each.
         """
         length = out.shape[1] * out.shape[2] * out.shape[3]
-        bad = np.flatnonzero(self.lengths != length)
+        bad = np.flatnonzero((self.lengths != length) | self.refused)
         rows = out.reshape(len(out), length)
         # One that was not compared yet has all compared: rows are hashed in one go.
         due = self._column("checksum", np.uint64) if self._due.any() else None

@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fastdata.errors import FastdataError, FormatError, ShardCorruptError
+from fastdata.codecs.encode import check_header
+from fastdata.errors import (
+    FastdataError,
+    FormatError,
+    ImageError,
+    NotRegularFileError,
+    ResourceLimitError,
+    ShardCorruptError,
+)
 from fastdata.formats.digest import content_digest
 from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.verify import find_damage
 from fastdata.pages.text import printable
+from fastdata.regular_files import open_regular, read_regular
 from fastdata.shards import expand
 
 __all__ = ["Damaged", "VerifyReport", "verify"]
@@ -102,6 +111,8 @@ def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> Ver
     ------
     DatasetNotFoundError, FormatError
         If there is no dataset, or one of a newer version.
+    ResourceLimitError
+        If the system allows no more open files or memory maps, which is no damage.
     """
     parts = expand(path)
     with tqdm(
@@ -194,6 +205,8 @@ class _Verification:
             self.damage.append(Damaged(path, "", reason))
         try:
             reader = self._read(path)
+        except ResourceLimitError:
+            raise  # this process is out of something; of the file it says nothing
         except FastdataError as error:
             self._found(path, "", error)
             return None
@@ -217,8 +230,11 @@ class _Verification:
         self.num_samples += len(reader)
         self.file_bytes += path.stat().st_size
         try:
+            before = len(self.damage)
             for place, reason in find_damage(reader):
                 self.damage.append(Damaged(path, place, reason.removeprefix(f"{path}: ")))
+            if all(found.place == "header" for found in self.damage[before:]):
+                self.damage += _other_sizes(reader)
         except FastdataError as error:
             self._found(path, "", error)
         return reader
@@ -228,9 +244,25 @@ class _Verification:
         self.damage.append(Damaged(path, place, reason))
 
 
+def _other_sizes(reader: ShardReader) -> Iterator[Damaged]:
+    """Yield images whose own header says another size than the columns."""
+    for name, field in reader.header.schema.images.items():
+        heights, widths = (reader.column(f"{name}.{side}").tolist() for side in ("height", "width"))
+        for index, (height, width) in enumerate(zip(heights, widths, strict=True)):
+            data = ShardReader.raw_blob(reader, name, index)
+            try:
+                check_header(data, reader.codec(name, index), (height, width, field.channels))
+            except ImageError as error:
+                yield Damaged(reader.path, f"{name!r} of sample {index}", str(error))
+
+
 def _was_cut(path: Path) -> bool:
     """Tell whether a file begins as a container and lacks a shard's end."""
-    with open(path, "rb") as file:
+    try:
+        descriptor = open_regular(path)
+    except NotRegularFileError:
+        return False
+    with open(descriptor, "rb") as file:
         start = file.read(32)
         file.seek(max(0, path.stat().st_size - FOOTER_BYTES))
         end = file.read()
@@ -240,6 +272,6 @@ def _was_cut(path: Path) -> bool:
 def _is_newer(path: Path) -> bool:
     """Tell whether a manifest is sound but of a newer version."""
     try:
-        return int(json.loads(path.read_bytes())["version"]) > VERSION
+        return int(json.loads(read_regular(path))["version"]) > VERSION
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return False

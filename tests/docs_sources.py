@@ -116,11 +116,18 @@ def _coco(folder: Path, pictures: Sequence[Picture]) -> None:
     for picture in sorted(root.rglob("*.jpg")):
         shutil.copy(picture, folder / "pictures")
 
-        (
-            _cvat,
-            _flowers,
-            _text,
-        )
+
+def _cvat(folder: Path, pictures: Sequence[Picture]) -> None:
+    from case_cvat import write_cvat
+
+    write_cvat(folder / "cvat", pictures)
+
+
+def _flowers(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_flowers
+
+    case_flowers.write_flowers(folder / "flowers-102", pictures)
+    (folder / "names.txt").write_text("cat\ndog\nnewt\n")
 
 
 def _folder(folder: Path, pictures: Sequence[Picture]) -> None:

@@ -30,6 +30,10 @@ class MemoryImages:
         self.data, self.name, self.indices = data, name, indices
         self.heights, self.widths = data.size_of(indices)
         self.lengths = np.full(len(indices), 10)
+        self.refused = np.zeros(len(indices), np.bool_)
+
+    def doubt(self) -> bool:
+        return False
 
     def read(self, place: int, out: np.ndarray | None = None) -> np.ndarray:
         index = int(self.indices[place])
@@ -88,6 +92,9 @@ class MemoryData:
 
     def __len__(self) -> int:
         return self.count
+
+    def unreadable(self, indices: np.ndarray) -> np.ndarray:
+        return np.zeros(len(indices), np.bool_)
 
     def size_of(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.size is not None:

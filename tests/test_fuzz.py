@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import xxhash
 from samples import (
     EVERY_KIND,
@@ -39,11 +40,12 @@ from samples import (
 )
 
 import fastdata
+from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import FastdataError
 from fastdata.verifying import verify
 
 EXAMPLES = int(os.environ.get("FASTDATA_FUZZ_EXAMPLES", "300"))
-CHILD_SECONDS = 60 + EXAMPLES // 20
+CHILD_SECONDS = 60 + EXAMPLES // 4
 MEMORY_BYTES = 1 << 30
 """How much a child may take beyond what it has at first."""
 
@@ -254,6 +256,31 @@ def read_images(dataset: fastdata.Dataset, name: str) -> None:
                     images.window(place, (1, 1, height // 2, width // 2))
 
 
+def load(path: Path, number: int, *, check: bool) -> None:
+    """Load an epoch, in one of several ways, with damaged samples skipped or not."""
+    crop = T.RandomResizedCrop(12)
+    ways: list[dict[str, Any]] = [
+        {"transform": crop},
+        {},
+        {"transform": [T.RandomHorizontalFlip(), T.RandomCrop((8, 8), padding=4)]},
+        {"transform": [crop, T.PerSample(lambda sample: sample)]},
+        {"transform": T.Resize(9)},
+        {"transform": crop, "cache": "device"},
+        {"transform": crop, "cache": "ram"},
+        {"transform": [crop, T.ToDtype(torch.float32)], "decoder": "simplejpeg"},
+        {"transform": T.Views(2, [crop])},
+    ]
+    skip = "skip" if number // len(ways) % 2 else "raise"
+    with contextlib.suppress(FastdataError):
+        dataset = fastdata.open(path, check=check, max_pixels=1 << 20)[:20]
+        options = ways[number % len(ways)]
+        with fastdata.loader(
+            dataset, batch_size=3, num_workers=0, on_corrupt=skip, pin_memory=False, **options
+        ) as loader:
+            for _ in loader:
+                pass
+
+
 def use(path: Path, *, check: bool) -> None:
     """Do everything that there is to do with a dataset."""
     with contextlib.suppress(FastdataError):
@@ -290,8 +317,43 @@ def test_attacks_raise_nothing_but_fastdata_errors(
         else:
             attack(path, random)
         use(path, check=check)
+        for number in range(3):
+            load(path, seed * 3 + number, check=check)
 
     run_in_child(range(1000, 1000 + EXAMPLES), run)
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A shard in each container, with images of one size, so that all transforms get on."""
+    folder = tmp_path_factory.mktemp("alike")
+    records = make_records(EVERY_KIND, 6, ("jpeg", "png", "raw", "file"), size=(24, 40))
+    return [write_shard(folder / f"a{suffix}", records, EVERY_KIND) for suffix in SUFFIXES.values()]
+
+
+def test_columns_of_any_content_raise_nothing_but_fastdata_errors(
+    alike: list[Path], tmp_path: Path
+) -> None:
+    def run(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        path, _ = copy_of(alike[seed % 2], tmp_path)
+
+        def change(column: np.ndarray[Any, Any]) -> None:
+            view = column.reshape(-1)
+            for _ in range(int(random.integers(1, 4)) if view.size else 0):
+                at = int(random.integers(view.size))
+                if column.dtype.kind == "u":
+                    view[at] = strange_number(random) % 2 ** (8 * column.dtype.itemsize)
+                else:
+                    view[at : at + 1].view(np.uint8)[-1] ^= 0xFF
+
+        names = random.choice(list(header_of(path)["columns"]), int(random.integers(1, 6)), False)
+        forge(path, columns={str(name): change for name in names})
+        use(path, check=seed % 4 < 2)
+        for number in range(4):
+            load(path, seed * 4 + number, check=seed % 4 < 2)
+
+    run_in_child(range(3000, 3000 + EXAMPLES // 6), run)
 
 
 def test_damaged_images_without_checks_do_no_harm(originals: list[Path], tmp_path: Path) -> None:

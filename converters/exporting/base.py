@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from tqdm import tqdm
 
-from fastdata.codecs.encode import encode_png
-from fastdata.codecs.image import orientation_of
+from fastdata.codecs.encode import decode_stored, encode_png
+from fastdata.codecs.image import MAX_PIXELS, check_pixels, orientation_of
 from fastdata.dataset import Dataset
-from fastdata.errors import OptionError
+from fastdata.errors import ImageError, OptionError, ShardCorruptError
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
@@ -108,7 +108,14 @@ def file_of(shard: ShardReader, index: int, name: str, field: ImageField) -> byt
         return data
     height = int(shard.column(f"{name}.height")[index])
     width = int(shard.column(f"{name}.width")[index])
-    return encode_png(np.frombuffer(data, np.uint8).reshape(height, width, field.channels))
+    shape = height, width, field.channels
+    try:
+        check_pixels(height, width, shard.max_pixels or MAX_PIXELS)
+        return encode_png(decode_stored(data, "raw", shape))
+    except ImageError as error:
+        raise ShardCorruptError(
+            f"{shard.path}: {name!r} of sample {index} (key {shard.key(index)!r}): {error}"
+        ) from error
 
 
 def _boxes_of_file(

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.encode import decode_stored, encode_jpeg, encode_png
+from fastdata.codecs.encode import check_header, decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import (
     Decoded,
     check_pixels,
@@ -26,12 +26,14 @@ from fastdata.codecs.image import (
     is_jpeg,
     orient,
     to_pixels,
+    turbo_reads,
 )
 from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
+from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, Schema
 
 from ..base import Deferred, Reject, Sample, reason_of
@@ -121,7 +123,7 @@ def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple
             values.append(convert(value, field, name))
             continue
         if isinstance(value, Path):
-            value = value.read_bytes()
+            value = read_regular(value)
         elif isinstance(value, FileSpan):
             value = value.read()
         total += _stored_bytes(value)
@@ -171,6 +173,9 @@ def place_image(
 ) -> tuple[EncodedImage, Placement]:
     """Bring one image into the form in which it is stored, and tell where its pixels went."""
     if isinstance(value, EncodedImage):
+        check_pixels(value.height, value.width, options.max_pixels)
+        shape = value.height, value.width, field.channels
+        check_header(memoryview(value.data), CODECS[value.codec], shape)
         if options.codec == "keep":
             size = value.height, value.width
             return value, Placement(size, 1, size)
@@ -265,7 +270,7 @@ def _keep(
     keep = options.codec == "keep"
     if header is not None and not field.mask:
         check_pixels(header.height, header.width, options.max_pixels)
-        plain = header.is_plain and header.components <= field.channels
+        plain = header.is_plain and header.components <= field.channels and turbo_reads(data)
         size = header.height, header.width
         jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
         if plain and (keep or (jpeg and _final(size, options) == size)):

@@ -34,6 +34,7 @@ from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
 from fastdata.pages.text import printable
+from fastdata.regular_files import open_regular
 from fastdata.schema import Schema
 
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
@@ -349,7 +350,7 @@ class Packer:
 
 def _may_be_dataset(path: Path) -> bool:
     """Tell whether a file is empty, or one of LMDB or HDF5: ours, or one that was damaged."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         start = file.read(32)
     return not start or is_container(start)
 

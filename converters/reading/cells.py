@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import FormatError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, BytesField, Field, ScalarField, Schema
 
 from .fields import nested_array
@@ -126,7 +127,7 @@ def read_schema(manifest: Path) -> Schema | None:
     """
     path = schema_path(manifest)
     try:
-        return Schema.from_json(json.loads(path.read_bytes())["fields"])
+        return Schema.from_json(json.loads(read_regular(path))["fields"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, FormatError) as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 from fastdata.errors import OptionError
+from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ScalarField
 
 __all__ = ["MOST_CLASSES", "check_number", "classes_of_texts", "named_classes", "read_class_names"]
@@ -30,7 +30,7 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     try:
         if os.path.getsize(path) > _LARGEST:
             raise OptionError(f"classes={os.fspath(path)}: too large for a list of names")
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except OSError as error:
         raise OptionError(f"classes={os.fspath(path)}: {error.strerror}") from error
     except UnicodeDecodeError as error:

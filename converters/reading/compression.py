@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 from .locations import first_bytes
 from .zstd import decompressor, zstandard
@@ -118,7 +119,9 @@ def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
     """
     kind = compression_of(first_bytes(path, 3)) if codec is None else _CODECS[codec]
     with contextlib.ExitStack() as stack:
-        file: IO[bytes] = stack.enter_context(open(path, "rb", buffering=_WINDOW))
+        file: IO[bytes] = stack.enter_context(
+            open(path, "rb", buffering=_WINDOW, opener=open_regular)
+        )
         if not kind:
             yield file
             return

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import FormatError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from ..base import FieldSpec
@@ -138,7 +139,7 @@ def _read(path: Path, format: str) -> Exported | None:
     try:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"more than {_LARGEST:,} bytes")
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
         if not isinstance(document, dict) or document.get("fastdata") != "export":
             raise ValueError('it has no "fastdata": "export"')
         version = document.get("version")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 from ..base import reason_of
 from .compression import open_inflated
@@ -103,8 +104,11 @@ class ForwardReader:
         check_length(length, self.name, offset)
         if self._stream is None:
             # Not by `read_at`, whose descriptors live on.
-            raw = self.path.open("rb", buffering=0) if self.size is not None else None
-            self._stream = self._open.enter_context(raw or open_inflated(self.path))
+            if self.size is None:
+                self._stream = self._open.enter_context(open_inflated(self.path))
+            else:
+                raw = open(self.path, "rb", buffering=0, opener=open_regular)  # noqa: SIM115
+                self._stream = self._open.enter_context(raw)
         if self.size is not None:
             there = max(0, min(length, self.size - offset))
             return os.pread(self._stream.fileno(), there, offset), ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import read_regular
 
 __all__ = ["read_object"]
 
@@ -31,7 +32,7 @@ def read_object(path: Path, most_bytes: int = 64 << 20) -> dict[str, Any]:
     if size > most_bytes:
         raise SourceError(f"{path}: {size:,} bytes of JSON; at most {most_bytes:,} are believed")
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_regular(path))
     except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: not JSON ({error}). Mend or remove it.") from error
     if not isinstance(found, dict):

@@ -15,7 +15,8 @@ from typing import Any
 
 import bracex
 
-from fastdata.errors import SourceError
+from fastdata.errors import ResourceLimitError, SourceError
+from fastdata.regular_files import open_regular
 
 __all__ = ["files_at", "first_bytes", "folder_at", "is_pattern", "path_of", "printable", "stat_of"]
 
@@ -102,8 +103,10 @@ def _expanded(pattern: str) -> list[Path]:
 def first_bytes(path: Path, count: int = 4096) -> bytes:
     """Return the start of a file, to recognise it by; empty where it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             return file.read(count)
+    except ResourceLimitError:
+        raise
     except OSError:
         return b""
 

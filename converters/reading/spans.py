@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 __all__ = [
     "MAX_RECORD",
@@ -60,7 +61,7 @@ class _Descriptor:
     """A file that is open until nobody uses it."""
 
     def __init__(self, path: str) -> None:
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.number = open_regular(path)
 
     def __del__(self) -> None:
         if hasattr(self, "number"):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fastdata.errors import FastdataError, SourceError
+from fastdata.regular_files import open_regular
 
 __all__ = ["text_lines"]
 
@@ -33,7 +34,7 @@ def text_lines(
         Characters of a line.
     """
     try:
-        with open(path, encoding="utf-8", errors=errors, newline="\n") as file:
+        with open(path, opener=open_regular, encoding="utf-8", errors=errors, newline="\n") as file:
             number = 0
             while line := file.readline(longest):
                 number += 1

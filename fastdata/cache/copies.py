@@ -8,6 +8,7 @@ page cache meanwhile.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from fastdata.engine.sharing import map_file, new_file
 from fastdata.errors import ShardCorruptError, WorkerError
+from fastdata.regular_files import too_many_files
 
 __all__ = ["FileCopy", "Range"]
 
@@ -51,6 +53,9 @@ class FileCopy:
             self._descriptor = new_file(nbytes + 1) if descriptor is None else descriptor
             self._array = map_file(self._descriptor, nbytes + 1)
         except (OSError, RuntimeError) as error:
+            for number in (errno.EMFILE, errno.ENFILE):
+                if os.strerror(number) in str(error):  # torch's errors have no number
+                    raise too_many_files(path, number) from error
             raise WorkerError(
                 f"no memory for a copy of {path}, of {nbytes} bytes ({error}); "
                 'leave out cache="ram"'

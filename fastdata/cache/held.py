@@ -40,6 +40,11 @@ class HeldImages:
         self.heights = heights
         self.widths = widths
         self.lengths = heights * widths * channels
+        self.refused = np.zeros(len(heights), np.bool_)
+
+    def doubt(self) -> bool:
+        """Return whether any is refused: none, as all were decoded."""
+        return False
 
     def _view(self, place: int) -> Pixels:
         begin, length = int(self._begins[place]), int(self.lengths[place])

@@ -21,17 +21,15 @@ accept the same files but for damage that OpenCV and PIL do not notice.
 
 from __future__ import annotations
 
-import io
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, TypeAlias
 
 import cv2
 import numpy as np
 import simplejpeg
-from PIL import Image
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.image import decode_jpeg
+from fastdata.codecs.image import decode_jpeg, reduced_by_pil
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.errors import ImageError, MissingExtraError, OptionError
 from fastdata.installing import BUILD_AGAIN, install_line
@@ -129,8 +127,8 @@ class JpegDecoder(ABC):
     ) -> tuple[int, int, int]:
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)  # 1.6 µs
-        except ValueError as error:
-            raise ImageError(f"the JPEG cannot be decoded: {error}") from error
+        except (ValueError, KeyError) as error:
+            height, width, colours = _unusual(data, error)
         if size is not None and (height, width) != size:
             raise ImageError(
                 f"the image has shape {(height, width, channels)}, the columns say "
@@ -158,6 +156,18 @@ class JpegDecoder(ABC):
 
     def __repr__(self) -> str:
         return f"jpeg_decoder({self.name!r})"
+
+
+def _unusual(data: bytes | memoryview, error: Exception) -> tuple[int, int, str]:
+    """Return height, width and colours of a JPEG that TurboJPEG does not read as it is."""
+    try:
+        header = read_jpeg_header(data)
+    except ImageError:
+        header = None
+    if header is None or header.frame not in (0xC0, 0xC1, 0xC2) or header.precision != 8:
+        raise ImageError(f"the JPEG cannot be decoded: {error}") from error
+    colours = {1: "Gray", 3: "YCbCr"}.get(header.components, f"of {header.components} colours")
+    return header.height, header.width, colours
 
 
 class _Native(JpegDecoder):
@@ -188,6 +198,7 @@ class _Native(JpegDecoder):
         size: tuple[int, int],
         window: tuple[int, int, int, int],
     ) -> Pixels | None:
+        self._shape(data, channels, 1, size)  # before memory is taken for a window of this size
         pixels = np.empty((*window[2:], channels), np.uint8)
         return pixels if decode_compiled(data, size, window, pixels) else None
 
@@ -208,7 +219,7 @@ class _SimpleJpeg(JpegDecoder):
                 min_factor=factor,
                 buffer=out,
             )
-        except ValueError:
+        except (ValueError, KeyError):
             return None
         return pixels if out is None else out
 
@@ -273,12 +284,8 @@ class _Pil(JpegDecoder):
         self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
     ) -> Pixels | None:
         try:
-            with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-                # "L" asks libjpeg for the brightness; convert("L") would come by way of RGB.
-                mode = "RGB" if shape[2] == 3 else "L"
-                image.draft(mode, (image.width // factor, image.height // factor))
-                return np.array(image.convert(mode)).reshape(shape)
-        except Exception:  # PIL's plugins raise nearly anything on damaged files
+            return reduced_by_pil(data, shape[2], factor).reshape(shape)
+        except (ImageError, ValueError):
             return None
 
 

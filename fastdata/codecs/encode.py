@@ -9,11 +9,11 @@ import numpy as np
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.codecs.image import decode_image, orient
+from fastdata.codecs.image import decode_image, orient, size_of
 from fastdata.codecs.jpeg_index import add_segment_index, restart_interval
 from fastdata.errors import ImageError, OptionError
 
-__all__ = ["decode_stored", "encode_jpeg", "encode_png"]
+__all__ = ["check_header", "decode_stored", "encode_jpeg", "encode_png"]
 
 _PNG_START = struct.Struct(">8sI4sIIBB")
 """Signature, and the image header chunk as far as width, height, bit depth, colour type."""
@@ -106,8 +106,7 @@ def decode_stored(
         _check_out(out, shape)
     try:
         if codec == "raw":
-            if len(data) != shape[0] * shape[1] * shape[2]:
-                raise ImageError(f"{len(data)} bytes are not a raw image of shape {shape}")
+            _check_raw(data, shape)
             pixels: Pixels = np.frombuffer(data, np.uint8).reshape(shape)
         elif codec == "jpeg":
             pixels = decoder.decode(data, shape[2], size=shape[:2], out=out)
@@ -124,6 +123,32 @@ def decode_stored(
     return pixels if out is None else out
 
 
+def check_header(data: memoryview, codec: str, shape: tuple[int, int, int]) -> None:
+    """Compare the size that an image file claims with that in the columns; decode nothing.
+
+    Parameters are those of `decode_stored`.
+
+    Raises
+    ------
+    ImageError
+        If they differ, or the file cannot be read as far as that.
+    """
+    if 0 in shape:
+        raise ImageError(f"the columns say {shape}, which is no image")
+    if codec == "raw":
+        _check_raw(data, shape)
+    elif codec == "png":
+        _check_png(data, shape)
+    else:
+        height, width = size_of(data, turned=codec == "file")
+        _check_shape((height, width, shape[2]), shape)
+
+
+def _check_raw(data: memoryview, shape: tuple[int, int, int]) -> None:
+    if len(data) != shape[0] * shape[1] * shape[2]:
+        raise ImageError(f"{len(data)} bytes are not a raw image of shape {shape}")
+
+
 def _check_out(out: Pixels, shape: tuple[int, int, int]) -> None:
     if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
         raise OptionError(
@@ -137,7 +162,7 @@ def _check_shape(found: tuple[int, ...], shape: tuple[int, int, int]) -> None:
         raise ImageError(f"the image has shape {found}, the columns say {shape}")
 
 
-def _decode_png(data: memoryview, shape: tuple[int, int, int]) -> Pixels:
+def _check_png(data: memoryview, shape: tuple[int, int, int]) -> None:
     # OpenCV decodes any format, of any size, and would make colours of grey and grey of colours.
     colour_type = 2 if shape[2] == 3 else 0
     expected = _PNG_START.pack(
@@ -148,6 +173,10 @@ def _decode_png(data: memoryview, shape: tuple[int, int, int]) -> Pixels:
         raise ImageError(
             f"it begins with {start!r}; an 8-bit PNG of shape {shape} with {expected!r}"
         )
+
+
+def _decode_png(data: memoryview, shape: tuple[int, int, int]) -> Pixels:
+    _check_png(data, shape)
     flag = cv2.IMREAD_COLOR_RGB if shape[2] == 3 else cv2.IMREAD_GRAYSCALE
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)

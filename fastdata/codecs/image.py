@@ -4,12 +4,13 @@ One defined result for every input, whatever its name says it is:
 
 =====================  ========================================================
 JPEG                   libjpeg-turbo (simplejpeg), damage is an error
-CMYK, YCCK, odd JPEG   PIL's conversion to RGB
+CMYK, YCCK, odd JPEG   PIL's conversion to RGB; also samplings without a name
 all else               PIL, first frame or page
 alpha                  dropped, as ``Image.convert("RGB")`` does
 palette                looked up; in a mask the indices are the classes
 1 bit                  0 and 255; in a mask 0 and 1
 16 bits a sample       the high byte
+PGM of other ranges    its largest value is white; in a mask the values are the classes
 32 bits a sample       refused
 Exif orientation       applied
 =====================  ========================================================
@@ -31,19 +32,22 @@ import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
+from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header, tidy_jpeg
 from fastdata.errors import ImageError
 
 __all__ = [
     "MAX_PIXELS",
     "Decoded",
+    "check_pixels",
     "contiguous",
     "decode_image",
     "decode_jpeg",
     "is_jpeg",
     "orient",
     "orientation_of",
+    "size_of",
     "to_pixels",
+    "turbo_reads",
 ]
 
 
@@ -152,6 +156,9 @@ def decode_image(
             factor = scale(*(size if header.orientation < 5 else size[::-1])) if scale else 1
             pixels = decode_jpeg(data, header, channels, factor)
             return Decoded(pixels, size, factor, header.orientation)
+        # PIL refuses pictures whose metadata is broken, so it does not see any.
+        pixels, _ = _decode_with_pil(tidy_jpeg(data), channels, mask, max_pixels)
+        return Decoded(pixels, pixels.shape[:2], orientation=header.orientation)
     pixels, turned = _decode_with_pil(data, channels, mask, max_pixels)
     return Decoded(pixels, pixels.shape[:2], turned=turned)
 
@@ -162,8 +169,27 @@ def _turbo_decodes(header: JpegHeader) -> bool:
     )
 
 
+def turbo_reads(data: bytes | memoryview) -> bool:
+    """Tell whether TurboJPEG, and with it every decoder of shards, reads a JPEG as it is.
+
+    It refuses stray bytes between markers, broken colour profiles, and samplings that it has no
+    name for; simplejpeg one more, 4:4:1.
+    """
+    try:
+        simplejpeg.decode_jpeg_header(data)
+    except (ValueError, KeyError):
+        return False
+    return True
+
+
 def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1) -> Pixels:
-    """Decode a grey, YCbCr or RGB JPEG strictly, at full, 1/2, 1/4 or 1/8 size."""
+    """Decode a grey, YCbCr or RGB JPEG at full, 1/2, 1/4 or 1/8 size.
+
+    Strictly, but for samplings that only PIL knows.
+    """
+    if not turbo_reads(data):
+        data = tidy_jpeg(data)
+        header = read_jpeg_header(data)
     options: dict[str, Any] = {"colorspace": "RGB" if channels == 3 else "GRAY"}
     if factor > 1:
         options["min_height"] = -(-header.height // factor)
@@ -172,6 +198,8 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
     tail = max(header.scan_offset, len(data) - _TAIL_BYTES)
     if data.rfind(b"\xff\xd9", tail) < 0 and data.find(b"\xff\xd9", header.scan_offset) < 0:
         raise ImageError("the JPEG is truncated: it has no end-of-image marker")
+    if not turbo_reads(data):
+        return reduced_by_pil(data, channels, factor)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, **options)
         return pixels
@@ -183,6 +211,21 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
         return pixels
     except ValueError as error:
         raise ImageError(f"broken JPEG: {error}") from error
+
+
+def reduced_by_pil(data: bytes | memoryview, channels: int, factor: int) -> Pixels:
+    """Decode a JPEG by PIL, at full, 1/2, 1/4 or 1/8 size; it does not notice damage."""
+    try:
+        with _quiet():
+            opened = Image.open(io.BytesIO(data), formats=("JPEG",))
+        with opened as image:
+            # "L" asks libjpeg for the brightness; convert("L") would come by way of RGB.
+            mode = "RGB" if channels == 3 else "L"
+            image.draft(mode, (image.width // factor, image.height // factor))
+            pixels = np.array(image.convert(mode))
+    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
+        raise ImageError(f"broken JPEG: {type(error).__name__}: {error}") from error
+    return pixels.reshape(*pixels.shape[:2], channels)
 
 
 def orientation_of(data: bytes | memoryview) -> int:
@@ -204,6 +247,26 @@ def orientation_of(data: bytes | memoryview) -> int:
         ) from error
 
 
+def size_of(data: bytes | memoryview, *, turned: bool = True) -> tuple[int, int]:
+    """Return height and width of the picture that a file claims to hold, upright if `turned`.
+
+    Raises
+    ------
+    ImageError
+        If the bytes are no image of a known format.
+    """
+    if is_jpeg(data):
+        header = read_jpeg_header(data)
+        size, orientation = (header.height, header.width), header.orientation
+    else:
+        try:
+            with _quiet(), Image.open(io.BytesIO(data)) as image:
+                size, orientation = (image.height, image.width), _orientation(image)
+        except Exception as error:  # PIL's plugins raise nearly anything on damaged files
+            raise ImageError(f"its size cannot be read: {type(error).__name__}: {error}") from error
+    return size[::-1] if turned and orientation >= 5 else size
+
+
 def _orientation(image: Image.Image) -> int:
     """Return what `ImageOps.exif_transpose` goes by; before PIL loads, and turns, a TIFF."""
     found = image.getexif().get(_ORIENTATION_TAG, 1)
@@ -219,9 +282,12 @@ def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) ->
             check_pixels(image.height, image.width, max_pixels)
             with _quiet():
                 turned = _orientation(image)
+            largest = _pgm_largest(image) if mask else None
             image.load()
             with _quiet():
                 upright = ImageOps.exif_transpose(image)
+            if largest is not None:
+                upright = _unscaled(upright, largest)
             upright.format = image.format  # a copy has none; old releases of PIL open I;16 as I
             pixels = to_pixels(upright, channels, mask=mask)
             return (pixels // _png_grey_step(data) if mask else pixels), turned
@@ -251,6 +317,20 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def _pgm_largest(image: Image.Image) -> int | None:
+    """Return the largest value of a PGM that PIL will scale; before PIL loads it."""
+    decoder, _, _, arguments = (*getattr(image, "tile", ()), ("", None, 0, None))[0]
+    return arguments[-1] if decoder.startswith("ppm") and isinstance(arguments, tuple) else None
+
+
+def _unscaled(image: Image.Image, largest: int) -> Image.Image:
+    """Return the values of a PGM as its file has them."""
+    scaled = np.array(image)
+    white = 65535 if image.mode == "I" else 255
+    values = np.rint(scaled * (largest / white))
+    return Image.fromarray(values.astype(np.int32 if image.mode == "I" else np.uint8))
+
+
 def _png_grey_step(data: bytes) -> int:
     """Return by how much PIL multiplies values of a grey PNG of 2 or 4 bits to fill 8."""
     if not data.startswith(b"\x89PNG") or len(data) < 26 or data[25] != 0:
@@ -261,7 +341,7 @@ def _png_grey_step(data: bytes) -> int:
 def to_pixels(image: Image.Image, channels: int, *, mask: bool = False) -> Pixels:
     """Convert a PIL image to uint8, H x W x C, by the table above."""
     mode = image.mode
-    if mode.startswith("I;16") or (mode == "I" and image.format == "PNG"):
+    if mode.startswith("I;16") or (mode == "I" and image.format in ("PNG", "PPM")):
         values = np.array(image).astype(np.int64)
         if mask:
             if values.max(initial=0) > 255:

@@ -8,11 +8,12 @@ Markers and their contents: ITU-T T.81 (JPEG), annex B; Exif 2.3, 4.6.4.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastdata.errors import ImageError
 
-__all__ = ["JpegHeader", "read_jpeg_header"]
+__all__ = ["JpegHeader", "read_jpeg_header", "tidy_jpeg"]
 
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
@@ -106,23 +107,8 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
         raise ValueError("it does not begin with SOI")
     frame: tuple[int, int, int, int, tuple[tuple[int, int], ...], int] | None = None
     restart_interval, adobe, orientation = 0, None, 1
-    position = 2
-    while True:
-        if data[position] != 0xFF:
-            raise ValueError(f"no marker at byte {position}")
-        while data[position] == 0xFF:
-            position += 1
-        marker = data[position]
-        position += 1
-        if marker in _WITHOUT_LENGTH:
-            continue
-        if marker == 0xD9:
-            raise ValueError("it ends before its first scan")
-        length = data[position] << 8 | data[position + 1]
+    for marker, position, end in _segments(data):
         body = position + 2
-        end = position + length
-        if length < 2 or end > len(data):
-            raise ValueError(f"segment 0xFF{marker:02X} at byte {position} has length {length}")
         if marker in _FRAME_MARKERS:
             count = data[body + 5]
             sampling = tuple(
@@ -133,7 +119,7 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
             frame = (height, width, data[body], marker, sampling, position)
         elif marker == 0xDD:
             restart_interval = data[body] << 8 | data[body + 1]
-        elif marker == 0xEE and bytes(data[body : body + 5]) == b"Adobe" and length >= 14:
+        elif marker == 0xEE and bytes(data[body : body + 5]) == b"Adobe" and end - position >= 14:
             adobe = data[body + 11]
         elif marker == 0xE1 and bytes(data[body : body + 6]) == b"Exif\0\0":
             orientation = _orientation(bytes(data[body:end]))
@@ -157,7 +143,58 @@ def _parse(data: bytes | memoryview) -> JpegHeader:
                 frame_offset=start,
                 scan_offset=end,
             )
-        position = end
+    raise ValueError("it ends before its first scan")
+
+
+def _segments(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
+    """Yield marker, begin (of the length) and end of the segments up to the first scan's header.
+
+    Stray bytes before a marker are passed over, as libjpeg does.
+    """
+    position = 2
+    while True:
+        stray = position
+        while data[position] != 0xFF:
+            position += 1
+            if position == len(data):
+                raise ValueError(f"no marker at byte {stray}")
+        while data[position] == 0xFF:
+            position += 1
+        marker = data[position]
+        position += 1
+        if marker == 0 or marker in _WITHOUT_LENGTH:
+            continue
+        if marker == 0xD9:
+            return
+        length = data[position] << 8 | data[position + 1]
+        if length < 2 or position + length > len(data):
+            raise ValueError(f"segment 0xFF{marker:02X} at byte {position} has length {length}")
+        yield marker, position, position + length
+        position += length
+        if marker == 0xDA:
+            return
+
+
+def tidy_jpeg(data: bytes) -> bytes:
+    """Return a JPEG with the same pixels, and before its first scan what these take and no more.
+
+    Without metadata, which libraries stumble over where it is broken, and without stray bytes.
+    The Exif orientation goes with it.
+
+    Raises
+    ------
+    ImageError
+        As `read_jpeg_header`.
+    """
+    scan = read_jpeg_header(data).scan_offset
+    pieces = [b"\xff\xd8"]
+    for marker, begin, end in _segments(data):
+        start = data[begin + 2 : begin + 7]
+        # Only these two tell anything of colours.
+        colours = {0xE0: b"JFIF\0", 0xEE: b"Adobe"}.get(marker) == start and end - begin >= 14
+        if colours or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
+            pieces += [bytes((0xFF, marker)), data[begin:end]]
+    return b"".join((*pieces, data[scan:]))
 
 
 def _orientation(exif: bytes) -> int:

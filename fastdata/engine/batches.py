@@ -23,8 +23,9 @@ from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.columns import read_columns
 from fastdata.engine.job import Job, Request
 from fastdata.engine.layout import Place, lay_out
-from fastdata.engine.tasks import Done, RenderTask, SampleTask
+from fastdata.engine.tasks import Done, Images, RenderTask, SampleTask
 from fastdata.engine.work import BatchWork
+from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
 from fastdata.schema import ImageField
 
@@ -99,21 +100,43 @@ class BatchMaker:
         """Return height and width of the images of a batch, which its first sample decides."""
         if view in self._sizes:
             return self._sizes[view]
-        work, dataset = self.work.parts[view], self.work.dataset
-        names = list(dataset.schema.images)
+        work = self.work.parts[view]
+        names = list(work.dataset.schema.images)
         geometry = work.pipeline.geometry
         if geometry is not None and geometry.output_size is not None:
             self._sizes[view] = dict.fromkeys(names, geometry.output_size)
             return self._sizes[view]
-        first = request.keys[:1]
+        first, images = self._first(request)
         found = {}
         for name in names:
-            images = dataset.images(name, first.indices, work.decoder)
-            height, width = images.heights, images.widths
+            height, width = images[name].heights, images[name].widths
             if geometry is not None:
                 height, width = geometry.plan_sizes(height, width, work.seed, first)
             found[name] = int(height[0]), int(width[0])
         return found
+
+    def _first(self, request: Request) -> tuple[SampleKeys, dict[str, Images]]:
+        """Return the first sample of a batch, or a sound one in its place, and its images."""
+        work, first = self.work, request.keys[:1]
+
+        def look(index: int) -> dict[str, Images]:
+            one = np.array([index])
+            images: dict[str, Images] = {
+                name: work.dataset.images(name, one, work.decoder)
+                for name in work.dataset.schema.images
+            }
+            # Memory is taken for the whole batch by what this one says of itself.
+            for stored in images.values():
+                if stored.doubt():
+                    stored.read(0)
+            return images
+
+        index = int(first.indices[0])
+        try:
+            return first, look(index)
+        except ShardCorruptError as error:
+            index, images = work.replace(request.epoch, index, error, look)
+        return first.replaced(np.array([index])), images
 
     def count(self, results: Sequence[Done]) -> None:
         """Add up what tasks did."""

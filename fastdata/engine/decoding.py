@@ -19,7 +19,8 @@ __all__ = ["decode_whole"]
 def decode_whole(work: BatchWork, task: DecodeTask, memory: NDArray[np.uint8]) -> Done:
     """Decode the images of a task into `memory`; a corrupt one is left out, or an error."""
     done = Done()
-    failed: dict[int, str] = {}
+    broken = work.unreadable(task.indices)
+    failed = {task.first + at: str(error) for at, error in broken.items()}
     for name, begins in task.begins.items():
         stored = work.dataset.images(name, task.indices, work.decoder)
         channels = work.dataset.schema.images[name].channels

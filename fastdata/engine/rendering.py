@@ -23,7 +23,7 @@ from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.resize import resize_box
 from fastdata.engine.tasks import Done, Images, RenderTask
-from fastdata.errors import ShardCorruptError
+from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
 from fastdata.native.crops import JPEG, OTHER_CODEC, render_crops
 from fastdata.native.library import compiled
@@ -55,12 +55,14 @@ def render_task(work: BatchWork, task: RenderTask, memory: NDArray[np.uint8]) ->
         some = place.array(memory)[task.first : task.first + len(task.keys)]
         views[place.view][1][place.name] = some
     done = Done()
-    failed: dict[int, ShardCorruptError] = {}
+    failed = work.unreadable(task.keys.indices)
     for part, outputs in views:
         failed |= _render_samples(part, task.keys, outputs, done)
     for at, error in failed.items():
 
         def make(index: int, at: int = at) -> None:
+            for error in work.unreadable(np.array([index])).values():
+                raise error
             # All views, also those for which the damage was not read.
             for part, outputs in views:
                 one = {name: output[at : at + 1] for name, output in outputs.items()}
@@ -119,6 +121,8 @@ def plan_images(
 ) -> Geometry | None:
     """Return where the pixels of some samples go; None where no transform moves them.
 
+    Of images that are refused, anywhere: reading them says what is wrong.
+
     Parameters
     ----------
     work : BatchWork
@@ -133,16 +137,41 @@ def plan_images(
     OptionError
         If the images of a sample differ in size, or those of the batch do afterwards.
     """
-    if work.pipeline.geometry is None or not images:
-        for name, stored in images.items():
-            check_sizes_equal(name, stored.heights, stored.widths, shapes[name], keys.indices)
+    try:
+        return _plan_images(work, keys, images, shapes)
+    except OptionError:
+        # Perhaps it is not the transforms, but columns that say other sizes than the images.
+        if not any([stored.doubt() for stored in images.values()]):
+            raise
+    return _plan_images(work, keys, images, shapes)
+
+
+def _plan_images(
+    work: BatchWork,
+    keys: SampleKeys,
+    images: Mapping[str, Images],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Geometry | None:
+    if not images:
         return None
+    refused = np.logical_or.reduce([stored.refused for stored in images.values()])
     heights = np.stack([stored.heights for stored in images.values()])
     widths = np.stack([stored.widths for stored in images.values()])
-    check_sizes_agree(list(images), heights, widths, keys.indices)
+    indices = keys.indices
+    sound: Any = slice(None)
+    if refused.any():
+        heights[:, refused] = widths[:, refused] = 1
+        sound = ~refused
+    if work.pipeline.geometry is None:
+        for number, (name, shape) in enumerate(shapes.items()):
+            rows, columns = heights[number][sound], widths[number][sound]
+            check_sizes_equal(name, rows, columns, shape, indices[sound])
+        return None
+    check_sizes_agree(list(images), heights, widths, indices)
     geometry = plan_geometry(work, keys, heights[0], widths[0])
     for name, shape in shapes.items():
-        check_sizes_equal(name, geometry.height, geometry.width, shape, keys.indices)
+        rows, columns = geometry.height[sound], geometry.width[sound]
+        check_sizes_equal(name, rows, columns, shape, indices[sound])
     return geometry
 
 
@@ -283,7 +312,7 @@ def _crop(stored: Images, at: int, crop: Crop, target: Pixels, mask: bool) -> No
     """Decode what a crop needs, and carry out the rest of its program."""
     window, factor, program = crop
     top, left, height, width = window
-    if not (height and width):
+    if not ((height and width) or stored.refused[at]):
         pixels = np.empty((0, 0, target.shape[2]), np.uint8)
     else:
         pixels, factor = stored.window(at, window, 1 if mask else factor)

@@ -28,13 +28,18 @@ def make_samples(work: BatchWork, task: SampleTask, memory: NDArray[np.uint8]) -
     schema = work.dataset.schema
     columns: dict[str, list[Any]] = {name: [None] * len(indices) for name in schema}
     stored = {name: work.dataset.images(name, indices, work.decoder) for name in schema.images}
+    broken = work.unreadable(indices)
     for at, index in enumerate(keys.indices.tolist()):
         try:
+            if at in broken:
+                raise broken[at]
             pixels = _read_images(stored, at)
         except ShardCorruptError as error:
 
             def make(other: int) -> dict[str, torch.Tensor]:
                 one = np.array([other])
+                for broken_too in work.unreadable(one).values():
+                    raise broken_too
                 return _read_images(
                     {name: work.dataset.images(name, one, work.decoder) for name in schema.images},
                     0,

@@ -37,6 +37,9 @@ class Images(Protocol):
     heights: Indices
     widths: Indices
     lengths: Indices
+    refused: NDArray[np.bool_]
+
+    def doubt(self) -> bool: ...
 
     @property
     def all_raw(self) -> bool: ...
@@ -73,6 +76,9 @@ class PackedData(Protocol):
 
     def gather(self, name: str, indices: Indices, /) -> Any:
         """Return the values of a field that is no image."""
+
+    def unreadable(self, indices: Indices, /) -> NDArray[np.bool_]:
+        """Return which samples have a damaged value that is no image, bool [n]."""
 
     def describe_sample(self, index: int, /) -> str:
         """Return where a sample is and what it is called, for messages."""

@@ -30,6 +30,7 @@ from fastdata.errors import ShardCorruptError
 from fastdata.native.crops import JPEG, RAW
 from fastdata.native.library import compiled
 from fastdata.random import Draws, operation_id
+from fastdata.schema import ArrayField, BytesField, StringField
 from fastdata.transforms.pipeline import Pipeline
 from fastdata.transforms.pixel import PixelTable
 
@@ -90,6 +91,11 @@ class BatchWork:
         self.on_corrupt = on_corrupt
         self.part = part
         self._pause = self._longest_pause = 0
+        self._has_lengths = any(
+            isinstance(field, (StringField, BytesField))
+            or (isinstance(field, ArrayField) and not field.fixed)
+            for field in dataset.schema.values()
+        )
         self.views = tuple(
             BatchWork(
                 dataset,
@@ -170,6 +176,24 @@ class BatchWork:
             yield from draws.integers(len(self.dataset), REPLACEMENTS)[0].tolist()
         else:
             yield from self.part[draws.integers(len(self.part), REPLACEMENTS)[0]].tolist()
+
+    def unreadable(self, indices: Indices) -> dict[int, ShardCorruptError]:
+        """Return, where these are to be skipped, samples with a damaged value that is no image.
+
+        By their place among `indices`; images are looked at when they are read.
+        """
+        if self.on_corrupt == "raise" or not self._has_lengths:
+            return {}
+        schema = self.dataset.schema
+        found: dict[int, ShardCorruptError] = {}
+        for at in np.flatnonzero(self.dataset.unreadable(indices)).tolist():
+            try:
+                for name in schema:
+                    if name not in schema.images:
+                        self.dataset.gather(name, indices[at : at + 1])
+            except ShardCorruptError as error:
+                found[at] = error
+        return found
 
     def replace(
         self, epoch: int, index: int, error: ShardCorruptError, make: Callable[[int], Any]

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastdata import __version__
-from fastdata.errors import DatasetNotFoundError, FormatError
+from fastdata.errors import DatasetNotFoundError, FormatError, ResourceLimitError
 from fastdata.formats.layout import VERSION, checksum
 from fastdata.installing import UPGRADE
+from fastdata.regular_files import read_regular
 from fastdata.schema import Schema
 
 __all__ = ["MANIFEST", "Manifest", "ShardEntry"]
@@ -90,7 +91,9 @@ class Manifest:
         """
         path = directory / MANIFEST
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
+        except ResourceLimitError:
+            raise
         except OSError as error:
             raise DatasetNotFoundError(
                 f"{directory}: a directory without a readable {MANIFEST} is not a dataset "

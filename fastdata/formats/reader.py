@@ -7,6 +7,8 @@ trusted: every offset is checked against the file before it is followed.
 
 from __future__ import annotations
 
+import codecs
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -14,7 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastdata.errors import DatasetNotFoundError, FormatError, ShardCorruptError
+from fastdata.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    NotRegularFileError,
+    ResourceLimitError,
+    ShardCorruptError,
+)
 from fastdata.formats.layout import (
     CODECS,
     FOOTER_BYTES,
@@ -23,8 +31,10 @@ from fastdata.formats.layout import (
     column_specs,
     unpack_footer,
 )
+from fastdata.formats.mapped import advise, map_read_only
 from fastdata.native.faults import watch
-from fastdata.schema import ArrayField, BytesField, ImageField, StringField
+from fastdata.regular_files import open_regular
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, StringField
 
 __all__ = ["HeldBytes", "ShardReader"]
 
@@ -41,6 +51,20 @@ class HeldBytes(Protocol):
         """The copy, of the file's length; what nobody will read may be missing."""
 
 
+_STEP_BYTES = 1 << 24
+
+
+def _is_utf8(data: Any) -> bool:
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    try:
+        for start in range(0, len(data), _STEP_BYTES):
+            decode(data[start : start + _STEP_BYTES].tobytes())
+        decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class ShardReader:
     """One sealed shard, mapped into memory, read-only.
 
@@ -54,6 +78,8 @@ class ShardReader:
         finds all damage.
     held : HeldBytes, optional
         A copy of the file, read instead of it as soon as it is complete.
+    max_pixels : int, optional
+        For who decodes images of it: what has more is refused.  Default: what packing has.
 
     Attributes
     ----------
@@ -68,10 +94,12 @@ class ShardReader:
         If it is not a fastdata shard, or one of a newer version.
     ShardCorruptError
         If the footer or header is damaged.
+    ResourceLimitError
+        If the system allows no more open files or memory maps.
 
     Notes
     -----
-    Safe for any number of threads.  The map survives fork; to send a shard
+    Safe for any number of threads.  No file stays open.  The map survives fork; to send a shard
     to another process by pickle, send its path.  As with any memory map, the
     file must not be cut short while it is open: the process then ends by SIGBUS,
     after naming the file (`fastdata.native.faults`).
@@ -83,12 +111,16 @@ class ShardReader:
         *,
         check: bool = True,
         held: HeldBytes | None = None,
+        max_pixels: int | None = None,
     ) -> None:
         self.path = Path(path)
+        self.max_pixels = max_pixels
         self._check = check
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
+        self._shapes_read: dict[str, np.ndarray[Any, Any]] = {}
         self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
-        self._map: mmap.mmap | None = None
+        self._unreadable: np.ndarray[Any, np.dtype[np.bool_]] | None = None
+        self._map: np.ndarray[Any, np.dtype[np.uint8]] | None = None
         self._identity: tuple[int, ...] = ()
         """Of the file that is mapped; see `_identity_of`."""
         self._held = held
@@ -113,14 +145,17 @@ class ShardReader:
     def _mapped(self) -> memoryview:
         """Return the file, mapped into memory."""
         if self._map is not None:
-            return memoryview(self._map)
+            return self._map.data
         try:
-            # Non-blocking, lest a pipe of that name holds us for ever.
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = open_regular(self.path)
         except FileNotFoundError:
             raise DatasetNotFoundError(
                 f"{self.path}: no such file. Make it with: fastdata pack IMAGES {self.path}"
             ) from None
+        except ResourceLimitError:
+            raise
+        except NotRegularFileError as error:
+            raise FormatError(f"{self.path}: not a fastdata shard: {error.strerror}") from error
         except OSError as error:
             raise FormatError(f"{self.path}: cannot be opened: {error.strerror}") from error
         try:
@@ -131,13 +166,19 @@ class ShardReader:
                     f"{self.path}: not a fastdata shard: {size} bytes are too few for one"
                 )
             try:
-                self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+                self._map = map_read_only(descriptor, size)
             except OSError as error:
+                if error.errno == errno.ENOMEM:
+                    raise ResourceLimitError(
+                        f"{self.path}: cannot be mapped: {error.strerror}. Nothing is wrong with "
+                        "the file: this process has as much mapped as it may. Raise the limit "
+                        "(ulimit -v unlimited; sysctl vm.max_map_count), or pack into fewer shards"
+                    ) from error
                 raise FormatError(f"{self.path}: cannot be mapped: {error.strerror}") from error
         finally:
             os.close(descriptor)
         watch(self._map, self.path)
-        return memoryview(self._map)
+        return self._map.data
 
     def look_again(self) -> None:
         """See whether the file is still as it was when it was opened.
@@ -203,6 +244,7 @@ class ShardReader:
         self._data = memory[: self._data_end]
         self._address = int(np.frombuffer(self._data, np.uint8).ctypes.data)
         self._columns = {}
+        self._shapes_read = {}
 
     @property
     def in_memory(self) -> bool:
@@ -234,11 +276,12 @@ class ShardReader:
         advice = getattr(mmap, "MADV_WILLNEED", None)
         if advice is None or self.in_memory or self._map is None:
             return
+        first = self._map.ctypes.data
         starts = np.clip(starts, 0, self._data_end) // mmap.PAGESIZE * mmap.PAGESIZE
         lengths = np.clip(ends, 0, self._data_end) - starts
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             if length > 0:
-                self._map.madvise(advice, start, length)
+                advise(first + start, length, advice)
 
     @property
     def file_bytes(self) -> int:
@@ -277,6 +320,44 @@ class ShardReader:
         stored = self.header.columns[name]
         data = self._memory[stored.offset : stored.offset + stored.nbytes]
         return f"{checksum(data):016x}" == stored.checksum
+
+    def unreadable(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which samples have a value, other than an image, that `value` cannot read.
+
+        bool [num_samples].  Found out when first asked for, for all samples at once.
+        """
+        if self._unreadable is None:
+            found = np.zeros(len(self), np.bool_)
+            for name, field in self.header.schema.items():
+                if f"{name}.bounds" in self._specs:
+                    found |= self._unreadable_entries(name, field)
+            self._unreadable = found
+        return self._unreadable
+
+    def _unreadable_entries(self, name: str, field: Field) -> Any:
+        bounds, data = self.column(f"{name}.bounds"), self.column(f"{name}.data")
+        starts, ends = bounds[:-1], bounds[1:]
+        wrong = (starts > ends) | (ends > data.nbytes)
+        if isinstance(field, ArrayField):
+            # Products in floats: they are exact where a file can be so long, and do not overflow.
+            shapes = self._shapes(name, field).astype(np.float64)
+            absurd = np.maximum(shapes, 1).prod(axis=1) * data.itemsize >= 2.0**62
+            wrong |= absurd | (shapes.prod(axis=1) * data.itemsize != (ends - starts))
+        elif isinstance(field, StringField):
+            wrong |= self._not_utf8(name, starts, np.where(wrong, starts, ends))
+        return wrong
+
+    def _not_utf8(self, name: str, starts: Any, ends: Any) -> Any:
+        """Return which texts are no UTF-8: looked for one by one only where there is any."""
+        data = self.column(f"{name}.data")
+        inside = ends[ends < len(data)]
+        cut = bool((data[inside.astype(np.int64)] & 0xC0 == 0x80).any())
+        if not cut and _is_utf8(data):
+            return np.zeros(len(starts), np.bool_)
+        return np.array(
+            [not _is_utf8(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)],
+            np.bool_,
+        )
 
     def key(self, index: int) -> str:
         """Return the key of a sample: what its source called it."""
@@ -335,7 +416,7 @@ class ShardReader:
         if isinstance(field, BytesField):
             return bytes(self._entry(name, index))
         if isinstance(field, ArrayField) and not field.fixed:
-            shape = tuple(int(n) for n in self.column(f"{name}.shape")[index])
+            shape = tuple(int(n) for n in self._shapes(name, field)[index])
             entry = self._entry(name, index)
             try:
                 return np.frombuffer(entry, self._specs[f"{name}.data"].dtype).reshape(shape)
@@ -345,6 +426,18 @@ class ShardReader:
                     f"which do not make the shape {shape}"
                 ) from error
         return self.column(name)[index]
+
+    def _shapes(self, name: str, field: ArrayField) -> np.ndarray[Any, Any]:
+        """Return the shapes of a field's arrays; absurd ones where they are not of the schema."""
+        shapes = self._shapes_read.get(name)
+        if shapes is None:
+            shapes = self.column(f"{name}.shape")
+            fixed = [at for at, length in enumerate(field.shape) if length is not None]
+            wrong = (shapes[:, fixed] != [field.shape[at] for at in fixed]).any(axis=1)
+            if wrong.any():
+                shapes = np.where(wrong[:, None], np.iinfo(shapes.dtype).max, shapes)
+            self._shapes_read[name] = shapes
+        return shapes
 
     def _entry(self, name: str, index: int) -> memoryview:
         """Return one sample's bytes in a flat column."""

@@ -8,12 +8,12 @@ the process ends without a word.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import weakref
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastdata.native.library import loaded_library
 from fastdata.pages.text import printable
@@ -24,17 +24,15 @@ _watched: dict[int, tuple[Path, int]] = {}
 """What this process has mapped, and the files' lengths then."""
 
 
-def watch(memory: mmap.mmap, path: Path) -> None:
+def watch(memory: NDArray[np.uint8], path: Path) -> None:
     """Have a file named if its memory cannot be read, as long as that is mapped."""
     _watched[id(memory)] = path, len(memory)
     weakref.finalize(memory, _watched.pop, id(memory), None).atexit = False
     library = loaded_library()
     if library is None:
         return
-    address = np.frombuffer(memory, np.uint8).ctypes.data
-    watched = library.fd_watch_map(
-        address, len(memory), os.fsencode(path), printable(path).encode()
-    )
+    names = os.fsencode(path), printable(path).encode()
+    watched = library.fd_watch_map(memory.ctypes.data, len(memory), *names)
     weakref.finalize(memory, library.fd_unwatch_map, ctypes.c_void_p(watched)).atexit = False
 
 

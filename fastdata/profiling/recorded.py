@@ -53,6 +53,7 @@ class _RecordedData:
         self._recorder = recorder
         self.schema, self.digest = data.schema, data.digest
         self.gather, self.describe_sample = data.gather, data.describe_sample
+        self.unreadable = data.unreadable
 
     def __len__(self) -> int:
         return len(self._data)

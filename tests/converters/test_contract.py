@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import shutil
+import signal
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -247,6 +248,33 @@ def test_damage_raises_nothing_but_fastdata_errors(
     originals = {file: file.read_bytes() for file in case.damaged_files(folder)}
     (tmp_path / "out").mkdir()
     assert run_apart(_attacked, case, location, originals, tmp_path / "out") == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
+    written: tuple[Case, Path, Any], pictures: list[Picture], tmp_path: Path
+) -> None:
+    case, _, _ = written
+    folder = tmp_path / "in"
+    folder.mkdir()
+    location = case.write(folder, pictures)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    one_of_each_kind = {(file.suffix, len(file.parts)): file for file in files}.values()
+    for file in one_of_each_kind:
+        content = file.read_bytes()
+        file.unlink()
+        os.mkfifo(file)
+        assert run_apart(_packed_past_pipes, case, location, tmp_path / "out.h5") == 0, file
+        (tmp_path / "out.h5").unlink(missing_ok=True)
+        file.unlink()
+        file.write_bytes(content)
+
+
+def _packed_past_pipes(case: Case, location: Any, path: Path) -> None:
+    signal.alarm(20)  # whatever the waiting is done by
+    with contextlib.suppress(FastdataError):
+        report = pack(case, location, path)
+        assert report.num_samples <= COUNT
 
 
 def test_memory_does_not_grow_with_the_source(

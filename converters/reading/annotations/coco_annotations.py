@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.regular_files import open_regular
+
 from ...base import Deferred
 from ..spans import read_at
 from .annotated import Frame, frame_of
@@ -100,7 +102,7 @@ class AnnotatedImage(Deferred):
         ValueError
             If an annotation does not fit; the message has its place.
         """
-        with open(self.image, "rb") as file:
+        with open(self.image, "rb", opener=open_regular) as file:
             data = file.read()
         values: dict[str, Any] = {"image": data, "image_id": self.number, "split": self.plan.split}
         rows = np.frombuffer(self.rows, ROW)

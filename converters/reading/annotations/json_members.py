@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 __all__ = ["Member", "json_entries", "json_members"]
 
@@ -53,7 +54,7 @@ def json_members(path: Path) -> Iterator[Member]:
     SourceError
         If it is no JSON object, or damaged, with the place; what came before was sound.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         window = _Window(path, file)
         window.expect("{")
         if window.next() == "}":

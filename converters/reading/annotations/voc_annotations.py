@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import read_regular
 
 from ...base import Deferred
 from .annotated import frame_of
@@ -67,10 +68,10 @@ class AnnotatedImage(Deferred):
         ValueError
             If these are missing or damaged; the message has file and object.
         """
-        data = Path(self.image).read_bytes()
+        data = read_regular(self.image)
         values: dict[str, Any] = {"image": data}
         if self.mask is not None:
-            values["mask"] = Path(self.mask).read_bytes()
+            values["mask"] = read_regular(self.mask)
         if "boxes" in self.plan.fields:
             values |= self._objects(data)
         if self.split:
@@ -80,7 +81,7 @@ class AnnotatedImage(Deferred):
     def _objects(self, data: bytes) -> dict[str, Any]:
         path = Path(self.annotation)
         try:
-            root = parse_xml(path.read_bytes(), path.name)
+            root = parse_xml(read_regular(path), path.name)
         except FileNotFoundError:
             if not self.plan.empty:
                 raise SourceError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import open_regular
 
 from ..image_files import is_image_name
 from ..locations import first_bytes
@@ -88,7 +89,7 @@ def listed(lists: Path, split: str) -> Iterator[tuple[int, str | None]]:
     if os.sep in split or not path.is_file():
         known = ", ".join(splits_of(lists)[:30]) or "none"
         raise OptionError(f"split={split}: not in {lists}, which has {known}")
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         for number, data in enumerate(file, 1):
             line = data[:_LONGEST].decode("utf-8", "surrogateescape").strip()
             flagged = _FLAGGED.fullmatch(line)
@@ -110,7 +111,7 @@ def classes_of_lists(lists: Path) -> tuple[str, ...]:
 
 
 def _is_flagged(path: Path) -> bool:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         line = file.readline(_LONGEST).decode("utf-8", "replace").strip()
     return _FLAGGED.fullmatch(line) is not None
 

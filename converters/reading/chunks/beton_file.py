@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 from ..spans import read_exactly
 
@@ -106,7 +107,7 @@ def read_piece(path: str, offset: int, length: int) -> bytes:
     SourceError
         If the file ends before.
     """
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=open_regular) as file:
         file.seek(offset)
         return read_exactly(file, length, path, offset)
 

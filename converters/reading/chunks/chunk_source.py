@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import Field, Schema
 
 from ...base import FieldSpec, Reject, Sample
@@ -124,7 +125,7 @@ class ChunkSource(ScannedSource):
     def scan(self, file: int) -> Iterator[Place | Reject]:
         self.verify(file)
         path = str(self.paths[file])
-        with open(path, "rb", buffering=0) as raw:
+        with open(path, "rb", buffering=0, opener=open_regular) as raw:
             size = os.fstat(raw.fileno()).st_size
             count = self._count(file, int.from_bytes(read_exactly(raw, 4, path, 0), "little"))
             last = 4 * (count + 2)

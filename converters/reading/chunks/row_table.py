@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import ImageField
 
 from ...base import reason_of
@@ -36,7 +37,7 @@ _BATCH = 256
 def has_table(path: Path) -> bool:
     """Tell whether a chunk ends with a table; one that cannot be read does not."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             file.seek(-len(_MARK), os.SEEK_END)
             return file.read(len(_MARK)) == _MARK
     except OSError:

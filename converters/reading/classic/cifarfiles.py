@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 from ..compression import compression_of, inflated_start, open_inflated
 from ..forward_reader import ForwardReader
@@ -132,13 +133,13 @@ def _in_folder(path: Path) -> CifarFiles:
             continue
         file = folder / name
         size = file.stat().st_size
-        with file.open("rb") as opened:
+        with open(file, "rb", opener=open_regular) as opened:
             batches.append((file, _batch(name, kind, opened, 0, size, file)))
     names: dict[str, tuple[str, ...]] = {}
     for name in (*_PICKLES, *_TEXTS):
         file = folder / name
         if file.is_file() and file.stat().st_size <= _LARGEST:
-            with file.open("rb") as opened:
+            with open(file, "rb", opener=open_regular) as opened:
                 names |= _names_in(name, opened, file.stat().st_size)
     return CifarFiles(batches, False, names, "")
 

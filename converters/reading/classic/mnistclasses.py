@@ -11,6 +11,7 @@ import string
 from pathlib import Path
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import read_regular
 
 __all__ = ["KNOWN_CLASSES", "known_classes", "read_mapping"]
 
@@ -72,7 +73,7 @@ def read_mapping(path: Path) -> tuple[str, ...]:
     """
     names: dict[int, str] = {}
     try:
-        lines = path.read_bytes()[: 1 << 16].split(b"\n")
+        lines = read_regular(path)[: 1 << 16].split(b"\n")
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
     for number, line in enumerate(lines, 1):

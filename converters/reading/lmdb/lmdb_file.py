@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 from ..locations import first_bytes, path_of, printable
 
@@ -109,7 +110,7 @@ class LmdbFile:
         if 0 < self._main.entries < 1000:
             for entry in self.entries():
                 if isinstance(entry, Entry) and entry.is_database:
-                    with open(self.path, "rb") as file:
+                    with open(self.path, "rb", opener=open_regular) as file:
                         file.seek(entry.offset)
                         data = file.read(_DATABASE.size)
                     found[printable(os.fsdecode(entry.key))] = _Database.unpack(data)
@@ -126,7 +127,7 @@ class LmdbFile:
                 f"{self.path}: a database with several values a key, which is not read"
             )
         count = 0
-        with open(self.path, "rb", buffering=0) as file:
+        with open(self.path, "rb", buffering=0, opener=open_regular) as file:
             for entry in self._walk(file, database.root):
                 count += isinstance(entry, Entry)
                 yield entry

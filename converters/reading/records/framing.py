@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 from ..compression import compression_of, inflated_start, open_inflated
 from ..extras import require
@@ -107,7 +108,7 @@ def scan_frames(path: Path) -> Iterator[tuple[int, int]]:
     """
     size = path.stat().st_size
     offset = 0
-    with open(path, "rb", buffering=0) as raw:
+    with open(path, "rb", buffering=0, opener=open_regular) as raw:
         while offset < size:
             raw.seek(offset)
             head = raw.read(_HEAD)

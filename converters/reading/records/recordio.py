@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 from ..locations import first_bytes
 from ..spans import MAX_RECORD, read_at
@@ -58,7 +59,7 @@ def has_records(path: Path) -> bool:
 def scan_records(path: Path) -> Iterator[tuple[int, int] | Damage]:
     """Yield where the records of a file are: offset and length, heads and padding included."""
     size = path.stat().st_size
-    with open(path, "rb", buffering=0) as raw:
+    with open(path, "rb", buffering=0, opener=open_regular) as raw:
         file = raw.fileno()
         last: tuple[int, int] | None = None
         offset = 0

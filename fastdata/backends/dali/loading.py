@@ -92,6 +92,7 @@ def load(work: BatchWork, task: LoadTask) -> Loaded:
         If the bytes of an image are damaged and ``work.on_corrupt`` is "raise".
     """
     loaded = Loaded()
+    loaded.failed |= work.unreadable(task.indices)
     for name, kind in work.dataset.schema.images.items():
         stored = work.dataset.images(name, task.indices, work.decoder)
         loaded.nbytes += int(stored.lengths.sum())
@@ -104,7 +105,8 @@ def load(work: BatchWork, task: LoadTask) -> Loaded:
         for at, (codec, address, size, height, width) in enumerate(zip(*columns, strict=True)):
             region = regions[at]
             found: _Found | None = None
-            if region is not None and not (region[2] and region[3]):
+            missed = region is not None and not (region[2] and region[3])
+            if missed and not stored.refused[at]:
                 found = _nothing(kind.channels)
             elif codec == JPEG:
                 found = _file(_view(address, size, stored), (height, width), region)
@@ -143,7 +145,7 @@ def _file(data: NDArray[np.uint8], size: tuple[int, int], region: _Window | None
     file = data.data
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(file)
-    except ValueError:
+    except (ValueError, KeyError):  # KeyError: a sampling that simplejpeg has no name for
         return None
     if (height, width) != size or colours not in ("YCbCr", "Gray") or file[-2:] != _EOI:
         return None

@@ -1,0 +1,91 @@
+"""Open files that users name: regular files, and nothing else.
+
+A folder of images, or a list of them, may name a pipe, which nobody writes to, or a device without
+an end.  Reading these would never come back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from fastdata.errors import NotRegularFileError, ResourceLimitError
+
+__all__ = ["open_regular", "read_regular", "too_many_files"]
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFSOCK: "a socket",
+}
+
+MOST_BYTES = 1 << 30
+"""That a file may have which is read whole: an image, a list."""
+
+_LIMITS = (errno.EMFILE, errno.ENFILE)
+
+
+def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Return the descriptor of a regular file; also an ``opener`` of the builtin `open`.
+
+    Parameters
+    ----------
+    path : path-like
+        A link to a regular file will do.
+    flags : int
+        As `os.open` takes them.
+
+    Raises
+    ------
+    NotRegularFileError
+        If it is something else: a pipe, a device, a folder.
+    ResourceLimitError
+        If there are too many open files.
+    OSError
+        If it cannot be opened.
+    """
+    try:
+        # Non-blocking: opening a pipe would wait for its writer.  It changes nothing for a file.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _LIMITS:
+            raise too_many_files(path, error.errno) from error
+        if error.errno == errno.ENXIO:  # what the system says of a socket
+            raise NotRegularFileError(f"{os.fspath(path)}: not a regular file") from error
+        raise
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        raise NotRegularFileError(
+            f"{os.fspath(path)}: {_KINDS.get(kind, 'a special file')}, not a regular file"
+        )
+    return descriptor
+
+
+def read_regular(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
+    """Return what a regular file has.
+
+    Raises
+    ------
+    NotRegularFileError, ResourceLimitError, OSError
+        As of `open_regular`; the first also if the file has more bytes than `most_bytes`.
+    """
+    with open(path, "rb", buffering=0, opener=open_regular) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise NotRegularFileError(
+                f"{os.fspath(path)}: {size:,} bytes, where at most {most_bytes:,} are read at once"
+            )
+        return file.read()
+
+
+def too_many_files(path: str | os.PathLike[str], number: int) -> ResourceLimitError:
+    """Return what to say where the system gives no descriptor for a file, with its error number."""
+    return ResourceLimitError(
+        f"{os.fspath(path)}: cannot be opened: {os.strerror(number)}. Nothing is wrong "
+        "with the file: this process, or the system, has as many open as it may. Raise the limit: "
+        "ulimit -n 65536"
+    )
