@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import ImageField, Schema
 
 from .base import FieldSpec
@@ -165,7 +166,7 @@ def _solution(path: Path) -> dict[str, str]:
     """Return the synset of each image: ``ILSVRC2012_val_00048981,n03995372 85 1 499 272 ...``."""
     found: dict[str, str] = {}
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", opener=open_regular, encoding="utf-8") as file:
             for number, row in enumerate(csv.reader(file), 1):
                 synset = row[1].split(" ", 1)[0] if len(row) == 2 else ""
                 if is_synset(synset):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec
@@ -141,7 +142,7 @@ class VocFoldersSource(ImageListSource):
         for index in range(self.num_samples if names or numbers else 0):
             path = os.path.join(self.root, self.names_of(index)[1])
             with contextlib.suppress(OSError, SourceError):  # the worker says what is the matter
-                with open(path, "rb") as file:
+                with open(path, "rb", opener=open_regular) as file:
                     data = file.read()
                 found |= class_names(data, path)
                 least = min(least, first_pixel(data, path))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import ArrayField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec
@@ -162,7 +163,7 @@ class YoloSource(ImageListSource):
 
 def _width_of(path: Path) -> int:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             return len(file.readline(1 << 16).split())
     except OSError:
         return 0

@@ -12,6 +12,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from fastdata.regular_files import read_regular
+
 from .image_files import is_image_name
 from .locations import printable
 from .selection import listed
@@ -112,7 +114,7 @@ def _lists(path: Path, classes: Collection[str]) -> bool:
     """Tell whether a text is a list of the classes: one in each line, alone or beside a number."""
     if path.suffix != ".txt" or not classes or path.stat().st_size > _LONGEST_LIST:
         return False
-    lines = path.read_text("utf-8", "surrogateescape").splitlines()
+    lines = read_regular(path).decode("utf-8", "surrogateescape").splitlines()
     known = set(classes)
     found = [
         known & {line.strip(), *line.split()[:1], *line.split()[-1:]} for line in lines if line

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fastdata.codecs.image import MAX_PIXELS
+from fastdata.regular_files import open_regular
 
 from ..safe_paths import path_inside
 from .annotated import Frame
@@ -85,7 +86,7 @@ def panoptic_values(
 def _ids_of(path: str, frame: Frame) -> NDArray[np.uint32]:
     name = Path(path).name
     try:
-        with Image.open(path) as image:
+        with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
             size = image.size
             if size == (frame.width, frame.height) and size[0] * size[1] <= MAX_PIXELS:
                 pixels = np.asarray(image.convert("RGB"), np.uint32)

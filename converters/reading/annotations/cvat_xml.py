@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular, read_regular
 
 from ...base import Deferred
 from ..spans import read_at
@@ -81,7 +82,7 @@ class CvatIndex:
         parser.CharacterDataHandler = self._characters
         parser.StartDoctypeDeclHandler = self._refuse
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=open_regular) as file:
                 while data := file.read(_WINDOW):
                     parser.Parse(data)
                 parser.Parse(b"", True)
@@ -174,7 +175,7 @@ class CvatImage(Deferred):
         SourceError
             If an object does not fit; the message has its number.
         """
-        data = Path(self.image).read_bytes()
+        data = read_regular(self.image)
         file = os.path.basename(self.plan.path)
         place = f"{file}, the image at byte {self.start:,}"
         text = read_at(self.plan.path, self.start, self.length + len(_CLOSING))

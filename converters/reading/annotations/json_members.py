@@ -74,7 +74,7 @@ def json_members(path: Path) -> Iterator[Member]:
 
 def json_entries(path: Path) -> Iterator[Member]:
     """Yield the entries of the array that a file holds; see `json_members`."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         yield from _entries(_Window(path, file), "")
 
 

@@ -21,6 +21,7 @@ from PIL import Image
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.errors import SourceError
+from fastdata.regular_files import read_regular
 
 from ...base import Deferred
 from ..json_files import read_object
@@ -69,10 +70,8 @@ class LabelmeImage(Deferred):
             If a shape does not fit; the message has file and shape.
         """
         content = read_labelme(Path(self.shapes))
-        if self.image == self.shapes:
-            data = embedded(content) or b""
-        else:
-            data = Path(self.image).read_bytes()
+        inside = self.image == self.shapes
+        data = embedded(content) or b"" if inside else read_regular(self.image)
         frame = upright_frame_of(data, _size(content), self.plan.check_size)
         found = []
         for number, entry in entries(content):

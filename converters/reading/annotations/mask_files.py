@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 
 from fastdata.codecs.image import MAX_PIXELS, decode_image, is_jpeg
 from fastdata.errors import ImageError, SourceError
+from fastdata.regular_files import open_regular, read_regular
 
 from ...base import Deferred
 from .class_colours import to_numbers
@@ -56,7 +57,7 @@ class MaskedImage(Deferred):
         ValueError
             If the mask has what is no class; the message names its file.
         """
-        data = Path(self.mask).read_bytes()
+        data = read_regular(self.mask)
         try:
             mask = class_numbers(data, self.plan)
         except ValueError as error:
@@ -154,7 +155,7 @@ def modes_of(paths: Iterable[Path]) -> set[str]:
     modes = set()
     for path in paths:
         try:
-            with Image.open(path) as image:
+            with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
                 modes.add("JPEG" if image.format == "JPEG" else image.mode)
         except Exception:  # a worker says what is the matter
             continue
@@ -172,7 +173,7 @@ def colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
     found: set[int] = set()
     for path in paths:
         try:
-            with Image.open(path) as image:
+            with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
                 if image.mode not in _COLOURED or image.width * image.height > MAX_PIXELS:
                     continue
                 found.update(np.unique(_packed(np.asarray(image.convert("RGB")))).tolist())

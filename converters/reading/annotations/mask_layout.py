@@ -13,6 +13,7 @@ from PIL import Image
 
 from fastdata.codecs.image import is_jpeg
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import open_regular
 
 from ..image_files import files_below, is_image_name
 from ..locations import first_bytes
@@ -225,7 +226,12 @@ def _is_mask_of(mask: Path, image: Path) -> bool:
     if is_jpeg(first_bytes(mask, 3)):
         return False
     try:
-        with Image.open(mask) as opened, Image.open(image) as seen:
+        with (
+            open(mask, "rb", opener=open_regular) as one,
+            open(image, "rb", opener=open_regular) as other,
+            Image.open(one) as opened,
+            Image.open(other) as seen,
+        ):
             if opened.size not in (seen.size, seen.size[::-1]) or _flatness(opened) < _FLAT:
                 return False
             return seen.format == "JPEG" or _flatness(seen) < _FLAT

@@ -11,13 +11,13 @@ Source: ``ultralytics/data/utils.py``, `verify_image_label`, 8.4; what reads the
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import read_regular
 
 from ...base import Deferred
 from .annotated import Frame, upright_frame_of
@@ -64,7 +64,7 @@ class LabelledImage(Deferred):
         SourceError
             If a line does not fit; the message has file and line.
         """
-        data = Path(self.image).read_bytes()
+        data = read_regular(self.image)
         frame = upright_frame_of(data)
         found = [self._object(k, line, frame) for k, line in _lines(self.label)]
         values = {"image": data, **object_values([o[0] for o in found], frame, self.plan.masks)}
@@ -144,7 +144,7 @@ def _lines(path: str) -> list[tuple[int, str]]:
     try:
         if os.path.getsize(path) > _LARGEST:
             raise SourceError(f"{os.path.basename(path)}: too large for a label file")
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except FileNotFoundError:
         return []
     except UnicodeDecodeError:

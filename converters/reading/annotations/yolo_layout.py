@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
 
 from ..class_names import read_class_names
 from ..extras import require
@@ -140,7 +141,7 @@ def _described(path: Path, folder: Path) -> YoloLayout:
         raise SourceError(f"{path}: too large for the description of a dataset")
     try:
         # Text stays text, as that of a class called "no" must.
-        content = yaml.load(path.read_bytes(), yaml.BaseLoader)
+        content = yaml.load(read_regular(path), yaml.BaseLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SourceError(f"{path}: no sound YAML: {error}") from error
     if not isinstance(content, dict):

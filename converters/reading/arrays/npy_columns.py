@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 
 from ...base import reason_of
 from ..inflated_piece import RAW, InflatedPiece
@@ -99,7 +100,7 @@ class NpyColumn(Column):
     def _bytes(self, at: int, length: int) -> bytes:
         if self._piece is not None:
             return self._piece.read(at, length)
-        with open(self._path, "rb") as file:
+        with open(self._path, "rb", opener=open_regular) as file:
             file.seek(self._start + at)
             return file.read(length)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
 
 from ...base import Deferred
 from ..annotations.annotated import frame_of
@@ -112,7 +112,7 @@ class BoxedImage(Deferred):
         ValueError
             If the image is of another size, or a box is inside out or outside of it.
         """
-        data = Path(self.image).read_bytes()
+        data = read_regular(self.image)
         frame = frame_of(data, self.said, self.form.check_size)
         boxes = corners(self.boxes, self.form.form)
         if self.form.unit == "normalised":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import open_regular
 
 from ..annotations.json_members import json_entries
 from ..text_lines import text_lines
@@ -103,7 +104,7 @@ class TextTable:
 
     def _cells(self) -> Iterator[list[str]]:
         """Yield all rows that are not empty, the header included."""
-        with open(self.path, newline="", encoding="utf-8-sig") as file:
+        with open(self.path, newline="", opener=open_regular, encoding="utf-8-sig") as file:
             # The module's limit of 128 kB is meant against malformed files; arrays and
             # bytes may be larger.
             csv.field_size_limit(max(csv.field_size_limit(), _CELL_BYTES))
@@ -119,7 +120,9 @@ class TextTable:
     def _likely_separator(self) -> str:
         """Return the sign that stands between cells, by the first lines."""
         try:
-            with open(self.path, newline="", encoding="utf-8-sig", errors="replace") as file:
+            with open(
+                self.path, newline="", opener=open_regular, encoding="utf-8-sig", errors="replace"
+            ) as file:
                 lines = [line for line in itertools.islice(file, _LOOKED_AT) if line.strip()]
         except OSError as error:
             raise SourceError(f"{self.path}: {error.strerror}") from error

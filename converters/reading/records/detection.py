@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field
 
 from ..annotations.annotated import frame_of
@@ -170,7 +170,7 @@ def read_label_map(path: str, check_size: bool) -> Objects:
     try:
         if os.path.getsize(path) > _LARGEST_MAP:
             raise OptionError(f"label_map={path}: too large for a list of classes")
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
         text_format.Parse(text, message, allow_unknown_field=True)
     except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
         raise OptionError(f"label_map={path}: cannot be read as a label map: {error}") from error
