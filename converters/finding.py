@@ -22,7 +22,7 @@ from .reading.locations import files_at, folder_at, is_pattern
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
 
-__all__ = ["FormatOption", "find_source", "format_class", "format_names", "options_of"]
+__all__ = ["FormatOption", "find_source", "format_class", "format_names", "format_of", "options_of"]
 
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
@@ -63,6 +63,17 @@ def format_class(name: str) -> type[Source]:
         raise OptionError(f"format {name!r} is not one of {', '.join(sorted(points))}")
     found: type[Source] = points[name].load()
     return found
+
+
+def format_of(location: Any) -> type[Source]:
+    """Return the class of the format that is recognised at a location.
+
+    Raises
+    ------
+    SourceError
+        If there is nothing there or no format fits.
+    """
+    return _recognised(location, _points())
 
 
 def options_of(kind: type[Source]) -> list[FormatOption]:

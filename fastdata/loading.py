@@ -259,6 +259,8 @@ def loader(
     )
     packed = packed_view(data)
     if packed is not None or is_packed(data):
+        for part in getattr(packed, "made_of", ()):
+            part.suggest_packing()
         return packed_loader(data if packed is None else packed, wanted)
     if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
         return foreign_loader(data, wanted)

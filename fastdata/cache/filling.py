@@ -11,7 +11,7 @@ import torch
 
 from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.job import Request
-from fastdata.engine.tasks import DecodeTask, Done
+from fastdata.engine.tasks import DecodeTask, Done, image_sizes
 from fastdata.engine.work import BatchWork
 from fastdata.transforms.geometry import Ints
 
@@ -66,8 +66,8 @@ class FillJob:
         self._places: dict[str, _Place] = {}
         begin = 0
         for name, field in work.dataset.schema.images.items():
-            stored = work.dataset.images(name, request.indices, work.decoder)
-            sizes = stored.heights * stored.widths * field.channels
+            heights, widths = image_sizes(work.dataset, name, request.indices, work.decoder)
+            sizes = heights * widths * field.channels
             end = begin + int(sizes.sum())
             self._places[name] = _Place(begin + np.cumsum(sizes) - sizes, begin, end)
             begin = end

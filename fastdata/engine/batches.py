@@ -23,7 +23,7 @@ from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.columns import read_columns
 from fastdata.engine.job import Job, Request
 from fastdata.engine.layout import Place, lay_out
-from fastdata.engine.tasks import Done, RenderTask, SampleTask
+from fastdata.engine.tasks import Done, RenderTask, SampleTask, image_sizes
 from fastdata.engine.work import BatchWork
 from fastdata.random import SampleKeys
 from fastdata.schema import ImageField
@@ -75,6 +75,8 @@ class BatchMaker:
         self.expected: dict[tuple[str, int], tuple[tuple[int, ...], torch.dtype]] = {}
         """Of samples that callables make: what the images of a view were in the last batch."""
         self._pieces = pieces
+        # Files that are read whole are in memory until their task is done, so it is a small one.
+        self._samples_per_task: int | None = getattr(work.dataset, "samples_per_task", None)
         self._sizes: dict[int, dict[str, tuple[int, int]]] = {}
 
     def prepare(self, request: Request) -> Job:
@@ -89,10 +91,13 @@ class BatchMaker:
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
         """Return (start, stop) of the tasks of a batch of `count` samples, of so many pixels."""
-        pieces = min(self._pieces, count // SAMPLES_PER_TASK)
-        if pixels is not None:
-            pieces = min(pieces, pixels // PIXELS_PER_TASK)
-        pieces = max(pieces, 1)
+        if self._samples_per_task is not None:
+            pieces = -(-count // self._samples_per_task)
+        else:
+            pieces = min(self._pieces, count // SAMPLES_PER_TASK)
+            if pixels is not None:
+                pieces = min(pieces, pixels // PIXELS_PER_TASK)
+            pieces = max(pieces, 1)
         return list(pairwise(np.linspace(0, count, pieces + 1).astype(int).tolist()))
 
     def sizes(self, request: Request, view: int = 0) -> dict[str, tuple[int, int]]:
@@ -108,8 +113,7 @@ class BatchMaker:
         first = request.keys[:1]
         found = {}
         for name in names:
-            images = dataset.images(name, first.indices, work.decoder)
-            height, width = images.heights, images.widths
+            height, width = image_sizes(dataset, name, first.indices, work.decoder)
             if geometry is not None:
                 height, width = geometry.plan_sizes(height, width, work.seed, first)
             found[name] = int(height[0]), int(width[0])

@@ -25,6 +25,7 @@ __all__ = [
     "ReadAheadTask",
     "RenderTask",
     "SampleTask",
+    "image_sizes",
     "is_packed",
 ]
 
@@ -81,6 +82,22 @@ class PackedData(Protocol):
 def is_packed(data: object) -> TypeGuard[PackedData]:
     """Return whether `data` can be read by the batch; evaluates none of its properties."""
     return all(hasattr(type(data), name) for name in ("images", "gather"))
+
+
+def image_sizes(
+    data: PackedData, name: str, indices: Indices, decoder: JpegDecoder
+) -> tuple[Indices, Indices]:
+    """Return heights and widths of images that are not to be decoded here, int64 [n] each.
+
+    Data whose sizes stand in no column may have a method of this name, which reads no more than
+    it has to.
+    """
+    told = getattr(data, "image_sizes", None)
+    if told is not None:
+        heights, widths = told(name, indices)
+        return heights, widths
+    images = data.images(name, indices, decoder)
+    return images.heights, images.widths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
