@@ -456,6 +456,9 @@ class Dataset(TorchDataset[Any]):
         shards = self._shards.held_in(held)
         return type(self)(shards, self._indices, self._transform, self._record_format)
 
+    def check_packed(self) -> None:
+        """Raise an `OptionError` if this is not packed; it is."""
+
     def suggest_packing(self) -> None:
         """Say nothing: it is packed."""
 

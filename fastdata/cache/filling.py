@@ -46,6 +46,7 @@ class _Place(NamedTuple):
     """Where the images of a field lie in a slot: each, and all of them."""
 
     begins: Ints
+    ends: Ints
     start: int
     stop: int
 
@@ -69,7 +70,8 @@ class FillJob:
             heights, widths = image_sizes(work.dataset, name, request.indices, work.decoder)
             sizes = heights * widths * field.channels
             end = begin + int(sizes.sum())
-            self._places[name] = _Place(begin + np.cumsum(sizes) - sizes, begin, end)
+            ends = begin + np.cumsum(sizes)
+            self._places[name] = _Place(ends - sizes, ends, begin, end)
             begin = end
         self.slot: Slot | None = buffers.take(begin) if begin else None
 
@@ -79,7 +81,8 @@ class FillJob:
         for first in range(0, len(self._indices) if self.slot else 0, SAMPLES_PER_TASK):
             some = slice(first, first + SAMPLES_PER_TASK)
             begins = {name: place.begins[some] for name, place in self._places.items()}
-            found.append(DecodeTask(self._indices[some], first, begins))
+            ends = {name: place.ends[some] for name, place in self._places.items()}
+            found.append(DecodeTask(self._indices[some], first, begins, ends))
         return found
 
     def finish(self, results: Sequence[Done]) -> Filled:

@@ -104,9 +104,9 @@ def read_kept(
         return Kept("file", height, width)
     found = size_by_pil(data, max_pixels)
     if found is None:  # only decoding tells
-        whole = decode_image(data, channels, mask=mask, max_pixels=max_pixels)
-        turned = max(whole.orientation, whole.turned)
-        height, width = orient(whole.pixels, whole.orientation).shape[:2]
+        picture = decode_image(data, channels, mask=mask, max_pixels=max_pixels)
+        turned = max(picture.orientation, picture.turned)
+        height, width = orient(picture.pixels, picture.orientation).shape[:2]
         return Kept("file", height, width, turned)
     height, width, turned = found
     return Kept("file", height, width, turned)

@@ -151,13 +151,14 @@ class DecodeTask:
     indices : ndarray of int64, shape [m]
     first : int
         Place of the first of them among all of the job.
-    begins : dict of str to ndarray of int64, shape [m]
-        For each image field, where each sample's begins in memory.
+    begins, ends : dict of str to ndarray of int64, shape [m]
+        For each image field, where each sample's begins in memory, and ends.
     """
 
     indices: Indices
     first: int
     begins: dict[str, Indices]
+    ends: dict[str, Indices]
 
 
 @dataclass(slots=True)

@@ -14,10 +14,10 @@ from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.converters.packing.boxes import Placement, picture_of, place_boxes
 from fastdata.dataset import Dataset, Indices
 from fastdata.errors import FileCorruptError
-from fastdata.formats.reader import ShardReader
 from fastdata.records import RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.shards import ShardSet
+from fastdata.unpacked.held import HeldFiles
 from fastdata.unpacked.listing import Listing, join_listings
 from fastdata.unpacked.opening import suggest_packing
 from fastdata.unpacked.reading import FileBatch, FileImages, Headers
@@ -40,6 +40,8 @@ class UnpackedDataset(Dataset):
     listing : Listing
     indices, transform, record_format
         As of `Dataset`.
+    held : HeldFiles, optional
+        Memory in which files stay that were read.
     """
 
     samples_per_task = 16
@@ -51,10 +53,12 @@ class UnpackedDataset(Dataset):
         indices: Indices,
         transform: Any = None,
         record_format: RecordFormat | None = None,
+        held: HeldFiles | None = None,
     ) -> None:
         # What Dataset itself asks of it, it has: schema, paths, digest, length.
         super().__init__(cast(ShardSet, listing), indices, transform, record_format)
         self._listing = listing
+        self._held = held
         self._latest = threading.local()
         self._headers = Headers(listing)
 
@@ -72,8 +76,25 @@ class UnpackedDataset(Dataset):
         """Refused: there are none."""
         self._listing.refuse_unpacked()
 
-    def held_in(self, held: Any) -> NoReturn:
-        """Refused: there are none."""
+    def held_in(self, held: Any) -> UnpackedDataset:
+        """Return the same dataset, whose files are kept in memory once they are read.
+
+        Parameters
+        ----------
+        held : HeldFiles or None
+        """
+        return type(self)(self._listing, self._indices, self._transform, self._record_format, held)
+
+    def let_go(self) -> None:
+        """Read from the files again, from now on."""
+        self._held = None
+
+    def positions(self, indices: Any = None) -> NDArray[np.int64]:
+        """Return which samples of `listing` these are; by default all that are shown."""
+        return self._positions(np.arange(len(self)) if indices is None else indices)
+
+    def check_packed(self) -> NoReturn:
+        """Raise an `OptionError` with the command that packs the files."""
         self._listing.refuse_unpacked()
 
     def suggest_packing(self) -> None:
@@ -104,7 +125,7 @@ class UnpackedDataset(Dataset):
         latest: FileBatch | None = getattr(self._latest, "batch", None)
         if latest is not None and np.array_equal(latest.positions, positions):
             return latest
-        batch = FileBatch(self._listing, positions)
+        batch = FileBatch(self._listing, positions, self._held)
         if len(positions) <= _MOST_KEPT:
             self._latest.batch = batch
         return batch
@@ -130,7 +151,8 @@ class UnpackedDataset(Dataset):
 
     def image_sizes(self, name: str, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """Return heights and widths of a field's images, [2, n], of which headers are read."""
-        return self._headers.sizes(name, self._positions(indices))[:, :2].T
+        sizes: NDArray[np.int64] = self._headers.sizes(name, self._positions(indices))[:, :2].T
+        return sizes
 
     def gather(self, name: str, indices: Sequence[int] | NDArray[Any]) -> Any:
         """Return a field that is no image, of several samples; as `Dataset.gather`.
@@ -167,7 +189,7 @@ class UnpackedDataset(Dataset):
         return [place_boxes(some, turn) for some, turn in zip(boxes, turns, strict=True)]
 
     def _stored(self, position: int) -> Any:
-        batch = FileBatch(self._listing, np.array([position]))
+        batch = FileBatch(self._listing, np.array([position]), self._held)
         files, values = batch.files[0], batch.values[0]
         if isinstance(files, FileCorruptError):
             raise files
@@ -188,5 +210,5 @@ class UnpackedDataset(Dataset):
         return self.schema.sample_type(*found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self._listing, self._indices, self._transform, self._record_format)
+        parts = (self._listing, self._indices, self._transform, self._record_format, self._held)
         return type(self), parts

@@ -12,7 +12,7 @@ import itertools
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 
@@ -134,7 +134,7 @@ class Listing:
                     f"lies. Pack it: {pack_command(self.location)}"
                 )
 
-    def _of_files(self, values: Any) -> bool:
+    def _of_files(self, values: Any) -> TypeGuard[tuple[Any, ...]]:
         """Tell whether these are a sample's values, with a path for each image."""
         return isinstance(values, tuple) and all(
             isinstance(value, Path)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,14 @@ from fastdata.native.crops import CROP, OTHER_CODEC
 from fastdata.schema import Schema
 from fastdata.unpacked.listing import Listing
 
+if TYPE_CHECKING:
+    from fastdata.unpacked.held import HeldFiles
+
 __all__ = ["FileBatch", "FileImages", "Headers"]
 
 Indices: TypeAlias = NDArray[np.int64]
 Window: TypeAlias = tuple[int, int, int, int]
+_T = TypeVar("_T")
 
 _NEIGHBOURS = 100
 """Samples behind one that cannot be read which are tried for a size to plan with in its stead."""
@@ -51,15 +55,18 @@ class FileBatch:
     ----------
     listing : Listing
     positions : ndarray of int64, shape [n]
+    held : HeldFiles, optional
+        Where files are that were read before: those of the first image field, then others'.
 
     Notes
     -----
     For one thread at a time.
     """
 
-    def __init__(self, listing: Listing, positions: Indices) -> None:
+    def __init__(self, listing: Listing, positions: Indices, held: HeldFiles | None = None) -> None:
         self.listing = listing
         self.positions = positions
+        self._held = held
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -91,12 +98,22 @@ class FileBatch:
         try:
             for name, field in self.listing.schema.images.items():
                 path = values[name]
-                data[name] = path.read_bytes()
+                data[name] = self._read(position, name, path)
                 kept[name] = read_kept(data[name], field.channels, mask=field.mask)
             check_masks(self.listing.schema, kept)
         except (OSError, ValueError) as error:  # ValueError: a name with a null byte, too
             return self.corrupt(position, name, path, reason_of(error))
         return _Files(data, kept)
+
+    def _read(self, position: int, name: str, path: Path) -> bytes:
+        if self._held is None:
+            return path.read_bytes()
+        number = list(self.listing.schema.images).index(name) * len(self.listing) + position
+        data = self._held.get(number)
+        if data is None:
+            data = path.read_bytes()
+            self._held.put(number, data)
+        return data
 
     def corrupt(self, position: int, name: str, path: Path, reason: str) -> FileCorruptError:
         """Return the error of a file that cannot be read."""
@@ -132,7 +149,9 @@ class FileBatch:
     def lengths(self, name: str) -> Indices:
         """Return the bytes of each file of a field; 0 of what cannot be read."""
         if "files" in self.__dict__:
-            found = [0 if isinstance(f, FileCorruptError) else len(f.data[name]) for f in self.files]
+            found = [
+                0 if isinstance(f, FileCorruptError) else len(f.data[name]) for f in self.files
+            ]
         else:
             found = [stat_of(path)[0] for path in self.paths(name)]
         return np.array(found, np.int64)
@@ -226,12 +245,14 @@ class FileImages:
     @property
     def heights(self) -> Indices:
         """Of upright images, in pixels, int64 [n]."""
-        return self._batch.sizes[self.name][0]
+        heights: Indices = self._batch.sizes[self.name][0]
+        return heights
 
     @property
     def widths(self) -> Indices:
         """Of upright images, in pixels, int64 [n]."""
-        return self._batch.sizes[self.name][1]
+        widths: Indices = self._batch.sizes[self.name][1]
+        return widths
 
     @property
     def lengths(self) -> Indices:
@@ -275,7 +296,7 @@ class FileImages:
 
         return self._decoded(place, decode)
 
-    def _decoded(self, place: int, decode: Callable[[memoryview, Kept], Any]) -> Any:
+    def _decoded(self, place: int, decode: Callable[[memoryview, Kept], _T]) -> _T:
         files = self._batch.files[place]
         if isinstance(files, FileCorruptError):
             raise files
