@@ -154,6 +154,11 @@ class UnpackedDataset(Dataset):
         sizes: NDArray[np.int64] = self._headers.sizes(name, self._positions(indices))[:, :2].T
         return sizes
 
+    def some_sizes(self, name: str, most: int = 256) -> NDArray[np.int64]:
+        """Return heights and widths of some images, evenly spread over the dataset, [2, n]."""
+        places = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
+        return self.image_sizes(name, places)
+
     def gather(self, name: str, indices: Sequence[int] | NDArray[Any]) -> Any:
         """Return a field that is no image, of several samples; as `Dataset.gather`.
 
