@@ -73,10 +73,10 @@ def loader(
     Parameters
     ----------
     data : path, list of paths, Dataset or torch Dataset
-        What ``fastdata.open`` takes, or what it returned, also as a `Subset`, by `random_split` or
-        in a `ConcatDataset`: the result is a
-        `Loader`.  Any other dataset with ``__getitem__`` (or an
-        `IterableDataset`): the result is a stock `DataLoader`, and what is said
+        What ``fastdata.open`` takes, packed or files as they lie, or what it returned, also as a
+        `Subset`, by `random_split` or in a `ConcatDataset`: the result is a
+        `Loader`.  All that is said below of packed data is true of such files.
+        Any other dataset with ``__getitem__`` (or an `IterableDataset`): the result is a stock `DataLoader`, and what is said
         below to be for packed data is not accepted.
     batch_size : int
         Samples a batch (on this rank).
@@ -214,8 +214,9 @@ def loader(
         If an option has a value that cannot be used.
     MissingExtraError
         If `decoder` or `backend` is not installed.
-    DatasetNotFoundError, FormatError, ShardCorruptError
-        If `data` is a path and there is no sound dataset.
+    DatasetNotFoundError, FormatError, ShardCorruptError, SourceError
+        If `data` is a path and there is no sound dataset; of data that has to be packed, with the
+        command that does it.
 
     Examples
     --------

@@ -420,6 +420,16 @@ def test_folders_that_are_no_class_folders_are_refused_by_their_format(tmp_path:
         fastdata.open(tmp_path / "images")
 
 
+def test_what_was_meant_to_be_packed_or_lists_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("bread\nbutter\n")
+    with pytest.raises(SourceError, match=r"notes.txt: read as manifest, but none of its first"):
+        fastdata.open(tmp_path / "notes.txt")
+    image_folder(tmp_path / "shards", 4)
+    (tmp_path / "shards" / "manifest.json").write_text("{}")
+    with pytest.raises(FormatError, match="not the manifest of a fastdata dataset"):
+        fastdata.open(tmp_path / "shards")
+
+
 def test_a_dataset_is_read_wherever_the_process_has_gone(
     jpegs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

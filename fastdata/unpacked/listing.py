@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from fastdata.converters.base import IndexedSource, Sample, hash_fields
 from fastdata.converters.reading.fields import convert
 from fastdata.converters.reading.locations import stat_of
-from fastdata.errors import FileCorruptError, FormatError, OptionError
+from fastdata.errors import FileCorruptError, FormatError, OptionError, SourceError
 from fastdata.formats.digest import canonical_json
 from fastdata.schema import ImageField, Schema
 
@@ -123,16 +124,34 @@ class Listing:
         raise FileCorruptError(f"sample {position} ({self.describe(position)}): {reason}")
 
     def check(self) -> None:
-        """Raise `FormatError` if images are no files of their own, as the first samples show."""
+        """Look at the first samples.
+
+        Raises
+        ------
+        FormatError
+            If their images are no files of their own.
+        SourceError
+            If none of their files is there.
+        """
         source = self.sources[0]
+        missing: list[Path] = []
         for found in map(source.get, range(min(_PEEK, source.num_samples))):
-            if isinstance(found, Sample):
-                if self._of_files(found.values):
-                    return
+            if not isinstance(found, Sample):
+                continue
+            if not self._of_files(found.values):
                 raise FormatError(
                     f"{self.location}: data of the format {source.name!r} is not loaded as it "
                     f"lies. Pack it: {pack_command(self.location)}"
                 )
+            missing.append(next(one for one in found.values if isinstance(one, Path)))
+            if os.path.exists(missing[-1]):
+                return
+        if missing:
+            raise SourceError(
+                f"{self.location}: read as {source.name}, but none of its first {len(missing)} "
+                f"images is there: {missing[0]} is missing. Say what else it is by format=, or "
+                "bring the images"
+            )
 
     def _of_files(self, values: Any) -> TypeGuard[tuple[Any, ...]]:
         """Tell whether these are a sample's values, with a path for each image."""

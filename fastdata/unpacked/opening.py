@@ -13,6 +13,7 @@ from fastdata.converters.base import IndexedSource
 from fastdata.converters.finding import find_source, format_class, format_of
 from fastdata.distributed import rank_and_world_size
 from fastdata.errors import FormatError, SourceError
+from fastdata.formats.manifest import MANIFEST
 from fastdata.unpacked.listing import Listing, pack_command
 
 __all__ = ["list_files", "suggest_packing"]
@@ -79,6 +80,8 @@ def format_at(location: str | os.PathLike[str], options: Mapping[str, Any]) -> s
     given: str | None = options.get("format")
     if given is not None:
         return given
+    if os.path.exists(os.path.join(location, MANIFEST)):  # shards, whatever is wrong with them
+        return None
     try:
         return format_of(location).name
     except SourceError:
