@@ -34,7 +34,14 @@ from worker_helpers import invert
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
-from fastdata.errors import FileCorruptError, FormatError, OptionError, SourceError
+from fastdata.codecs.kept import read_kept
+from fastdata.errors import (
+    FileCorruptError,
+    FormatError,
+    ImageError,
+    OptionError,
+    SourceError,
+)
 from fastdata.unpacked import opening
 from fastdata.unpacked.dataset import UnpackedDataset
 
@@ -224,15 +231,23 @@ def test_every_file_is_opened_once_an_epoch(tmp_path: Path, transform: Any, work
     assert {name: opened[name] for name in files} == dict.fromkeys(files, 1)
 
 
-def test_held_files_are_opened_once_in_all_epochs(jpegs: Path) -> None:
-    with (
-        fastdata.loader(jpegs, batch_size=12, transform=CROP, cache="ram", num_workers=0) as loader,
-        files_opened() as opened,
-    ):
+def test_held_files_are_opened_once_in_all_epochs(tmp_path: Path) -> None:
+    root = image_folder(tmp_path / "images", 40)
+    options = {"batch_size": 20, "transform": CROP, "shuffle": True, "num_workers": 0}
+    with fastdata.loader(root, cache="ram", **options) as loader, files_opened() as opened:
         for _ in range(3):
             list(loader)
-    assert {n for name, n in opened.items() if name.endswith(".jpg")} == {1}
-    assert loader.stats().cache_bytes == sum(p.stat().st_size for p in jpegs.rglob("*.jpg"))
+        nbytes = loader.stats().cache_bytes
+    files = list(root.rglob("*.jpg"))
+    assert [opened[path.name] for path in files] == [1] * 40
+    assert nbytes == sum(path.stat().st_size for path in files)
+
+
+def test_a_jpeg_that_is_cut_off_is_noticed_before_it_is_decoded() -> None:
+    data = pil_file(photo(160, 140), "JPEG")
+    assert read_kept(data, 3)[:3] == ("jpeg", 160, 140)
+    with pytest.raises(ImageError, match="truncated"):
+        read_kept(data[:-2], 3)
 
 
 def test_tasks_have_few_files_in_memory(jpegs: Path) -> None:
