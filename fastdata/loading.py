@@ -76,8 +76,8 @@ def loader(
         What ``fastdata.open`` takes, packed or files as they lie, or what it returned, also as a
         `Subset`, by `random_split` or in a `ConcatDataset`: the result is a
         `Loader`.  All that is said below of packed data is true of such files.
-        Any other dataset with ``__getitem__`` (or an `IterableDataset`): the result is a stock `DataLoader`, and what is said
-        below to be for packed data is not accepted.
+        Any other dataset with ``__getitem__`` (or an `IterableDataset`): the result is a stock
+        `DataLoader`, and what is said below to be for packed data is not accepted.
     batch_size : int
         Samples a batch (on this rank).
     shuffle : bool, "block" or BlockShuffle
