@@ -425,6 +425,10 @@ def test_options_of_sources_are_for_files_that_are_not_packed(
     one = fastdata.open(tmp_path / "splits", source_options={"split": "val"})
     assert list(one.schema) == ["image", "label"]
     assert len(one) == 4
+    with pytest.raises(
+        OptionError, match=r"fastdata pack \S+splits splits.lmdb --option split=val"
+    ):
+        _ = one.shards
     with pytest.raises(OptionError, match="no option 'splitt'"):
         fastdata.open(tmp_path / "splits", format="folder", source_options={"splitt": "val"})
 

@@ -99,7 +99,7 @@ class UnpackedDataset(Dataset):
 
     def suggest_packing(self) -> None:
         """Say once, in the log, how much faster a pack is loaded, and how it is made."""
-        suggest_packing(self._listing.location)
+        suggest_packing(self._listing.location, self._listing.command)
 
     def _describe(self, name: str, field: Any) -> str:
         if not isinstance(field, ImageField):

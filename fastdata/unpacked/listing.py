@@ -11,8 +11,9 @@ import hashlib
 import itertools
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
@@ -39,15 +40,24 @@ class Listing:
         Of one schema; their samples one behind the other.
     location : Path
         What was opened, as it was given; for messages.
+    options : mapping
+        How, as of `pack_command`.
 
     Notes
     -----
     Safe for any number of threads, and to be pickled where the sources are.
     """
 
-    def __init__(self, sources: Sequence[IndexedSource], location: Path) -> None:
+    def __init__(
+        self,
+        sources: Sequence[IndexedSource],
+        location: Path,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.sources = tuple(sources)
         self.location = location
+        self.command = pack_command(location, options or {})
+        """What packs it."""
         self.schema: Schema = sources[0].schema
         self._fields = tuple(self.schema.items())
         self._starts = list(itertools.accumulate((s.num_samples for s in sources), initial=0))
@@ -141,7 +151,7 @@ class Listing:
             if not self._of_files(found.values):
                 raise FormatError(
                     f"{self.location}: data of the format {source.name!r} is not loaded as it "
-                    f"lies. Pack it: {pack_command(self.location)}"
+                    f"lies. Pack it: {self.command}"
                 )
             missing.append(next(one for one in found.values if isinstance(one, Path)))
             if os.path.exists(missing[-1]):
@@ -165,7 +175,7 @@ class Listing:
         """Raise that what is asked for is of packed datasets only."""
         raise OptionError(
             f"this needs a packed dataset, and {self.location} is loaded as it lies. Pack it: "
-            f"{pack_command(self.location)}"
+            f"{self.command}"
         )
 
     def locate(self, position: int) -> NoReturn:
@@ -193,7 +203,25 @@ def join_listings(listings: Sequence[Listing]) -> Listing:
     return Listing(sources, first.location) if len(listings) > 1 else first
 
 
-def pack_command(location: Path) -> str:
-    """Return the command that packs what is at a location."""
-    name = location.absolute().name.split(".")[0] or "images"
-    return f"fastdata pack {shlex.quote(str(location))} {shlex.quote(name + '.lmdb')}"
+def pack_command(location: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return the command that packs what is at a location.
+
+    Parameters
+    ----------
+    location : Path
+    options : mapping
+        ``format``, ``channels``, ``fields`` and ``source_options``, where they were given.
+    """
+    words = ["fastdata", "pack", str(location), _name_of(location) + ".lmdb"]
+    for name in ("format", "channels"):
+        if name in options:
+            words += [f"--{name}", str(options[name])]
+    for flag, name in (("--field", "fields"), ("--option", "source_options")):
+        for key, value in options.get(name, {}).items():
+            if isinstance(value, (str, int, float)):  # what a command line can say
+                words += [flag, f"{key}={value}"]
+    return shlex.join(words)
+
+
+def _name_of(location: Path) -> str:
+    return location.absolute().name.split(".")[0] or "images"

@@ -61,7 +61,7 @@ def list_files(
     if not issubclass(format_class(name), IndexedSource):
         raise FormatError(
             f"{location}: data of the format {name!r} is not loaded as it lies. Pack it: "
-            f"{pack_command(location)}"
+            f"{pack_command(location, options)}"
         ) from error
     # Files are read later, wherever we are then.
     source = find_source(
@@ -72,7 +72,7 @@ def list_files(
         options=options.get("source_options"),
     )
     assert isinstance(source, IndexedSource), "its class is one"
-    listing = Listing([source], location)
+    listing = Listing([source], location, options)
     listing.check()
     for note in source.notes:
         log.info("%s: %s", location, note)
@@ -93,7 +93,7 @@ def format_at(location: str | os.PathLike[str], options: Mapping[str, Any]) -> s
 
 
 @cache
-def suggest_packing(location: Path) -> None:
+def suggest_packing(location: Path, command: str) -> None:
     """Say, once a process, what a pack would bring; on the first rank only."""
     if rank_and_world_size(None, None)[0] == 0:
         log.warning(
@@ -102,5 +102,5 @@ def suggest_packing(location: Path) -> None:
             "it is less, with larger ones more (docs/unpacked.md). Pack it once: %s",
             location,
             PACKED_IS_FASTER,
-            pack_command(location),
+            command,
         )
