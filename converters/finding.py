@@ -29,6 +29,7 @@ __all__ = [
     "find_source",
     "format_class",
     "format_names",
+    "format_of",
     "options_of",
     "own_options",
 ]
@@ -76,6 +77,17 @@ def format_class(name: str) -> type[Source]:
         )
     found: type[Source] = points[name].load()
     return found
+
+
+def format_of(location: Any) -> type[Source]:
+    """Return the class of the format that is recognised at a location.
+
+    Raises
+    ------
+    SourceError
+        If there is nothing there or no format fits.
+    """
+    return _recognised(location, _points())
 
 
 def options_of(kind: type[Source]) -> list[FormatOption]:

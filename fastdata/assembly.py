@@ -142,15 +142,29 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
     options = settle(work.dataset, options)
     by, target, pinned = _by(options, work), options.target, options.pinned
     if options.backend == "dali":
+        if _of_files(work):
+            raise OptionError(
+                'backend="dali" is for packed data: pack the files, with fastdata pack, or use '
+                'backend="cpu"'
+            )
         from fastdata.backends.dali import DaliBackend
 
         return DaliBackend(work, by, device=target, pin_memory=pinned)
     if options.cache == "device":
         here = torch.device("cpu") if target is None else target
         return DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
+    if options.cache == "ram" and _of_files(work):
+        from fastdata.unpacked.holding import FileCacheBackend
+
+        return FileCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
     if options.cache == "ram":
         return RamCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
     return CpuBackend(work, by, device=target, pin_memory=pinned)
+
+
+def _of_files(work: BatchWork) -> bool:
+    """Return whether the data are files that are not packed."""
+    return getattr(work.dataset, "samples_per_task", None) is not None
 
 
 def _by(options: LoaderOptions, work: BatchWork) -> WorkerOptions:

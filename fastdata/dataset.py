@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -23,11 +24,17 @@ from torch.utils.data import Dataset as TorchDataset
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.encode import check_header, decode_stored
 from fastdata.codecs.image import MAX_PIXELS, check_pixels
-from fastdata.errors import ImageError, OptionError, ShardCorruptError
+from fastdata.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    ImageError,
+    OptionError,
+    ShardCorruptError,
+)
 from fastdata.formats.reader import HeldBytes, ShardReader
 from fastdata.random import SampleKeys
 from fastdata.records import BatchFormat, RecordFormat
-from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from fastdata.shards import Location, ShardSet, join_shards, open_shards
 from fastdata.stored import StoredImages
 
@@ -199,6 +206,10 @@ class Dataset(TorchDataset[Any]):
         """What the source called each sample, as a sequence of str."""
         return Keys(self)
 
+    def _key(self, position: int) -> str:
+        reader, local = self._shards.locate(position)
+        return reader.key(local)
+
     @property
     def is_subset(self) -> bool:
         """Whether this shows other than all samples in their order."""
@@ -250,6 +261,11 @@ class Dataset(TorchDataset[Any]):
             classes = f", {len(field.classes)} classes" if field.classes else ""
             return f"array, {field.dtype}, {lengths}{classes}"
         return str(field.kind)
+
+    @staticmethod
+    def _joined_sets(sets: Sequence[Any]) -> Any:
+        """Return what several datasets show as one; `sets` are their `_shards`."""
+        return join_shards(sets)
 
     # -- samples ------------------------------------------------------------------
 
@@ -460,6 +476,12 @@ class Dataset(TorchDataset[Any]):
         shards = self._shards.held_in(held)
         return type(self)(shards, self._indices, self._transform, self._record_format)
 
+    def check_packed(self) -> None:
+        """Raise an `OptionError` if this is not packed; it is."""
+
+    def suggest_packing(self) -> None:
+        """Say nothing: it is packed."""
+
     def let_go(self) -> None:
         """Read from the files again, from now on; nobody may be reading."""
         self._shards.let_go()
@@ -481,8 +503,7 @@ class Keys(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return list(Keys(self._dataset[index]))
-        reader, local = self._dataset._shards.locate(self._dataset._position(index))
-        return reader.key(local)
+        return self._dataset._key(self._dataset._position(index))
 
     def __repr__(self) -> str:
         shown = ", ".join(repr(key) for key in self[:3])
@@ -536,14 +557,20 @@ def open(
     batch_format: BatchFormat = "tuple",
     names: Mapping[str, str] | None = None,
     max_pixels: int | None = None,
+    format: str | None = None,
+    channels: Literal[3, 1] | None = None,
+    fields: Mapping[str, Field | str] | None = None,
+    source_options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Open a packed dataset.
+    """Open a packed dataset, or image files as they lie.
 
     Parameters
     ----------
     path : path-like, or iterable of path-like
         A shard, a directory of shards, a glob pattern, or several of these,
-        which are shown as one dataset, in the order given.
+        which are shown as one dataset, in the order given.  Or images that are files of their
+        own: class folders, a manifest, and other formats of which `fastdata.pack` takes
+        files; it is then an `UnpackedDataset`.
     check : bool
         Whether checksums are compared as data is read (about 2% of the time
         of decoding JPEGs).
@@ -559,6 +586,8 @@ def open(
         Images of more pixels are not decoded but are a `ShardCorruptError`: a few bytes can claim
         to be an image that takes all memory.  Default: 178,956,970, as for packing, at which
         Pillow refuses too.
+    format, channels, fields, source_options : optional
+        Of files that are not packed, as `fastdata.pack` takes them.
 
     Returns
     -------
@@ -569,7 +598,10 @@ def open(
     DatasetNotFoundError
         If nothing is there, or a shard is missing.
     FormatError, ShardCorruptError
-        If it is no fastdata dataset, of a newer version, or damaged.
+        If it is no fastdata dataset, of a newer version, or damaged; or if it is data of a format
+        that has to be packed, with the command that does it.
+    SourceError
+        If what is in files that are not packed is not as their format has it.
     OptionError
         If `transform`, `batch_format` or `names` do not suit the dataset, or `max_pixels` is no
         positive int.
@@ -582,12 +614,40 @@ def open(
     record_format = RecordFormat(batch_format, names)
     if max_pixels is not None and max_pixels < 1:
         raise OptionError(f"max_pixels is None or an int from 1 up, not {max_pixels!r}")
-    shards = open_shards(path, check, max_pixels)
-    record_format.check(shards.schema)
-    dataset = Dataset(shards, range(len(shards)), record_format=record_format)
+    given = {
+        "format": format,
+        "channels": channels,
+        "fields": fields,
+        "source_options": source_options,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    dataset = _opened(locations, check, given, max_pixels)
+    record_format.check(dataset.schema)
+    dataset._record_format = record_format
     if transform is not None:
         dataset.transform = transform
     return dataset
+
+
+def _opened(
+    locations: list[Location], check: bool, options: Mapping[str, Any], max_pixels: int | None
+) -> Dataset:
+    """Return a packed dataset, or one of files; `options` are for the latter."""
+    try:
+        shards = open_shards(locations, check, max_pixels)
+    except (DatasetNotFoundError, FormatError) as error:
+        from fastdata.unpacked.dataset import UnpackedDataset
+        from fastdata.unpacked.opening import list_files
+
+        listing = list_files(locations, options, error).limited_to(max_pixels)
+        return UnpackedDataset(listing, range(len(listing)))
+    if options:
+        raise OptionError(
+            f"{next(iter(options))} is for files that are not packed; {locations[0]} is a packed "
+            "dataset"
+        )
+    return Dataset(shards, range(len(shards)))
 
 
 def packed_view(data: Any) -> Dataset | None:
@@ -672,15 +732,20 @@ def _joined(parts: Sequence[Dataset]) -> Dataset:
                     f"{one!r} and that of {part.paths[0]} is {other!r}. Set the same {what} on "
                     "both, or load them apart"
                 )
+    if not all(type(part) is type(first) for part in parts):
+        raise OptionError(
+            "packed datasets and files that are not packed are not loaded as one: pack the files "
+            "too, and open both with fastdata.open([...])"
+        )
     sets = list({id(part._shards): part._shards for part in parts}.values())
-    shards = join_shards(sets)
+    shards = type(first)._joined_sets(sets)
     starts = itertools.accumulate(map(len, sets[:-1]), initial=0)
     begins = dict(zip(map(id, sets), starts, strict=True))
     moved = [begins[id(part._shards)] + _as_array(part._indices) for part in parts]
     indices: Indices = np.concatenate(moved)
     if np.array_equal(indices, np.arange(len(shards))):
         indices = range(len(shards))
-    joined = Dataset(shards, indices, first.transform, first.record_format)
+    joined = type(first)(shards, indices, first.transform, first.record_format)
     joined._made_of = tuple(one for part in parts for one in part.made_of)
     return joined
 

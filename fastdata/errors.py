@@ -20,6 +20,7 @@ __all__ = [
     "DestinationLockedError",
     "DiskFullError",
     "FastdataError",
+    "FileCorruptError",
     "FormatError",
     "ImageError",
     "JobChangedError",
@@ -101,6 +102,10 @@ class FormatError(FastdataError, ValueError):
 
 class ShardCorruptError(FastdataError, ValueError):
     """A shard's bytes are not those that were written."""
+
+
+class FileCorruptError(ShardCorruptError):
+    """A sample of files that are not packed cannot be read, or would be rejected by a pack."""
 
 
 class WorkerError(FastdataError, RuntimeError):

@@ -74,11 +74,11 @@ def loader(
     Parameters
     ----------
     data : path, list of paths, Dataset or torch Dataset
-        What ``fastdata.open`` takes, or what it returned, also as a `Subset`, by `random_split` or
-        in a `ConcatDataset`: the result is a
-        `Loader`.  Any other dataset with ``__getitem__`` (or an
-        `IterableDataset`): the result is a stock `DataLoader`, and what is said
-        below to be for packed data is not accepted.
+        What ``fastdata.open`` takes, packed or files as they lie, or what it returned, also as a
+        `Subset`, by `random_split` or in a `ConcatDataset`: the result is a
+        `Loader`.  All that is said below of packed data is true of such files.
+        Any other dataset with ``__getitem__`` (or an `IterableDataset`): the result is a stock
+        `DataLoader`, and what is said below to be for packed data is not accepted.
     batch_size : int
         Samples a batch (on this rank).
     shuffle : bool, "block" or BlockShuffle
@@ -218,8 +218,9 @@ def loader(
         If an option has a value that cannot be used.
     MissingExtraError
         If `decoder` or `backend` is not installed.
-    DatasetNotFoundError, FormatError, ShardCorruptError
-        If `data` is a path and there is no sound dataset.
+    DatasetNotFoundError, FormatError, ShardCorruptError, SourceError
+        If `data` is a path and there is no sound dataset; of data that has to be packed, with the
+        command that does it.
 
     Examples
     --------
@@ -264,6 +265,8 @@ def loader(
     )
     packed = packed_view(data)
     if packed is not None or is_packed(data):
+        for part in getattr(packed, "made_of", ()):
+            part.suggest_packing()
         return packed_loader(data if packed is None else packed, wanted)
     if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
         return foreign_loader(data, wanted)

@@ -26,9 +26,9 @@ from fastdata.codecs.image import (
     is_jpeg,
     orient,
     to_pixels,
-    turbo_reads,
 )
 from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
+from fastdata.codecs.kept import keeps_jpeg
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
@@ -270,7 +270,7 @@ def _keep(
     keep = options.codec == "keep"
     if header is not None and not field.mask:
         check_pixels(header.height, header.width, options.max_pixels)
-        plain = header.is_plain and header.components <= field.channels and turbo_reads(data)
+        plain = keeps_jpeg(data, header, field.channels, mask=field.mask)
         size = header.height, header.width
         jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
         if plain and (keep or (jpeg and _final(size, options) == size)):

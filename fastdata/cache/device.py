@@ -19,7 +19,7 @@ from fastdata.engine.batches import report_skipped
 from fastdata.engine.finishing import finish_on_device
 from fastdata.engine.job import Request
 from fastdata.engine.memory import available_on, in_words
-from fastdata.engine.tasks import PackedData
+from fastdata.engine.tasks import PackedData, image_sizes
 from fastdata.engine.work import BatchWork
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
@@ -245,9 +245,9 @@ class DeviceCache:
 def _sizes(dataset: PackedData, name: str, indices: Ints, work: BatchWork) -> tuple[Ints, Ints]:
     """Return heights and widths of a field's images, int64 [n] each."""
     parts = [
-        dataset.images(name, indices[first : first + SAMPLES_AT_ONCE], work.decoder)
+        image_sizes(dataset, name, indices[first : first + SAMPLES_AT_ONCE], work.decoder)
         for first in range(0, len(indices), SAMPLES_AT_ONCE)
     ]
     empty = [np.empty(0, np.int64)]
-    heights = np.concatenate([part.heights for part in parts] or empty)
-    return heights, np.concatenate([part.widths for part in parts] or empty)
+    heights = np.concatenate([part[0] for part in parts] or empty)
+    return heights, np.concatenate([part[1] for part in parts] or empty)

@@ -11,7 +11,7 @@ import torch
 
 from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.job import Request
-from fastdata.engine.tasks import DecodeTask, Done
+from fastdata.engine.tasks import DecodeTask, Done, image_sizes
 from fastdata.engine.work import BatchWork
 from fastdata.transforms.geometry import Ints
 
@@ -46,6 +46,7 @@ class _Place(NamedTuple):
     """Where the images of a field lie in a slot: each, and all of them."""
 
     begins: Ints
+    ends: Ints
     start: int
     stop: int
 
@@ -66,10 +67,11 @@ class FillJob:
         self._places: dict[str, _Place] = {}
         begin = 0
         for name, field in work.dataset.schema.images.items():
-            stored = work.dataset.images(name, request.indices, work.decoder)
-            sizes = stored.heights * stored.widths * field.channels
+            heights, widths = image_sizes(work.dataset, name, request.indices, work.decoder)
+            sizes = heights * widths * field.channels
             end = begin + int(sizes.sum())
-            self._places[name] = _Place(begin + np.cumsum(sizes) - sizes, begin, end)
+            ends = begin + np.cumsum(sizes)
+            self._places[name] = _Place(ends - sizes, ends, begin, end)
             begin = end
         self.slot: Slot | None = buffers.take(begin) if begin else None
 
@@ -79,7 +81,8 @@ class FillJob:
         for first in range(0, len(self._indices) if self.slot else 0, SAMPLES_PER_TASK):
             some = slice(first, first + SAMPLES_PER_TASK)
             begins = {name: place.begins[some] for name, place in self._places.items()}
-            found.append(DecodeTask(self._indices[some], first, begins))
+            ends = {name: place.ends[some] for name, place in self._places.items()}
+            found.append(DecodeTask(self._indices[some], first, begins, ends))
         return found
 
     def finish(self, results: Sequence[Done]) -> Filled:

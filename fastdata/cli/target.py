@@ -184,10 +184,9 @@ def transform_of(
     path: str, crop: int | tuple[int, int] | Literal["none"] | None
 ) -> tuple[tuple[Any, ...], tuple[str, ...]]:
     """Return transforms for a dataset's images, and what to say of them."""
-    from fastdata.summary import summarise
     from fastdata.transforms import RandomHorizontalFlip, RandomResizedCrop
 
-    images = [field for field in summarise(path)["fields"] if field["kind"] == "image"]
+    images = _sides(path)
     if crop == "none" or not images:
         return (), ()
     notes: tuple[str, ...] = ()
@@ -208,6 +207,24 @@ def transform_of(
             "and flips; --crop takes another size, or none",
         )
     return (RandomResizedCrop(size), RandomHorizontalFlip()), notes
+
+
+def _sides(path: str) -> list[dict[str, dict[str, int]]]:
+    """Return of each image field the least and largest height and width."""
+    import fastdata
+    from fastdata.summary import summarise
+    from fastdata.unpacked.dataset import UnpackedDataset
+
+    opened = fastdata.open(path)
+    if not isinstance(opened, UnpackedDataset):
+        return [field for field in summarise(path)["fields"] if field["kind"] == "image"]
+    return [
+        {
+            side: {"min": int(sizes.min()), "max": int(sizes.max())}
+            for side, sizes in zip(_SIDES, opened.some_sizes(name), strict=True)
+        }
+        for name in opened.schema.images
+    ]
 
 
 def loader_of(

@@ -151,7 +151,7 @@ def decode_image(
     if is_jpeg(data):
         header = header or read_jpeg_header(data)
         check_pixels(header.height, header.width, max_pixels)
-        if _turbo_decodes(header) and not mask:  # class numbers have no luma and no average
+        if turbo_decodes(header) and not mask:  # class numbers have no luma and no average
             size = header.height, header.width
             factor = scale(*(size if header.orientation < 5 else size[::-1])) if scale else 1
             pixels = decode_jpeg(data, header, channels, factor)
@@ -163,7 +163,8 @@ def decode_image(
     return Decoded(pixels, pixels.shape[:2], turned=turned)
 
 
-def _turbo_decodes(header: JpegHeader) -> bool:
+def turbo_decodes(header: JpegHeader) -> bool:
+    """Tell whether libjpeg-turbo decodes a JPEG; PIL decodes the others."""
     return (
         header.frame in (0xC0, 0xC1, 0xC2) and header.precision == 8 and header.components in (1, 3)
     )
@@ -195,9 +196,7 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
         options["min_height"] = -(-header.height // factor)
         options["min_width"] = -(-header.width // factor)
         options["min_factor"] = factor
-    tail = max(header.scan_offset, len(data) - _TAIL_BYTES)
-    if data.rfind(b"\xff\xd9", tail) < 0 and data.find(b"\xff\xd9", header.scan_offset) < 0:
-        raise ImageError("the JPEG is truncated: it has no end-of-image marker")
+    check_end(data, header)
     if not turbo_reads(data):
         return reduced_by_pil(data, channels, factor)
     try:
@@ -226,6 +225,13 @@ def reduced_by_pil(data: bytes | memoryview, channels: int, factor: int) -> Pixe
     except Exception as error:  # PIL's plugins raise nearly anything on damaged files
         raise ImageError(f"broken JPEG: {type(error).__name__}: {error}") from error
     return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def check_end(data: bytes, header: JpegHeader) -> None:
+    """Refuse a JPEG without an end-of-image marker."""
+    tail = max(header.scan_offset, len(data) - _TAIL_BYTES)
+    if data.rfind(b"\xff\xd9", tail) < 0 and data.find(b"\xff\xd9", header.scan_offset) < 0:
+        raise ImageError("the JPEG is truncated: it has no end-of-image marker")
 
 
 def orientation_of(data: bytes | memoryview) -> int:
@@ -275,7 +281,7 @@ def _orientation(image: Image.Image) -> int:
 
 def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) -> tuple[Pixels, int]:
     """Return upright pixels, and the orientation by which they were turned."""
-    try:
+    with _pil_explained(data):
         with _quiet():
             opened = Image.open(io.BytesIO(data))
         with opened as image:
@@ -291,6 +297,33 @@ def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) ->
             upright.format = image.format  # a copy has none; old releases of PIL open I;16 as I
             pixels = to_pixels(upright, channels, mask=mask)
             return (pixels // _png_grey_step(data) if mask else pixels), turned
+
+
+def size_by_pil(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int] | None:
+    """Return height and width of the upright picture, and its orientation, by PIL's header.
+
+    None where the header does not tell for sure: releases of PIL differ in whether the size of
+    a TIFF is that before or after turning.
+
+    Raises
+    ------
+    ImageError
+        If PIL cannot open it, or it has too many pixels.
+    """
+    with _pil_explained(data), _quiet(), Image.open(io.BytesIO(data)) as image:
+        size, kind = (image.height, image.width), image.format
+        check_pixels(*size, max_pixels)
+        turned = _orientation(image)
+    if turned < 5:
+        return *size, turned
+    return (*size[::-1], turned) if kind in ("JPEG", "MPO", "PNG", "WEBP") else None
+
+
+@contextlib.contextmanager
+def _pil_explained(data: bytes) -> Iterator[None]:
+    """Turn what PIL raises into an `ImageError`."""
+    try:
+        yield
     except ImageError:
         raise
     except UnidentifiedImageError:

@@ -23,7 +23,7 @@ from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.columns import read_columns
 from fastdata.engine.job import Job, Request
 from fastdata.engine.layout import Place, lay_out
-from fastdata.engine.tasks import Done, Images, RenderTask, SampleTask
+from fastdata.engine.tasks import Done, Images, RenderTask, SampleTask, image_sizes
 from fastdata.engine.work import BatchWork
 from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
@@ -76,6 +76,8 @@ class BatchMaker:
         self.expected: dict[tuple[str, int], tuple[tuple[int, ...], torch.dtype]] = {}
         """Of samples that callables make: what the images of a view were in the last batch."""
         self._pieces = pieces
+        # Files that are read whole are in memory until their task is done, so it is a small one.
+        self._samples_per_task: int | None = getattr(work.dataset, "samples_per_task", None)
         self._sizes: dict[int, dict[str, tuple[int, int]]] = {}
 
     def prepare(self, request: Request) -> Job:
@@ -90,10 +92,13 @@ class BatchMaker:
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
         """Return (start, stop) of the tasks of a batch of `count` samples, of so many pixels."""
-        pieces = min(self._pieces, count // SAMPLES_PER_TASK)
-        if pixels is not None:
-            pieces = min(pieces, pixels // PIXELS_PER_TASK)
-        pieces = max(pieces, 1)
+        if self._samples_per_task is not None:
+            pieces = -(-count // self._samples_per_task)
+        else:
+            pieces = min(self._pieces, count // SAMPLES_PER_TASK)
+            if pixels is not None:
+                pieces = min(pieces, pixels // PIXELS_PER_TASK)
+            pieces = max(pieces, 1)
         return list(pairwise(np.linspace(0, count, pieces + 1).astype(int).tolist()))
 
     def sizes(self, request: Request, view: int = 0) -> dict[str, tuple[int, int]]:
@@ -106,37 +111,32 @@ class BatchMaker:
         if geometry is not None and geometry.output_size is not None:
             self._sizes[view] = dict.fromkeys(names, geometry.output_size)
             return self._sizes[view]
-        first, images = self._first(request)
+        first = self._first(request)
         found = {}
         for name in names:
-            height, width = images[name].heights, images[name].widths
+            height, width = image_sizes(work.dataset, name, first.indices, work.decoder)
             if geometry is not None:
                 height, width = geometry.plan_sizes(height, width, work.seed, first)
             found[name] = int(height[0]), int(width[0])
         return found
 
-    def _first(self, request: Request) -> tuple[SampleKeys, dict[str, Images]]:
-        """Return the first sample of a batch, or a sound one in its place, and its images."""
+    def _first(self, request: Request) -> SampleKeys:
+        """Return the first sample of a batch, or a sound one in its place."""
         work, first = self.work, request.keys[:1]
 
-        def look(index: int) -> dict[str, Images]:
-            one = np.array([index])
-            images: dict[str, Images] = {
-                name: work.dataset.images(name, one, work.decoder)
-                for name in work.dataset.schema.images
-            }
+        def look(index: int) -> None:
             # Memory is taken for the whole batch by what this one says of itself.
-            for stored in images.values():
+            for name in work.dataset.schema.images:
+                stored: Images = work.dataset.images(name, np.array([index]), work.decoder)
                 if stored.doubt():
                     stored.read(0)
-            return images
 
         index = int(first.indices[0])
         try:
-            return first, look(index)
+            look(index)
         except ShardCorruptError as error:
-            index, images = work.replace(request.epoch, index, error, look)
-        return first.replaced(np.array([index])), images
+            index, _ = work.replace(request.epoch, index, error, look)
+        return first.replaced(np.array([index]))
 
     def count(self, results: Sequence[Done]) -> None:
         """Add up what tasks did."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastdata.collate import collate_column
 from fastdata.engine.rendering import plan_geometry
+from fastdata.engine.tasks import image_sizes
 from fastdata.random import SampleKeys
 from fastdata.schema import ImageField
 from fastdata.transforms.boxes import move_boxes
@@ -44,8 +45,9 @@ def read_columns(work: BatchWork, keys: SampleKeys) -> dict[str, Any]:
         if not isinstance(field, ImageField)
     }
     if pipeline.geometry is not None and schema.boxes:
-        stored = dataset.images(next(iter(schema.images)), keys.indices, work.decoder)
-        geometry = plan_geometry(work, keys, stored.heights, stored.widths)
+        first = next(iter(schema.images))
+        sizes = image_sizes(dataset, first, keys.indices, work.decoder)
+        geometry = plan_geometry(work, keys, *sizes)
         for name in schema.boxes:
             values[name] = move_boxes(geometry, values[name], name)
     if pipeline.drop is not None:

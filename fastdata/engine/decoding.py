@@ -24,11 +24,18 @@ def decode_whole(work: BatchWork, task: DecodeTask, memory: NDArray[np.uint8]) -
     for name, begins in task.begins.items():
         stored = work.dataset.images(name, task.indices, work.decoder)
         channels = work.dataset.schema.images[name].channels
-        sizes = zip(begins.tolist(), stored.heights.tolist(), stored.widths.tolist(), strict=True)
-        for at, (begin, height, width) in enumerate(sizes):
-            pixels = memory[begin : begin + height * width * channels]
+        ends = task.ends[name].tolist()
+        sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
+        places = zip(begins.tolist(), ends, sizes, strict=True)
+        for at, (begin, end, (height, width)) in enumerate(places):
             try:
-                stored.read(at, pixels.reshape(height, width, channels))
+                if height * width * channels != end - begin:
+                    raise ShardCorruptError(
+                        f"{name!r} of {work.dataset.describe_sample(int(task.indices[at]))} is "
+                        f"{height} x {width} pixels (height x width) now and was of another size "
+                        "when its place was made: somebody has changed the file"
+                    )
+                stored.read(at, memory[begin:end].reshape(height, width, channels))
             except ShardCorruptError as error:
                 if work.on_corrupt == "raise":
                     raise

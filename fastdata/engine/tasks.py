@@ -25,6 +25,7 @@ __all__ = [
     "ReadAheadTask",
     "RenderTask",
     "SampleTask",
+    "image_sizes",
     "is_packed",
 ]
 
@@ -89,6 +90,22 @@ def is_packed(data: object) -> TypeGuard[PackedData]:
     return all(hasattr(type(data), name) for name in ("images", "gather"))
 
 
+def image_sizes(
+    data: PackedData, name: str, indices: Indices, decoder: JpegDecoder
+) -> tuple[Indices, Indices]:
+    """Return heights and widths of images that are not to be decoded here, int64 [n] each.
+
+    Data whose sizes stand in no column may have a method of this name, which reads no more than
+    it has to.
+    """
+    told = getattr(data, "image_sizes", None)
+    if told is not None:
+        heights, widths = told(name, indices)
+        return heights, widths
+    images = data.images(name, indices, decoder)
+    return images.heights, images.widths
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadAheadTask:
     """Have the stored bytes of some samples read, into the page cache."""
@@ -140,13 +157,14 @@ class DecodeTask:
     indices : ndarray of int64, shape [m]
     first : int
         Place of the first of them among all of the job.
-    begins : dict of str to ndarray of int64, shape [m]
-        For each image field, where each sample's begins in memory.
+    begins, ends : dict of str to ndarray of int64, shape [m]
+        For each image field, where each sample's begins in memory, and ends.
     """
 
     indices: Indices
     first: int
     begins: dict[str, Indices]
+    ends: dict[str, Indices]
 
 
 @dataclass(slots=True)

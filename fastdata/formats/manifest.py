@@ -97,7 +97,8 @@ class Manifest:
         except OSError as error:
             raise DatasetNotFoundError(
                 f"{directory}: a directory without a readable {MANIFEST} is not a dataset "
-                f"({error.strerror}). If a pack to it was interrupted, run the same command again."
+                f"({error.strerror}). If a pack to it was interrupted, run the same command again; "
+                f"if it holds images, pack them: fastdata pack {directory} NAME.lmdb"
             ) from None
         try:
             body = json.loads(data)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fastdata.assembly import packed_loader
 from fastdata.engine.workers import choose_method
@@ -18,6 +19,7 @@ from fastdata.formats.layout import CODECS
 from fastdata.options import LoaderOptions
 from fastdata.tuning.key import Key, key_of
 from fastdata.tuning.settings import Settings
+from fastdata.unpacked.dataset import UnpackedDataset
 
 __all__ = ["PackedSource"]
 
@@ -108,33 +110,28 @@ class PackedSource:
             options.backend == "auto"
             and possible
             and self._cache is None  # which DALI does not go with
+            and not isinstance(self._data, UnpackedDataset)
             and importlib.util.find_spec("nvidia") is not None
             and importlib.util.find_spec("nvidia.dali") is not None
         )
 
     def images(self, batch: Any) -> dict[str, Any]:
         """Return what is known of the images, as `fastdata.tuning.subject.Facts` has it."""
-        schema, shards = self._data.schema, getattr(self._data, "shards", None)
+        schema = self._data.schema
         name = next(iter(schema.images), None)
-        if name is None or shards is None:
+        if name is None:
             return {}
-        field = schema.images[name]
-        codecs, sides, decoded = set(), [], 0
-        for shard in shards:
-            heights, widths, kinds = (
-                np.asarray(shard.column(f"{name}.{column}"))
-                for column in ("height", "width", "codec")
-            )
-            codecs |= set(np.unique(kinds).tolist())
-            sides.append(np.minimum(heights, widths))
-            decoded += int((heights.astype(np.int64) * widths).sum()) * field.channels
+        found = _spread(self._data, name)
+        if found is None:
+            return {}
+        codecs, sides, pixels = found
         made = getattr(batch, name, None)
         shape = made.shape[2:] if isinstance(made, torch.Tensor) and made.ndim == 4 else ()
-        stored = int(np.median(np.concatenate(sides))) if sides else 0
+        stored = int(np.median(sides)) if len(sides) else 0
         return {
-            "codecs": tuple(sorted(CODECS[code] for code in codecs)),
+            "codecs": tuple(sorted(codecs)),
             "image_sides": (stored, min(shape)) if len(shape) == 2 else (stored,),
-            "decoded_bytes": decoded,
+            "decoded_bytes": pixels * schema.images[name].channels,
         }
 
     @contextlib.contextmanager
@@ -142,3 +139,26 @@ class PackedSource:
         """Make a loader, and close it in the end."""
         with packed_loader(self._data, self._with(settings)) as made:
             yield made
+
+
+def _spread(data: Any, name: str) -> tuple[set[str], NDArray[np.int64], int] | None:
+    """Return codecs of an image field, the shorter sides of its images, and pixels of all.
+
+    Of files that are not packed by the sizes of some of them; None of other data.
+    """
+    if isinstance(data, UnpackedDataset):
+        sizes = data.some_sizes(name)
+        pixels = int(sizes.prod(axis=0).mean() * len(data)) if sizes.size else 0
+        return {"file"}, sizes.min(axis=0), pixels
+    if not hasattr(data, "shards"):
+        return None
+    codecs: set[str] = set()
+    sides, pixels = [np.empty(0, np.int64)], 0
+    for shard in data.shards:
+        heights, widths, kinds = (
+            np.asarray(shard.column(f"{name}.{column}")) for column in ("height", "width", "codec")
+        )
+        codecs |= {CODECS[code] for code in np.unique(kinds).tolist()}
+        sides.append(np.minimum(heights, widths).astype(np.int64))
+        pixels += int((heights.astype(np.int64) * widths).sum())
+    return codecs, np.concatenate(sides), pixels

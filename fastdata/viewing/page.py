@@ -85,6 +85,7 @@ def view(
             raise OptionError(f"{name}={value!r} is not from 1 to {high:,}")
     check_page_path(html)
     opened = open_dataset(dataset)
+    opened.check_packed()
     groups = draw_groups(opened, per_class=per_class, most=max_samples, side=thumbnail, seed=seed)
     counts = [(printable(name), count) for name, count, _ in count_classes(opened)]
     rejects, reasons = read_rejects(dataset)

@@ -2,9 +2,11 @@
 
     python scripts/bench/load.py --images DIR --output load.jsonl
     python scripts/bench/load.py --only jpeg --only FFCV --rounds 3
+    python scripts/bench/load.py --only files --only "fastdata jpeg lmdb thread"
     python scripts/bench/load.py --only fastdata --against OLD/bin/python
 
-The last one compares with another version of fastdata, installed in that Python's environment.
+The third compares what needs no packing: files as they lie.  The last one compares with another
+version of fastdata, installed in that Python's environment.
 
 All contenders make 224 px random resized crops with a flip, uint8, in batches of
 256 with labels, in random order without the short last batch, with two workers,
@@ -39,6 +41,9 @@ AREA = {FILTER: "cv2 INTER_AREA"}
 DALI_LINEAR = {FILTER: "DALI linear, antialiased"}
 
 JPEG_OVER_FFCV, JPEG_OVER_FILES, RAW_OVER_FFCV = 2.5, 3.0, 5.0
+UNPACKED_OVER_FILES, PACKED_OVER_UNPACKED = 1.8, 1.0
+UNPACKED = "fastdata, original files, {}"
+METHODS = ("thread", "process")
 OVER_ANOTHER_VERSION = 0.98
 
 
@@ -59,6 +64,18 @@ def fastdata_contender(
 def fastdata_name(codec: str, suffix: str, method: str) -> str:
     """Return what the table calls it."""
     return f"fastdata {codec} {suffix[1:]} {method}"
+
+
+def unpacked_contender(method: str, options: dict[str, Any], data: Datasets) -> Contender:
+    """Return fastdata's loader of the original files, which are not packed."""
+    path = data.originals()
+    return contender(
+        UNPACKED.format(method),
+        "load_fastdata.py",
+        {**options, "data": str(path), "worker_method": method},
+        modules=["fastdata"],
+        notes={**FASTDATA, "reads": f"the original files, large: {described(path)}"},
+    )
 
 
 def peer_contender(name: str, options: dict[str, Any], data: Datasets) -> Contender:
@@ -160,16 +177,19 @@ def names() -> list[str]:
         fastdata_name(codec, suffix, method)
         for codec in ("jpeg", "raw")
         for suffix in (".lmdb", ".h5")
-        for method in ("thread", "process")
+        for method in METHODS
     ]
+    unpacked = [UNPACKED.format(method) for method in METHODS]
     peers = list(PEERS)
-    return [*packed[:4], *peers[:-1], *packed[4:], peers[-1]]
+    return [*packed[:4], *unpacked, *peers[:-1], *packed[4:], peers[-1]]
 
 
 def make(name: str, options: dict[str, Any], data: Datasets) -> Contender:
     """Return the contender of this name."""
     if name in PEERS:
         return peer_contender(name, options, data)
+    if name in map(UNPACKED.format, METHODS):
+        return unpacked_contender(name.split()[-1], options, data)
     _, codec, container, method = name.split()
     return fastdata_contender(codec, f".{container}", method, options, data)
 
@@ -186,6 +206,10 @@ def bars(chosen: list[str]) -> list[Bar]:
         if name.startswith("fastdata jpeg"):
             asked.append(Bar(name, "FFCV jpeg", JPEG_OVER_FFCV))
             asked.append(Bar(name, "torchvision, pre-resized files", JPEG_OVER_FILES))
+            same = UNPACKED.format(name.split()[-1])
+            asked.append(Bar(name, same, PACKED_OVER_UNPACKED))
+        elif name in map(UNPACKED.format, METHODS):
+            asked.append(Bar(name, "torchvision, original files", UNPACKED_OVER_FILES))
         elif name.startswith("fastdata raw"):
             asked.append(Bar(name, "FFCV raw", RAW_OVER_FFCV))
     return [bar for bar in asked if bar.other in chosen]

@@ -1,0 +1,223 @@
+"""The map-style view over files that are not packed: what ``fastdata.open("./images")`` returns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
+from fastdata.converters.packing.boxes import Placement, picture_of, place_boxes
+from fastdata.dataset import Dataset, Indices
+from fastdata.errors import FileCorruptError
+from fastdata.records import RecordFormat
+from fastdata.schema import ArrayField, ImageField, ScalarField
+from fastdata.shards import ShardSet
+from fastdata.unpacked.held import HeldFiles
+from fastdata.unpacked.listing import Listing, join_listings
+from fastdata.unpacked.opening import suggest_packing
+from fastdata.unpacked.reading import FileBatch, FileImages, Headers
+
+__all__ = ["UnpackedDataset"]
+
+_MOST_KEPT = 4096
+"""Samples of a batch that is kept for the next question about the same samples."""
+
+
+class UnpackedDataset(Dataset):
+    """A dataset of image files, or a part of one; made by `fastdata.open`.
+
+    All that `Dataset` says holds, but for what is about shards: that is refused with the command
+    that packs the files.  The files were listed when it was opened; what is in them is looked at
+    when they are read.
+
+    Parameters
+    ----------
+    listing : Listing
+    indices, transform, record_format
+        As of `Dataset`.
+    held : HeldFiles, optional
+        Memory in which files stay that were read.
+    """
+
+    samples_per_task = 16
+    """Files that a worker holds in memory at once, beside those of other fields."""
+
+    def __init__(
+        self,
+        listing: Listing,
+        indices: Indices,
+        transform: Any = None,
+        record_format: RecordFormat | None = None,
+        held: HeldFiles | None = None,
+    ) -> None:
+        # What Dataset itself asks of it, it has: schema, paths, digest, length.
+        super().__init__(cast(ShardSet, listing), indices, transform, record_format)
+        self._listing = listing
+        self._held = held
+        self._latest = threading.local()
+        self._headers = Headers(listing)
+
+    @property
+    def listing(self) -> Listing:
+        """Which files samples are made of."""
+        return self._listing
+
+    @property
+    def shards(self) -> NoReturn:
+        """Refused: there are none."""
+        self._listing.refuse_unpacked()
+
+    def rows_by_shard(self, indices: Any = None) -> NoReturn:
+        """Refused: there are none."""
+        self._listing.refuse_unpacked()
+
+    def held_in(self, held: Any) -> UnpackedDataset:
+        """Return the same dataset, whose files are kept in memory once they are read.
+
+        Parameters
+        ----------
+        held : HeldFiles or None
+        """
+        return type(self)(self._listing, self._indices, self._transform, self._record_format, held)
+
+    def let_go(self) -> None:
+        """Read from the files again, from now on."""
+        self._held = None
+
+    def positions(self, indices: Any = None) -> NDArray[np.int64]:
+        """Return which samples of `listing` these are; by default all that are shown."""
+        return self._positions(np.arange(len(self)) if indices is None else indices)
+
+    def check_packed(self) -> NoReturn:
+        """Raise an `OptionError` with the command that packs the files."""
+        self._listing.refuse_unpacked()
+
+    def suggest_packing(self) -> None:
+        """Say once, in the log, how much faster a pack is loaded, and how it is made."""
+        suggest_packing(self._listing.location, self._listing.command)
+
+    def _describe(self, name: str, field: Any) -> str:
+        if not isinstance(field, ImageField):
+            return super()._describe(name, field)
+        kind = "mask" if field.mask else "RGB image" if field.channels == 3 else "grey image"
+        return f"{kind}, a file each"
+
+    @staticmethod
+    def _joined_sets(sets: Sequence[Any]) -> Any:
+        return join_listings(sets)
+
+    def _key(self, position: int) -> str:
+        return self._listing.key(position)
+
+    def unreadable(self, indices: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which samples have a damaged value that is no image, bool [n]: none is stored."""
+        return np.zeros(len(indices), np.bool_)
+
+    def describe_sample(self, index: int) -> str:
+        """Return where a sample is and what it is called, for messages."""
+        return f"sample {index} ({self._listing.describe(self._position(index))})"
+
+    # -- what a loader reads, by the batch --------------------------------------------
+
+    def _batch(self, positions: NDArray[np.int64]) -> FileBatch:
+        """Return the files of some samples: those that this thread had last, if they are."""
+        latest: FileBatch | None = getattr(self._latest, "batch", None)
+        if latest is not None and np.array_equal(latest.positions, positions):
+            return latest
+        batch = FileBatch(self._listing, positions, self._held)
+        if len(positions) <= _MOST_KEPT:
+            self._latest.batch = batch
+        return batch
+
+    def images(  # type: ignore[override]
+        self,
+        name: str,
+        indices: Sequence[int] | NDArray[Any],
+        decoder: JpegDecoder | None = None,
+    ) -> FileImages:
+        """Return the images of a field of several samples, of which nothing is read yet.
+
+        Parameters
+        ----------
+        name : str
+            An image field.
+        indices : sequence of int
+        decoder : JpegDecoder, optional
+            By default the fastest that is installed.
+        """
+        _ = self.schema.images[name]
+        return FileImages(name, self._batch(self._positions(indices)), decoder or jpeg_decoder())
+
+    def image_sizes(self, name: str, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+        """Return heights and widths of a field's images, [2, n], of which headers are read."""
+        sizes: NDArray[np.int64] = self._headers.sizes(name, self._positions(indices))[:, :2].T
+        return sizes
+
+    def some_sizes(self, name: str, most: int = 256) -> NDArray[np.int64]:
+        """Return heights and widths of some images, evenly spread over the dataset, [2, n]."""
+        places = np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64)
+        return self.image_sizes(name, places)
+
+    def gather(self, name: str, indices: Sequence[int] | NDArray[Any]) -> Any:
+        """Return a field that is no image, of several samples; as `Dataset.gather`.
+
+        Raises
+        ------
+        FileCorruptError
+            If a pack would reject one of them.
+        """
+        field = self.schema[name]
+        positions = self._positions(indices)
+        values = [one[name] for one in self._values(positions)]
+        if name in self.schema.boxes:
+            values = self._placed(positions, values)
+        if isinstance(field, ScalarField):
+            return np.array(values, field.dtype)
+        if isinstance(field, ArrayField) and field.fixed:
+            shape = (len(values), *(length or 0 for length in field.shape))
+            return np.stack(values) if values else np.empty(shape, field.dtype)
+        return values
+
+    def _values(self, positions: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+        step = _MOST_KEPT
+        for start in range(0, len(positions), step):
+            for values in self._batch(positions[start : start + step]).values:
+                if isinstance(values, FileCorruptError):
+                    raise values
+                yield values
+
+    def _placed(self, positions: NDArray[np.int64], boxes: list[Any]) -> list[Any]:
+        """Return boxes where decoding takes their images, upright."""
+        sizes = self._headers.sizes(picture_of(self.schema), positions).tolist()
+        turns = [Placement((h, w), turn, (h, w)) for h, w, turn in sizes]
+        return [place_boxes(some, turn) for some, turn in zip(boxes, turns, strict=True)]
+
+    def _stored(self, position: int) -> Any:
+        batch = FileBatch(self._listing, np.array([position]), self._held)
+        files, values = batch.files[0], batch.values[0]
+        if isinstance(files, FileCorruptError):
+            raise files
+        assert isinstance(values, dict), "its files could be read"
+        found: list[Any] = []
+        for name, field in self.schema.items():
+            value = values[name]
+            if isinstance(field, ImageField):
+                pixels = FileImages(name, batch, jpeg_decoder()).read(0)
+                value = torch.from_numpy(pixels).permute(2, 0, 1)
+            elif isinstance(field, ScalarField):
+                value = value.item()
+            elif isinstance(field, ArrayField):
+                if field.boxes:
+                    (value,) = self._placed(batch.positions, [value])
+                value = torch.from_numpy(value)
+            found.append(value)
+        return self.schema.sample_type(*found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self._listing, self._indices, self._transform, self._record_format, self._held)
+        return type(self), parts
