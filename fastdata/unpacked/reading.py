@@ -25,6 +25,7 @@ from fastdata.converters.reading.locations import stat_of
 from fastdata.errors import FileCorruptError, ImageError
 from fastdata.formats.layout import CODECS
 from fastdata.native.crops import CROP, OTHER_CODEC
+from fastdata.regular_files import open_regular, read_regular
 from fastdata.schema import Schema
 from fastdata.unpacked.listing import Listing
 
@@ -196,14 +197,10 @@ class Headers:
     def _look(self, position: int) -> None:
         kept: dict[str, tuple[int, int, int]] = {}
         try:
+            most = self._listing.max_pixels
             values = dict(zip(self._listing.schema, self._listing.values(position), strict=True))
             headers = {
-                name: read_kept_of(
-                    values[name],
-                    field.channels,
-                    mask=field.mask,
-                    max_pixels=self._listing.max_pixels,
-                )
+                name: read_kept_of(values[name], field.channels, mask=field.mask, max_pixels=most)
                 for name, field in self._listing.schema.images.items()
             }
             check_masks(self._listing.schema, headers)
