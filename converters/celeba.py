@@ -46,6 +46,7 @@ class CelebaSource(ImageListSource):
 
     name = "celeba"
     summary = "CelebA: img_align_celeba with list_attr_celeba, identity_CelebA, list_eval_partition"
+    parts = ("img_align_celeba", "list_attr_celeba.*")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -47,6 +47,7 @@ class CubSource(ImageListSource):
 
     name = "cub"
     summary = "CUB-200-2011: images.txt, image_class_labels.txt, bounding_boxes.txt"
+    parts = ("images.txt", "classes.txt", "image_class_labels.txt")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -49,6 +49,7 @@ class CvatSource(ImageListSource):
 
     name = "cvat"
     summary = "CVAT for images 1.1: annotations.xml and images"
+    parts = ("annotations.xml", "images")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -59,6 +59,7 @@ class HfFolderSource(IndexedSource):
 
     name = "hf_folder"
     summary = "images with metadata.csv, .jsonl or .parquet, as Hugging Face's ImageFolder"
+    parts = ("**/metadata.csv|**/metadata.jsonl|**/metadata.parquet",)
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -55,6 +55,7 @@ class IlsvrcSource(SynsetSource):
 
     name = "ilsvrc"
     summary = "ImageNet (ILSVRC CLS-LOC) as downloaded: train/<synset>, val flat with its list"
+    parts = ("**/CLS-LOC|train", "**/*synset*.txt|**/*solution*.csv")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -66,6 +66,7 @@ class MaskFoldersSource(ImageListSource):
 
     name = "masks"
     summary = "folders of images and of masks (Cityscapes, CamVid, ADE20K, images/ and masks/)"
+    parts = ("images|imgs|leftImg8bit|train", "masks|labels|annotations|gtFine|trainannot")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

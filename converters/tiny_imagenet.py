@@ -42,6 +42,7 @@ class TinyImagenetSource(SynsetSource):
 
     name = "tiny_imagenet"
     summary = "Tiny ImageNet: train/<synset>/images, val with val_annotations.txt"
+    parts = ("wnids.txt", "train", "val/val_annotations.txt")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

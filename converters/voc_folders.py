@@ -56,6 +56,7 @@ class VocFoldersSource(ImageListSource):
     summary = (
         "images and Pascal VOC's XML files, side by side or in two folders (LabelImg, Roboflow)"
     )
+    parts = ("**/*.xml", "**/*.jpg|**/*.png")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

@@ -54,6 +54,7 @@ class WiderFaceSource(IndexedSource):
 
     name = "widerface"
     summary = "WIDER FACE: wider_face_train_bbx_gt.txt, boxes of faces"
+    parts = ("**/wider_face_*_bbx_gt.txt", "WIDER_train|WIDER_val")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

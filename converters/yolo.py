@@ -56,6 +56,7 @@ class YoloSource(ImageListSource):
 
     name = "yolo"
     summary = "YOLO: data.yaml, images and labels (boxes, polygons, oriented boxes, keypoints)"
+    parts = ("*.yaml|classes.txt|obj.names", "**/labels/**/*.txt")
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
