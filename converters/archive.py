@@ -20,7 +20,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample, reason_of
 from .reading.archive_listing import archive_kind, entries, refuse_groups
-from .reading.class_layout import class_layout, extract
+from .reading.class_layout import class_layout, doubt_of, extract
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import ignored_files, is_image_name, suffix_of
@@ -118,6 +118,8 @@ class ArchiveSource(ImageListSource):
         if not len(images):
             raise SourceError(f"{place}: no images in it")
         self._layout = layout = class_layout(place, images, split)
+        sound = (images[row] for row in range(len(images)) if row not in problems)
+        self.doubt = doubt_of(layout, sound) if split != "none" else ""
         if self._kind != "zip":
             refuse_groups(place, images, others)
         self._refuse_empty(others)

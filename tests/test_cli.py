@@ -203,7 +203,8 @@ def test_every_option_of_pack_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pack_prints_a_summary_and_the_line_that_loads_it(tmp_path: Path, images: Path) -> None:
     out = tmp_path / "out.lmdb"
     result = run("pack", images, out, "--size", 32, "--workers", 0)
-    assert (result.exit_code, result.stderr) == (0, "")
+    read_as = "read as folder: 6 samples, 2 classes (cat, dog), fields image, label\n"
+    assert (result.exit_code, result.stderr) == (0, read_as)
     assert "6 images" in result.stdout
     assert f'fastdata.loader("{out}"' in result.stdout
     assert len(fastdata.open(out)) == 6
@@ -260,7 +261,7 @@ if __name__ == "__main__":
 
 
 def test_workers_start_where_opencv_has_threads(tmp_path: Path, images: Path) -> None:
-    words = ["pack", str(images), str(tmp_path / "out.lmdb"), "--workers", "1"]
+    words = ["pack", str(images), str(tmp_path / "out.lmdb"), "--workers", "1", "--quiet"]
     script = tmp_path / "script.py"
     script.write_text(_WITH_THREADS.format(words=words))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)

@@ -46,7 +46,7 @@ REASONS = {
 @pytest.mark.parametrize("container", ["lmdb", "hdf5"])
 def test_the_report_says_what_was_done(folder: Path, tmp_path: Path, container: Any) -> None:
     path = tmp_path / "out" / "made" / "x"
-    (folder / "ant" / "notes.txt").write_text("")
+    (folder / "ant" / "readme.txt").write_text("")
     report = fastdata.pack(folder, path, **QUICK, container=container)
     dataset = fastdata.open(path)
     good = [file for file in folder.rglob("*.jpg") if file.stat().st_size > 10]

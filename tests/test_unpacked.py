@@ -394,7 +394,7 @@ def test_data_whose_samples_are_put_together_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "do",
     [
-        lambda data, to: fastdata.export(data, to),
+        lambda data, to: fastdata.export(data, to.with_suffix("")),
         lambda data, to: fastdata.pack(data, to),
         lambda data, to: fastdata.subset(data, to, fraction=0.5),
         lambda data, to: fastdata.view(data.paths[0], to.with_suffix(".html")),
@@ -435,13 +435,13 @@ def test_options_of_sources_are_for_files_that_are_not_packed(
 
 def test_folders_that_are_no_class_folders_are_refused_by_their_format(tmp_path: Path) -> None:
     (tmp_path / "images" / "ant").mkdir(parents=True)
-    with pytest.raises(SourceError, match="no image in the class folder ant"):
+    with pytest.raises(SourceError, match="no image in ant"):
         fastdata.open(tmp_path / "images")
 
 
 def test_what_was_meant_to_be_packed_or_lists_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("bread\nbutter\n")
-    with pytest.raises(SourceError, match=r"notes.txt: read as manifest, but none of its first"):
+    with pytest.raises(SourceError, match="no image is called like 'bread'"):
         fastdata.open(tmp_path / "notes.txt")
     image_folder(tmp_path / "shards", 4)
     (tmp_path / "shards" / "manifest.json").write_text("{}")

@@ -140,7 +140,10 @@ _watching: list[Counter[str]] = []
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _watching and isinstance(arguments[0], (str, os.PathLike)):
+    # The builtin open says so too, with a mode, before its opener does.
+    if event != "open" or arguments[1] is not None:
+        return
+    if _watching and isinstance(arguments[0], (str, os.PathLike)):
         _watching[0][os.path.basename(os.fspath(arguments[0]))] += 1
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, full_disk_explained
+from fastdata.pages.text import printable
 from fastdata.schema import Codec
 from fastdata.suggestions import did_you_mean
 
@@ -194,7 +195,7 @@ def pack(
         packer = Packer(job, found, options, on_error == "stop", progress)
         packer.begin(overwrite)
         for line in (found.read_as, *found.notes):
-            log.info("%s", line)
+            log.info("%s", printable(line))
         with start_workers(found, encode, num_workers, executor, job.directory / "chunks") as run:
             return packer.run(run)
 

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 
+from .class_folder_doubts import doubts_of_places
 from .locations import printable
 from .selection import listed
+from .splits import SPLIT_NAMES
 from .string_table import StringTable
 from .usual_names import IMAGES, MASKS
 
-__all__ = ["SPLIT_NAMES", "ClassLayout", "class_layout", "common_top"]
-
-SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+__all__ = ["ClassLayout", "class_layout", "common_top", "doubt_of"]
 
 _NO_CLASSES = frozenset(
     (
@@ -133,6 +133,17 @@ def class_layout(place: str, names: StringTable, split: str) -> ClassLayout:
             f"folders are called as splits.{option} {extract(place)}"
         )
     return ClassLayout(top, top, _classes(place, first), {})
+
+
+def doubt_of(layout: ClassLayout, names: Iterable[str]) -> str:
+    """Return why these may be no class folders though they look so; "" if nothing says so."""
+    places: dict[str, set[str]] = {}
+    for name in names:
+        if layout.numbers(name) is not None:
+            parts = name.split("/")
+            folder = "/".join(parts[: layout.depth + 1])
+            places.setdefault(folder, set()).add("/".join(parts[layout.depth + 1 : -1]))
+    return doubts_of_places(places)
 
 
 def _classes(place: str, names: Iterable[str]) -> dict[str, int]:

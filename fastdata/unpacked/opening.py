@@ -11,8 +11,10 @@ from typing import Any
 
 from fastdata.converters.base import IndexedSource
 from fastdata.converters.finding import find_source, format_class, format_of
+from fastdata.converters.reading.locations import first_bytes
 from fastdata.distributed import rank_and_world_size
 from fastdata.errors import FormatError, SourceError
+from fastdata.formats.layout import is_container
 from fastdata.formats.manifest import MANIFEST
 from fastdata.unpacked.listing import Listing, pack_command
 
@@ -86,6 +88,9 @@ def format_at(location: str | os.PathLike[str], options: Mapping[str, Any]) -> s
     if given is not None:
         return given
     if os.path.exists(os.path.join(location, MANIFEST)):  # shards, whatever is wrong with them
+        return None
+    file = os.path.join(location, "data.mdb") if os.path.isdir(location) else location
+    if is_container(first_bytes(Path(file), 20)):  # a shard that is damaged, more likely than not
         return None
     try:
         return format_of(location).name

@@ -258,7 +258,8 @@ def test_ranks_that_lightning_starts_share_the_samples(
     packed: str, tmp_path: Path, strategy: str
 ) -> None:
     script = Path(__file__).with_name("lightning_script.py")
-    ours = os.pathsep.join([str(script.parent), os.environ.get("PYTHONPATH", "")])
+    folders = [str(script.parent), str(script.parents[1]), os.environ.get("PYTHONPATH", "")]
+    ours = os.pathsep.join(folders)
     environment = {
         **os.environ,
         "PYTHONPATH": ours,

@@ -54,7 +54,7 @@ def test_boxes_and_classes(
     if format == "yolo":
         pytest.importorskip("yaml")
     report, data = packed(place, tmp_path / "x.lmdb", **options)
-    assert any(f"read as {format} " in note for note in report.notes)
+    assert report.read_as.startswith(f"read as {format}: ")
     assert len(data) == count
     for key, sample in zip(data.keys, data, strict=True):
         wanted = EXPECTED[picture_of(key)]

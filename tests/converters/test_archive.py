@@ -58,7 +58,8 @@ def named(pictures: list[Picture], *names: str) -> list[tuple[str, bytes]]:
 
 LAYOUTS = {
     # In the order of class folders: "cat-x" comes before "cat/a" among paths, not among classes.
-    "classes": ("cat/1.JPG", "cat/a/2.jpg", "cat-x/0.jpg", "dog/b/3.jpg", "dog/b.c/4.jpg"),
+    "classes": ("cat/1.JPG", "cat/2.jpg", "cat-x/0.jpg", "dog/3.jpg", "dog/4.jpg"),
+    "folders in classes": ("cat/a/2.jpg", "cat-x/a/0.jpg", "dog/a/3.jpg", "dog/a/4.jpg"),
     "splits": ("train/ant/0.jpg", "train/bee/1.jpg", "val/bee/2.jpg", "val/cat/3.jpg"),
     "one top folder": ("ant/7.jpg", "ant/8.jpg", "bee/7.jpg"),
 }
@@ -72,7 +73,7 @@ def test_it_is_what_the_extracted_folder_is(
     top = "photos/" if layout == "one top folder" else ""
     members = named(pictures, *(top + name for name in LAYOUTS[layout]))
     if layout == "classes":
-        members += [("cat/note.txt", b"a"), ("__MACOSX/cat/._1.jpg", b"a"), ("cat/._1.JPG", b"a")]
+        members += [("cat/readme.txt", b"a"), ("__MACOSX/cat/._1.jpg", b"a"), ("cat/._1.JPG", b"a")]
     if "gz" not in suffix:  # these are read from the front, in any order that they have
         members.reverse()
     archive = write(tmp_path / f"a.{suffix}", members)

@@ -19,7 +19,7 @@ from samples import photo
 
 import fastdata
 from fastdata.converters.base import Reject
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import find_source, format_of
 from fastdata.converters.reading.annotations import json_members as members_module
 from fastdata.converters.reading.annotations.json_members import json_members
 from fastdata.converters.reading.annotations.regions import paint, runs_of_string
@@ -301,7 +301,7 @@ def test_other_json_files_are_not_taken_for_it(tmp_path: Path) -> None:
     (tmp_path / "a/0.jpg").write_bytes(pil_file(photo(20, 20), "JPEG"))
     (tmp_path / "meta.json").write_text('{"info": {"name": "x"}, "licenses": []}')
     (tmp_path / "list.json").write_text('[{"images": [{"file_name": "x"}]}]')
-    assert find_source(tmp_path).name == "folder"
+    assert format_of(tmp_path).name == "folder"
     with pytest.raises(SourceError, match="no COCO annotation file"):
         find_source(tmp_path, format="coco")
 

@@ -13,7 +13,7 @@ from case_cvat import document, image, subsets, write_cvat
 from cases import CLASSES, Picture, make_pictures
 
 import fastdata
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import find_source, format_of
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField, StringField
 
@@ -167,4 +167,4 @@ def test_other_xml_is_not_taken_for_it(tmp_path: Path, pictures: list[Picture]) 
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat/0.jpg").write_bytes(pictures[0].data)
     (tmp_path / "annotations.xml").write_text("<annotations><thing/></annotations>")
-    assert find_source(tmp_path).name == "folder"
+    assert format_of(tmp_path).name == "folder"

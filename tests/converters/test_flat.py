@@ -10,7 +10,7 @@ from case_flat import deep, flat
 from case_manifest import write_rows
 from cases import Picture, make_pictures
 
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import find_source, format_of
 from fastdata.errors import SourceError
 from fastdata.schema import ImageField
 
@@ -92,4 +92,4 @@ def test_class_folders_with_images_beside_them_are_not_flat(
     tmp_path: Path, pictures: list[Picture]
 ) -> None:
     deep(tmp_path, pictures)
-    assert find_source(tmp_path).name == "folder"
+    assert format_of(tmp_path).name == "folder"

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageOps
 from samples import photo
 
 import fastdata
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import format_of
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField
 
@@ -178,6 +178,6 @@ def test_other_json_files_are_not_taken_for_it(tmp_path: Path, pictures: list[Pi
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.jpg").write_bytes(pictures[0].data)
     (tmp_path / "labels/0.json").write_text('{"shapes": "none"}')
-    assert find_source(tmp_path).name == "folder"
+    assert format_of(tmp_path).name == "folder"
     with pytest.raises(SourceError, match="no JSON files of labelme"):
         fastdata.pack(tmp_path / "cat", tmp_path / "x.lmdb", format="labelme", progress=False)

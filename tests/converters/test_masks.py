@@ -13,7 +13,7 @@ from cases import Picture, make_pictures
 from PIL import Image
 
 import fastdata
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import find_source, format_of
 from fastdata.converters.reading.annotations.class_colours import read_table
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ImageField, ScalarField
@@ -225,7 +225,7 @@ def test_class_folders_are_not_taken_for_it(
         (tmp_path / name).mkdir()
         for p in pictures:
             write(tmp_path / name / f"{p.name}.png", p)
-    assert find_source(tmp_path).name == "folder"
+    assert format_of(tmp_path).name == "folder"
 
 
 @pytest.mark.parametrize(

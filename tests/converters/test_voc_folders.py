@@ -13,7 +13,7 @@ from case_voc_folders import beside, roboflow, two_folders
 from cases import CLASSES, Picture, make_pictures
 
 import fastdata
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import find_source, format_of
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, ScalarField
 
@@ -90,6 +90,6 @@ def test_other_xml_files_are_not_taken_for_it(tmp_path: Path, pictures: list[Pic
         for p in pictures:
             (tmp_path / name / f"{p.name}.jpg").write_bytes(p.data)
     (tmp_path / "annotations/sheet.xml").write_text("<svg><annotation/></svg>")
-    assert find_source(tmp_path).name == "folder"
+    assert format_of(tmp_path).name == "folder"
     (tmp_path / "annotations/sheet.xml").write_text(annotation(pictures[0]))
     assert find_source(tmp_path).name == "voc_folders"

@@ -15,7 +15,7 @@ from pack_helpers import with_orientation
 from samples import photo
 
 import fastdata
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import find_source, format_of
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField
 
@@ -257,7 +257,7 @@ def test_class_folders_with_a_description_are_class_folders(
             (tmp_path / split / name).mkdir(parents=True)
             (tmp_path / split / name / "0.jpg").write_bytes(pictures[0].data)
     (tmp_path / "data.yaml").write_text(f"train: train\nval: val\nnames: {list(CLASSES)}\n")
-    assert find_source(tmp_path).name == "folder"
+    assert format_of(tmp_path).name == "folder"
 
 
 def test_classes_called_images_and_labels_are_class_folders(
@@ -268,4 +268,4 @@ def test_classes_called_images_and_labels_are_class_folders(
         for picture in pictures:
             (tmp_path / name / f"{picture.name}.jpg").write_bytes(picture.data)
             (tmp_path / name / f"{picture.name}.txt").write_text("a caption of 2 words\n")
-    assert find_source(tmp_path).name == "folder"
+    assert format_of(tmp_path).name == "folder"
