@@ -26,7 +26,7 @@ from fastdata.errors import FastdataError, JobChangedError, OptionError
 
 COUNT = 12
 CASES = all_cases()
-MUTATIONS = int(os.environ.get("FASTDATA_CONVERTER_MUTATIONS", "24"))
+MUTATIONS = int(os.environ.get("FASTDATA_CONVERTER_MUTATIONS", "8"))
 MEMORY_BYTES = 300 << 20
 """How much damaged input may make a pack take, beyond what the process has."""
 
