@@ -1,6 +1,7 @@
 """Random numbers that are functions, not streams.
 
-A draw depends only on (seed, epoch, operation, sample index, draw number), so
+A draw depends only on (seed, epoch, operation, sample index, draw number), and
+on the sample's place in the epoch where an order may have it more than once. So
 it is the same whoever computes it: any number of workers, threads or
 processes, one rank or eight, in the middle of an epoch after a resume.
 

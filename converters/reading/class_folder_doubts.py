@@ -21,10 +21,12 @@ from .splits import SPLIT_NAMES
 
 __all__ = ["Places", "annotation_files", "doubts_of_names", "doubts_of_places"]
 
-_PICTURES = re.compile(r"(jpeg)?(images?|imgs?|photos?|pictures?|inputs?|frames?|rgb|leftimg8bit)")
+_PICTURES = re.compile(
+    r"(jpeg)?(images?|imgs?|photos?|pictures?|inputs?|frames?|rgb|hr|leftimg8bit)"
+)
 _TARGETS = re.compile(
     r"(seg(mentation)?_?)?(masks?|labels?|annotations?|annot|anno|gt|gtfine|ground_?truths?|targets?|"
-    r"trimaps?|segmentations?|segmentation(class|object)|bbox(es)?|xmls?|jsons?|depths?)"
+    r"trimaps?|segmentations?|segmentation(class|object)|bbox(es)?|xmls?|jsons?|depths?|lr)"
 )
 _ANNOTATIONS = (".json", ".jsonl", ".xml", ".csv", ".tsv", ".txt", ".yaml", ".yml", ".mat")
 _PROSE = re.compile(

@@ -11,23 +11,13 @@ from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 
-from .class_folder_doubts import doubts_of_places
+from .class_folder_doubts import doubts_of_names, doubts_of_places
 from .locations import printable
 from .selection import listed
 from .splits import SPLIT_NAMES
 from .string_table import StringTable
-from .usual_names import IMAGES, MASKS
 
 __all__ = ["ClassLayout", "class_layout", "common_top", "doubt_of"]
-
-_NO_CLASSES = frozenset(
-    (
-        *IMAGES, *MASKS, "annotation", "annotations", "jpegimages", "imagesets",
-        "segmentationclass", "segmentationobject", "labels", "gt", "groundtruth", "ground_truth",
-        "hr", "lr", "input", "inputs", "target", "targets", "frames",
-    )
-)  # fmt: skip
-"""What folders of other layouts are called, in lower case."""
 
 
 class ClassLayout(NamedTuple):
@@ -132,7 +122,9 @@ def class_layout(place: str, names: StringTable, split: str) -> ClassLayout:
             f"{place}: {_told(sorted(flat))}: images there are in no class folders, though the "
             f"folders are called as splits.{option} {extract(place)}"
         )
-    return ClassLayout(top, top, _classes(place, first), {})
+    insisted = split == "none" and len(first) > 1
+    classes = _numbered(sorted(first)) if insisted else _classes(place, first)
+    return ClassLayout(top, top, classes, {})
 
 
 def doubt_of(layout: ClassLayout, names: Iterable[str]) -> str:
@@ -148,9 +140,8 @@ def doubt_of(layout: ClassLayout, names: Iterable[str]) -> str:
 
 def _classes(place: str, names: Iterable[str]) -> dict[str, int]:
     classes = sorted(names)
-    others = [name for name in classes if name.lower() in _NO_CLASSES]
-    if others or len(classes) < 2:
-        why = f"{_told(others)} is no name of a class" if others else f"there are {len(classes)}"
+    why = f"there are {len(classes)}" if len(classes) < 2 else doubts_of_names(classes)
+    if why:
         raise SourceError(
             f"{place}: its images are in no class folders, CLASS/IMAGE for two classes or more: "
             f"{why}. {extract(place)}"

@@ -125,7 +125,7 @@ def test_what_fastdata_exported_stays_webdataset(tmp_path: Path, pictures: list[
 @pytest.mark.parametrize(
     ("names", "match"),
     [
-        (("data/images/0.jpg", "data/masks/0.png"), "images, masks is no name of a class"),
+        (("data/images/0.jpg", "data/masks/0.png"), "images, masks are called as images"),
         (("photos/0.jpg", "photos/1.jpg"), "there are 0. Extract it"),
         (("train/0.jpg", "val/1.jpg"), "train, val: images there are in no class folders"),
         (("train/a/0.jpg", "train/b/0.jpg", "test/1.jpg"), "split=train takes the classes"),
