@@ -98,7 +98,9 @@ def read_jpeg_header(data: bytes | memoryview) -> JpegHeader:
     """
     try:
         return _parse(data)
-    except (IndexError, ValueError) as error:
+    except IndexError as error:
+        raise ImageError("broken JPEG header (a segment is shorter than what it has)") from error
+    except ValueError as error:
         raise ImageError(f"broken JPEG header ({error})") from error
 
 
