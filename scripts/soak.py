@@ -251,7 +251,8 @@ def jobs_over(data: Path) -> dict[str, Job]:
 
         def run(folder: Path) -> None:
             # A kill may have come after the end: a second run would add the samples again.
-            if len(fastdata.open(folder / begun)) < 90 or (folder / f"{begun}.append").exists():
+            left = any((folder / f"{begun}.append{end}").exists() for end in ("", ".done"))
+            if len(fastdata.open(folder / begun)) < 90 or left:
                 fastdata.append(folder / begun, other, num_workers=0, progress=False)
 
         return Job(run, packed_state(begun), begin)

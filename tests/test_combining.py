@@ -342,6 +342,7 @@ _STEPS = [
     (append_module, "merge"),
     (append_module, "_publish_rejects"),
     (append_module, "_clear"),
+    (append_module, "_tidy"),
     (job.Job, "publish"),
 ]
 
@@ -351,7 +352,9 @@ def test_killed_at_any_step_everything_is_added_once(
     images: Path, tmp_path: Path, folder: bool
 ) -> None:
     more = part(images, tmp_path / "more", lambda name: name >= "00012")
+    (more / "ant" / "bad.jpg").write_bytes(b"no image")
     path = pack_part(images, tmp_path / ("a" if folder else "a.lmdb"), shards=2 if folder else 1)
+    rejects = tmp_path / f"{path.name}.append.rejects.csv"
     saved = tmp_path / "saved"
     copy = shutil.copytree if folder else shutil.copy2
     copy(path, saved)
@@ -376,15 +379,15 @@ def test_killed_at_any_step_everything_is_added_once(
             copy(saved, path)
             killed = run_child(die, owner, name, after) == 9
             assert len(fastdata.open(path)) in (12, 20)
-            if (name, after) == ("_clear", True):
-                shutil.rmtree(tmp_path / f"{path.name}.append")  # with nothing in it but the lock
-            elif killed:  # else it had done all there is to do
+            if killed:  # else it had done all there is to do
                 fastdata.append(path, more, num_workers=0)
             died += killed
             assert digest_of(path) == expected, f"killed {'after' if after else 'before'} {name}"
-            left = {"first", "more", "saved", path.name}
+            left = {"first", "more", "saved", path.name, rejects.name}
             assert set(os.listdir(tmp_path)) == left
-    assert died >= 14
+            assert "bad.jpg" in rejects.read_text()
+            rejects.unlink()
+    assert died >= 16
 
 
 def test_killed_while_the_merge_tidies_up_nothing_is_left_in_the_end(

@@ -8,7 +8,9 @@ it at once:
 * a single file is written anew with both, and replaced.
 
 ``append.json`` there says from which content to which other, and of what source; so a run that
-was killed goes on where it was, adds nothing twice, and takes no other source for that one.
+was killed goes on where it was, adds nothing twice, and takes no other source for that one. When
+the samples are in the dataset, that file becomes ``train.lmdb.append.done`` beside it, and is
+removed as the very last: a run that is killed while the folder is cleared away is known as well.
 """
 
 from __future__ import annotations
@@ -104,11 +106,12 @@ def append(
     """
     path = _one_dataset(dataset)
     workplace = path.with_name(path.name + ".append")
+    done = path.with_name(path.name + ".append.done")
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         current = open_dataset(path)
         lock = DirectoryLock(workplace)
         stack.callback(_tidy, workplace, lock)
-        state = _State.read(workplace)
+        state = _State.read(workplace / _STATE)
         if state is not None and current.digest not in (state.before, state.after):
             raise JobChangedError(
                 f"{workplace} is an unfinished append to {path} as it was before: its content has "
@@ -133,8 +136,12 @@ def append(
                     "one as it was started to finish it, or remove that folder to give it up."
                 )
             # It is in the dataset; only what it left behind is to be cleared away.
-            _clear(workplace)
+            _clear(workplace, done)
             state = None
+        if state is None:
+            state = _State.read(done)
+            if state is not None and (state.after, state.asked) != (current.digest, asked):
+                state = None  # left by an append long ago
         if state is None:
             report = pack(
                 fitted(found, current.schema),
@@ -159,8 +166,10 @@ def append(
             else:
                 parts = [path, workplace / f"new{path.suffix}"]
                 merge(parts, path, overwrite=True, progress=progress)
-        rejects = _publish_rejects(workplace / f"new{path.suffix}", path)
-        _clear(workplace)
+        added = workplace / f"new{path.suffix}"
+        rejects = _publish_rejects(added, path, state.report["num_rejected"])
+        _clear(workplace, done)
+    done.unlink(missing_ok=True)
     return PackReport(path=Path(dataset), digest=state.after, rejects_path=rejects, **state.report)
 
 
@@ -230,9 +239,9 @@ class _State:
         return cls(current.digest, after, asked, kept)
 
     @classmethod
-    def read(cls, workplace: Path) -> _State | None:
+    def read(cls, path: Path) -> _State | None:
         try:
-            return cls(**json.loads((workplace / _STATE).read_bytes()))
+            return cls(**json.loads(path.read_bytes()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
@@ -273,17 +282,18 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _publish_rejects(added: Path, path: Path) -> Path | None:
-    """Put the list of what was left out beside the dataset."""
+def _publish_rejects(added: Path, path: Path, num_rejected: int) -> Path | None:
+    """Put the list of what was left out beside the dataset, unless an earlier run has done so."""
     target = path.with_name(f"{path.name}.append.rejects.csv")
-    target.unlink(missing_ok=True)
-    if not rejects_path(added).exists():
+    if not num_rejected:
+        target.unlink(missing_ok=True)
         return None
-    os.replace(rejects_path(added), target)
+    if rejects_path(added).exists():
+        os.replace(rejects_path(added), target)
     return target
 
 
-def _clear(workplace: Path) -> None:
+def _clear(workplace: Path, done: Path) -> None:
     # The state goes last: without it, what is left would be taken for a new part.
     for entry in os.scandir(workplace):
         if entry.name in ("lock", _STATE):
@@ -292,7 +302,9 @@ def _clear(workplace: Path) -> None:
             shutil.rmtree(entry.path)
         else:
             os.unlink(entry.path)
-    (workplace / _STATE).unlink()
+    if (workplace / _STATE).exists():
+        os.replace(workplace / _STATE, done)
+        sync_directory(done.parent)
 
 
 def _tidy(workplace: Path, lock: DirectoryLock) -> None:
