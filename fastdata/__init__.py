@@ -8,10 +8,16 @@ Names are imported when first used, so ``import fastdata`` costs nothing.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if not os.path.isdir(os.path.join(__path__[0], "converters")):
+    # This is a checkout, where `fastdata.converters` lies beside this folder.  Python that is
+    # started there imports this folder, whether or not fastdata is installed as well.
+    __path__.append(os.path.dirname(os.path.abspath(__path__[0])))
 
 _PUBLIC = {
     "BlockShuffle": "fastdata.sampling",

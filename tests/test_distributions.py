@@ -179,3 +179,19 @@ def test_the_wheel_works_where_there_is_no_compiler(built: Built, tmp_path: Path
     assert found["formats"] == formats
     listed = here(command, "formats")
     assert [name for name in formats if not re.search(rf"^{name}\b", listed, re.M)] == []
+
+    # Python started in a checkout imports what lies there, not what is installed.
+    with tarfile.open(built.sdist) as archive:
+        archive.extractall(tmp_path / "sources", filter="data")
+    (checkout,) = (tmp_path / "sources").iterdir()
+    there = partial(said, folder=checkout, path=programs)
+    code = """if True:
+        import fastdata, fastdata.converters
+        fastdata.pack(IMAGES, "there.lmdb", codec="jpeg", num_workers=0, progress=False)
+        assert len(list(fastdata.loader("there.lmdb", batch_size=64, num_workers=0)))
+        print(fastdata.__file__, fastdata.converters.__file__, sep="\\n")
+    """.replace("IMAGES", repr(str(images)))
+    assert there(python, "-c", code).split() == [
+        str(checkout / "fastdata" / "__init__.py"),
+        str(checkout / "converters" / "__init__.py"),
+    ]
