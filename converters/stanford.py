@@ -14,7 +14,6 @@ Boxes of Cars are of the pixels within, counted from 1.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec
 from .reading.arrays.mat_file import mat_kind
-from .reading.arrays.mat_values import mat_values
+from .reading.arrays.mat_values import mat_values, whole_number
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
 from .reading.refusals import check_choice, refuse_fields
@@ -112,7 +111,7 @@ class StanfordSource(ImageListSource):
         """Take the images of Cars; return the names of the classes."""
         if (path := _find(self.root, _CARS)) is not None:
             for entry in self._structs(path):
-                split = _number(entry, "test", path)
+                split = whole_number(entry.get("test"), f"{path}: 'test'")
                 self._car(entry, entry.get("relative_im_path"), split, path)
             return self._names(path)
         for split, (name, folder) in enumerate(
@@ -126,10 +125,13 @@ class StanfordSource(ImageListSource):
         return self._names(self._list(_META))
 
     def _car(self, entry: dict[str, Any], name: Any, split: int, path: Path) -> None:
-        left, top, right, bottom = box = tuple(_number(entry, side, path) for side in _SIDES)
+        left, top, right, bottom = box = tuple(
+            whole_number(entry.get(side), f"{path}: {side!r}") for side in _SIDES
+        )
         if not (1 <= left <= right and 1 <= top <= bottom) or split not in (0, 1):
             raise SourceError(f"{path}: {name!s:.80}: a box {box} in split {split} cannot be")
-        self._add(str(name), _number(entry, "class", path), split, box)
+        label = whole_number(entry.get("class"), f"{path}: 'class'")
+        self._add(str(name), label, split, box)
 
     def _structs(self, path: Path) -> Iterator[dict[str, Any]]:
         self.beside.append(path)
@@ -161,7 +163,8 @@ class StanfordSource(ImageListSource):
             for file, label in itertools.zip_longest(files, labels.ravel()):
                 if file is None or label is None:
                     raise SourceError(f"{path}: file_list and labels are not of one length")
-                number, folder = _whole(label, path), str(file).partition("/")[0]
+                number = whole_number(label, f"{path}: 'labels'")
+                folder = str(file).partition("/")[0]
                 if folders.setdefault(number, folder) != folder:
                     raise SourceError(f"{path}: label {number} is {folders[number]} and {folder}")
                 self._add(f"Images/{file}", number, split)
@@ -187,16 +190,3 @@ def _find(root: Path, name: str) -> Path | None:
     """Return a list, in the folder or in one of those that it is usually in."""
     places = (root / place / name for place in _PLACES)
     return next((path for path in places if os.path.isfile(path)), None)
-
-
-def _number(entry: dict[str, Any], name: str, path: Path) -> int:
-    value = entry.get(name)
-    if not isinstance(value, np.ndarray) or value.size != 1:
-        raise SourceError(f"{path}: expected a whole number {name!r}, found {value!r:.60}")
-    return _whole(value.item(), path)
-
-
-def _whole(value: Any, path: Path) -> int:
-    if not math.isfinite(value) or value != int(value) or abs(value) >= 1 << 31:
-        raise SourceError(f"{path}: expected a whole number, found {value}")
-    return int(value)

@@ -105,7 +105,7 @@ def test_names_that_lead_out_are_rejects(tmp_path: Path, pictures: list[Picture]
     [
         ({"class": number(4)}, "none of 1 to 3"),
         ({"class": number(0)}, "none of 1 to 3"),
-        ({"class": text("ant")}, "expected a whole number 'class'"),
+        ({"class": text("ant")}, "'class': expected a whole number"),
         ({"class": matrix("", np.array([[np.nan]]))}, "expected a whole number"),
         ({"bbox_x2": number(0)}, "cannot be"),
         ({"test": number(2)}, "cannot be"),
