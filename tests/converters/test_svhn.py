@@ -120,7 +120,7 @@ def test_names_that_lead_out_or_are_of_no_image_are_rejects(
 
 def test_an_image_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     write_list(tmp_path / "digitStruct.mat", [("1.png", [DIGIT]), ("1.png", [DIGIT])])
-    with pytest.raises(SourceError, match="names '1.png' twice"):
+    with pytest.raises(SourceError, match=r"names '1\.png' twice"):
         find_source(tmp_path)
 
 
