@@ -163,8 +163,8 @@ class _DigitsImage(Deferred):
             # Opened for each image, which takes a tenth of the time: nothing is open at a fork.
             with h5py.File(self.path, "r", locking=False) as file:
                 rows = _references(file, b"bbox")
-                place = np.unravel_index(self.row, rows.shape)
-                boxes, labels = _digits(h5r.dereference(h5py.Dataset(rows)[place], file.id))
+                at = np.unravel_index(self.row, rows.shape)
+                boxes, labels = _digits(h5r.dereference(h5py.Dataset(rows)[at], file.id))
         except Exception as error:  # what h5py raises on damage
             place = f"{_LIST}, image {self.row + 1}"
             raise SourceError(f"{place}: {reason_of(error)}") from error

@@ -4,7 +4,7 @@ Each layout is a tree of files with the names of the real dataset and pictures o
 are read are packed, and every image that comes out must be, byte for byte, one of the files that
 went in, with the class that the layout gives it. Those that no reader knows must be refused.
 
-``python tests/converters/test_public_layouts.py`` prints the table in docs/converters/layouts.md.
+``PYTHONPATH=tests python tests/converters/test_public_layouts.py`` prints the table in docs/converters/layouts.md.
 """
 
 # ruff: noqa: E501, T201  (a table of trees, and one that is printed)
