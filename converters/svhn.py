@@ -10,7 +10,7 @@ The list is a ``.mat`` file of version 7.3, which is HDF5: ``/digitStruct/name``
 ``/digitStruct/bbox`` refer to the name of each picture, 16-bit characters, and to a group for its
 boxes, in which each side is a number or, of several boxes, an array that refers to numbers.  Only
 names are read before packing; the boxes of a picture are read by the worker that packs it, since
-HDF5 takes some 20 microseconds to open each of these numbers.
+HDF5 takes some 30 microseconds to open each of these numbers.
 
 Source: ``see_bboxes.m``, which comes with the pictures: pixels of a box are the rows from top + 1
 to top + height and the columns from left + 1 to left + width, and MATLAB counts from 1.  Some boxes
@@ -160,7 +160,7 @@ class _DigitsImage(Deferred):
             If what the list has of it is damaged, or cannot be.
         """
         try:
-            # Opened for each image, which takes a tenth of the time: nothing is open at a fork.
+            # Opened for each image, which takes a sixth of the time: nothing is open at a fork.
             with h5py.File(self.path, "r", locking=False) as file:
                 rows = _references(file, b"bbox")
                 at = np.unravel_index(self.row, rows.shape)
