@@ -8,13 +8,16 @@ Kaggle's::
     LOC_val_solution.csv      ImageId,PredictionString
 
 or image-net.org's: ``train`` and ``val`` with ``ILSVRC2012_validation_ground_truth.txt``, whose
-numbers are of the development kit's own order of synsets, which is not the sorted one.
+numbers are of the development kit's own order of synsets, which is not the sorted one.  That order
+is in its ``meta.mat``: a struct array ``synsets`` with ILSVRC2012_ID, WNID and num_children, which
+is 0 for the classes and not for the synsets above them (the kit's ``readme.txt``).
 """
 
 from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import ImageField, Schema
 
 from .base import FieldSpec
+from .reading.arrays.mat_values import mat_values, whole_number
 from .reading.lists.joined import read_mapping
 from .reading.lists.synset_source import SynsetSource, is_synset, synset_folders
 from .reading.locations import folder_at
@@ -36,7 +40,10 @@ _DATA = ("", "CLS-LOC", "Data/CLS-LOC", "ILSVRC/Data/CLS-LOC")
 _VAL = "ILSVRC2012_val_"
 _MAPPING, _SOLUTION = "LOC_synset_mapping.txt", "LOC_val_solution.csv"
 _TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+_META = "meta.mat"
 _DEVKIT = "ILSVRC2012_devkit_t12/data"
+_MOST_SYNSETS = 1 << 17
+"""More than WordNet has."""
 
 
 class IlsvrcSource(SynsetSource):
@@ -50,7 +57,8 @@ class IlsvrcSource(SynsetSource):
     names : str
         What classes are called: ``synsets`` (n01440764), or ``words`` (tench, Tinca tinca).
     synsets : str, optional
-        A text file of synsets, one a line, in the order of the ground truth's numbers.
+        A text file of synsets, one a line, in the order of the ground truth's numbers.  Default:
+        the order that the development kit's ``meta.mat`` tells.
     """
 
     name = "ilsvrc"
@@ -91,15 +99,18 @@ class IlsvrcSource(SynsetSource):
         if split is not None and split not in there:
             raise OptionError(f"split={split}: {data} has {listed(there)}")
         listing: dict[str, str] = {}
-        place = data
+        places: list[Path] = []
         if "val" in chosen:
-            place, listing = self._validation(synsets)
+            places, listing = self._validation(synsets)
             classes = classes or sorted(set(listing.values()))
         self.start(data, classes, words, names=names, splits=chosen, channels=channels)
         for synset in train if "train" in chosen else []:
             self.add_synset(synset, os.path.join("train", synset), "train")
         if "val" in chosen:
-            self.add_listed("val", "val", listing, place)
+            self.add_listed("val", "val", listing, places[0])
+            for place in places[1:]:
+                self.beside.append(place)
+                self.notes.append(f"numbers in {_TRUTH} are synsets of {place}")
         if split is None and (data / "test").is_dir():
             self.notes.append("test left out, which has no labels (--option split=test takes it)")
 
@@ -113,27 +124,28 @@ class IlsvrcSource(SynsetSource):
         found = (place / name for place in self._places for name in names)
         return next((path for path in found if path.is_file()), None)
 
-    def _validation(self, order: str | None) -> tuple[Path, dict[str, str]]:
-        """Return the list of the validation images, and the synset of each by its name."""
+    def _validation(self, order: str | None) -> tuple[list[Path], dict[str, str]]:
+        """Return the lists of the validation images, and the synset of each by its name."""
         solution = self._find(_SOLUTION)
         if solution is not None:
-            return solution, _solution(solution)
+            return [solution], _solution(solution)
         truth = self._find(_TRUTH, f"{_DEVKIT}/{_TRUTH}")
         if truth is None:
             raise SourceError(
                 f"{self._places[0]}: val is flat, and neither {_SOLUTION} nor {_TRUTH} is there, "
                 "which say what its images are. Bring one, or take --option split=train"
             )
-        if order is None:
+        beside = truth.with_name(_META)
+        meta = beside if beside.is_file() else self._find(_META, f"{_DEVKIT}/{_META}")
+        if order is not None:
+            source, numbered = Path(order), _order_given(order)
+        elif meta is not None:
+            source, numbered = meta, _order_of_meta(meta)
+        else:
             raise OptionError(
-                f"{truth}: its numbers are of the order in the development kit's meta.mat, not of "
-                "sorted synsets. Give that order: --option synsets=FILE, with a synset a line"
-            )
-        numbered = [line.strip() for _, line in text_lines(Path(order), refusal=OptionError)]
-        if not all(map(is_synset, numbered)) or numbered == sorted(numbered):
-            raise OptionError(
-                f"synsets={order}: expected synsets (n01440764), one a line, in the order of "
-                "meta.mat; sorted ones are not in it"
+                f"{truth}: its numbers are of the order in the development kit's {_META}, not of "
+                f"sorted synsets. Put {_META} beside it, or give that order: --option "
+                "synsets=FILE, with a synset a line"
             )
         found: dict[str, str] = {}
         for image, (number, line) in enumerate(text_lines(truth), 1):
@@ -143,7 +155,39 @@ class IlsvrcSource(SynsetSource):
                     f"{truth}, line {number}: {text[:40]!r} is no number from 1 to {len(numbered)}"
                 )
             found[f"{_VAL}{image:08}"] = numbered[int(text) - 1]
-        return truth, found
+        return [truth, source], found
+
+
+def _order_given(path: str) -> list[str]:
+    """Return the synsets of a text file, in its order."""
+    numbered = [line.strip() for _, line in text_lines(Path(path), refusal=OptionError)]
+    if not all(map(is_synset, numbered)) or numbered == sorted(numbered):
+        raise OptionError(
+            f"synsets={path}: expected synsets (n01440764), one a line, in the order of "
+            f"{_META}; sorted ones are not in it"
+        )
+    return numbered
+
+
+def _order_of_meta(path: Path) -> list[str]:
+    """Return the synsets that are classes, in the order of their numbers, which count from 1."""
+    rows = next((rows for name, rows in mat_values(path) if name == "synsets"), None)
+    if not isinstance(rows, Iterator):
+        raise SourceError(f"{path}: expected a struct array 'synsets', as the development kit has")
+    found: dict[int, str] = {}
+    for count, row in enumerate(rows, 1):
+        synset = row.get("WNID") if isinstance(row, dict) else None
+        if not isinstance(synset, str) or not is_synset(synset) or count > _MOST_SYNSETS:
+            raise SourceError(f"{path}, synset {count}: expected a WNID (n01440764) in each struct")
+        if whole_number(row.get("num_children"), f"{path}, {synset}: num_children"):
+            continue  # a synset above the classes
+        number = whole_number(row.get("ILSVRC2012_ID"), f"{path}, {synset}: ILSVRC2012_ID")
+        if found.setdefault(number, synset) != synset:
+            raise SourceError(f"{path}: {number} is {found[number]} and {synset}")
+    order = [found.get(number + 1, "") for number in range(len(found))]
+    if not found or not all(order) or len(set(order)) < len(order):
+        raise SourceError(f"{path}: numbers of synsets without children do not count from 1")
+    return order
 
 
 def _data_folder(folder: Path) -> Path | None:

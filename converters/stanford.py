@@ -5,16 +5,17 @@
     cars_annos.mat, car_ims/000001.jpg                            Cars, all in one
     devkit/cars_train_annos.mat, cars_train/00001.jpg             Cars, as in its challenge:
     devkit/cars_meta.mat, cars_test_annos_withlabels.mat
-    train_list.mat, test_list.mat, Images/<class>/<image>         Dogs
+    train_list.mat, test_list.mat, Images/<class>/<image>         Dogs,
+    Annotation/<class>/<image without suffix>                     with boxes
 
 Source: the README of Cars' devkit and of Dogs, ``vision.stanford.edu/aditya86/ImageNetDogs``.
-Boxes of Cars are of the pixels within, counted from 1.
+Boxes of Cars are of the pixels within, counted from 1.  Those of Dogs are Pascal VOC's files,
+taken from ImageNet, where many count from 0.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,16 +23,20 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.errors import SourceError
+from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
-from .base import FieldSpec
+from .base import Deferred, FieldSpec
+from .reading.annotations.voc_annotations import AnnotatedImage, Plan, survey
 from .reading.arrays.mat_file import mat_kind
-from .reading.arrays.mat_values import mat_values
+from .reading.arrays.mat_values import mat_values, whole_number
+from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
+from .reading.lists.synset_source import is_synset
 from .reading.locations import folder_at
 from .reading.refusals import check_choice, refuse_fields
 from .reading.safe_paths import path_inside
+from .reading.selection import left_out
 
 __all__ = ["StanfordSource"]
 
@@ -40,17 +45,25 @@ _SIDES = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
 _CARS, _META = "cars_annos.mat", "cars_meta.mat"
 _DEVKIT = ("cars_train_annos.mat", "cars_test_annos_withlabels.mat")
 _DOGS = ("train_list.mat", "test_list.mat")
+_IMAGES, _XML = "Images", "Annotation"
 _MOST_CLASSES = 1 << 16
 _PLACES = ("", "devkit", "lists")
 
 
 class StanfordSource(ImageListSource):
-    """Images with label and split, and for Cars the box of the car.
+    """Images with label and split, the box of the car, and the boxes of dogs with their classes.
 
     Parameters
     ----------
     split : str
         ``train`` or ``test`` takes one; ``all`` takes all.
+    one_based : bool, optional
+        Of Dogs: whether boxes are as in VOC, of the pixels within, counted from 1.  Else their
+        numbers are taken as they are.  Default: as in VOC, unless one begins before 1.
+    empty : bool
+        Of Dogs: whether an image without an annotation file is taken as one without boxes.
+    check_size : bool
+        Of Dogs: whether an image of another size than its annotations say is rejected.
     """
 
     name = "stanford"
@@ -61,6 +74,8 @@ class StanfordSource(ImageListSource):
         folder = folder_at(location)
         if folder is None:
             return False
+        if _has_dogs(folder):
+            return True
         lists = (_CARS, _DEVKIT[0], _DOGS[0])
         found = [path for name in lists if (path := _find(folder, name)) is not None]
         return any(mat_kind(path) for path in found)
@@ -72,6 +87,9 @@ class StanfordSource(ImageListSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         split: str = "all",
+        one_based: bool | None = None,
+        empty: bool = False,
+        check_size: bool = True,
     ) -> None:
         refuse_fields(fields, self.name)
         check_choice("split", split, ("all", *_SPLITS))
@@ -81,6 +99,7 @@ class StanfordSource(ImageListSource):
         self._boxes = (
             _find(self.root, _CARS) is not None or _find(self.root, _DEVKIT[0]) is not None
         )
+        self._xml = not self._boxes and (self.root / _XML).is_dir()
         names = self._cars() if self._boxes else self._dogs()
         if not self.num_samples:
             raise SourceError(f"{location}: its lists name no images that are taken")
@@ -90,11 +109,22 @@ class StanfordSource(ImageListSource):
             "image": ImageField(channels=channels),
             "label": ScalarField(classes=tuple(names)),
         }
-        if self._boxes:
+        if self._boxes or self._xml:
             settled["boxes"] = ArrayField("float32", (None, 4), boxes=True)
+        if self._xml:
+            settled["labels"] = ArrayField("int64", (None,), classes=tuple(names))
         if self._split:
             settled["split"] = ScalarField(classes=_SPLITS)
         self.schema = Schema(settled)
+        if self._xml:
+            count = self.num_samples if one_based is None else 0
+            paths = (os.path.join(self.root, self.names_of(k)[-1]) for k in range(count))
+            origin = survey(paths)[1] >= 1 if one_based is None else one_based
+            start = "1, as VOC's" if origin else "0"
+            self.notes.append(f"boxes count pixels from {start} (--option one_based=true|false)")
+            self.notes += left_out("of annotations", ("pose", "truncated", "difficult"))
+            numbers = {name: k for k, name in enumerate(names)}
+            self._plan = Plan(tuple(self.schema), numbers, int(origin), check_size, empty)
 
     def _add(self, path: str, label: int, split: int, box: tuple[int, ...] = ()) -> None:
         """Take an image, of which class and box are as the file has them."""
@@ -106,13 +136,15 @@ class StanfordSource(ImageListSource):
         except SourceError as error:
             self.reject(path.replace("\0", " "), str(error))
         else:
-            self.add(path, numbers=[label - 1, split, *box])
+            stem = os.path.splitext(os.path.relpath(path, _IMAGES))[0]
+            others = (os.path.join(_XML, stem),) if self._xml else ()
+            self.add(path, *others, numbers=[label - 1, split, *box])
 
     def _cars(self) -> list[str]:
         """Take the images of Cars; return the names of the classes."""
         if (path := _find(self.root, _CARS)) is not None:
             for entry in self._structs(path):
-                split = _number(entry, "test", path)
+                split = whole_number(entry.get("test"), f"{path}: 'test'")
                 self._car(entry, entry.get("relative_im_path"), split, path)
             return self._names(path)
         for split, (name, folder) in enumerate(
@@ -126,10 +158,13 @@ class StanfordSource(ImageListSource):
         return self._names(self._list(_META))
 
     def _car(self, entry: dict[str, Any], name: Any, split: int, path: Path) -> None:
-        left, top, right, bottom = box = tuple(_number(entry, side, path) for side in _SIDES)
+        left, top, right, bottom = box = tuple(
+            whole_number(entry.get(side), f"{path}: {side!r}") for side in _SIDES
+        )
         if not (1 <= left <= right and 1 <= top <= bottom) or split not in (0, 1):
             raise SourceError(f"{path}: {name!s:.80}: a box {box} in split {split} cannot be")
-        self._add(str(name), _number(entry, "class", path), split, box)
+        label = whole_number(entry.get("class"), f"{path}: 'class'")
+        self._add(str(name), label, split, box)
 
     def _structs(self, path: Path) -> Iterator[dict[str, Any]]:
         self.beside.append(path)
@@ -152,6 +187,8 @@ class StanfordSource(ImageListSource):
 
     def _dogs(self) -> list[str]:
         """Take the images of Dogs; return the names of the classes, from their folders."""
+        if _find(self.root, _DOGS[0]) is None:
+            return self._dogs_of_folders()
         folders: dict[int, str] = {}
         for split, path in enumerate(map(self._list, _DOGS)):
             values = dict(mat_values(path))
@@ -161,14 +198,27 @@ class StanfordSource(ImageListSource):
             for file, label in itertools.zip_longest(files, labels.ravel()):
                 if file is None or label is None:
                     raise SourceError(f"{path}: file_list and labels are not of one length")
-                number, folder = _whole(label, path), str(file).partition("/")[0]
+                number = whole_number(label, f"{path}: 'labels'")
+                folder = str(file).partition("/")[0]
                 if folders.setdefault(number, folder) != folder:
                     raise SourceError(f"{path}: label {number} is {folders[number]} and {folder}")
-                self._add(f"Images/{file}", number, split)
+                self._add(f"{_IMAGES}/{file}", number, split)
         names = [folders.get(number + 1, "") for number in range(len(folders))]
         if not all(names) or len(set(names)) < len(names):
             raise SourceError(f"{self.root}: labels of {', '.join(_DOGS)} do not count from 1")
         return [name.partition("-")[2] or name for name in names]
+
+    def _dogs_of_folders(self) -> list[str]:
+        """Take all images of Dogs, whose lists are not there; return the names of the classes."""
+        if not self._split:
+            raise OptionError(f"split={self._wanted}: there is no {_DOGS[0]} in {self.root}")
+        self._split = False
+        self.notes.append(f"there is no {_DOGS[0]}: all images, without their splits")
+        folders = _folders(self.root / _IMAGES)
+        for number, folder in enumerate(folders, 1):
+            for name in sorted(filter(is_image_name, os.listdir(self.root / _IMAGES / folder))):
+                self._add(f"{_IMAGES}/{folder}/{name}", number, 0)
+        return [name.partition("-")[2] for name in folders]
 
     def _list(self, name: str) -> Path:
         path = _find(self.root, name)
@@ -177,26 +227,31 @@ class StanfordSource(ImageListSource):
         self.beside.append(path)
         return path
 
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
         label, split, *box = numbers
+        if self._xml:
+            others = {"label": label, "split": split}
+            return AnnotatedImage(files[0], files[1], None, self._plan, others)
         boxes = [np.array(box, np.float32).reshape(-1, 4) - (1, 1, 0, 0)] if self._boxes else []
         return (Path(files[0]), label, *boxes, *([split] if self._split else []))
+
+
+def _folders(path: Path) -> list[str]:
+    """Return the folders of Dogs' classes, sorted: ``n02085620-Chihuahua``."""
+    if not path.is_dir():
+        return []
+    with os.scandir(path) as entries:
+        names = [entry.name for entry in entries if entry.is_dir()]
+    return sorted(n for n in names if is_synset(n.partition("-")[0]) and n.partition("-")[2])
+
+
+def _has_dogs(folder: Path) -> bool:
+    """Tell whether images and annotations of Dogs are there, with the same classes."""
+    found = _folders(folder / _IMAGES)
+    return bool(found) and found == _folders(folder / _XML)
 
 
 def _find(root: Path, name: str) -> Path | None:
     """Return a list, in the folder or in one of those that it is usually in."""
     places = (root / place / name for place in _PLACES)
     return next((path for path in places if os.path.isfile(path)), None)
-
-
-def _number(entry: dict[str, Any], name: str, path: Path) -> int:
-    value = entry.get(name)
-    if not isinstance(value, np.ndarray) or value.size != 1:
-        raise SourceError(f"{path}: expected a whole number {name!r}, found {value!r:.60}")
-    return _whole(value.item(), path)
-
-
-def _whole(value: Any, path: Path) -> int:
-    if not math.isfinite(value) or value != int(value) or abs(value) >= 1 << 31:
-        raise SourceError(f"{path}: expected a whole number, found {value}")
-    return int(value)

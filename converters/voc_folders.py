@@ -9,18 +9,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.regular_files import open_regular
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec
-from .reading.annotations.voc_annotations import AnnotatedImage, Plan, class_names, first_pixel
+from .reading.annotations.voc_annotations import AnnotatedImage, Plan, survey
 from .reading.annotations.voc_layout import XmlFolders, voc_roots, xml_folders
 from .reading.class_names import classes_of_texts, read_class_names
 from .reading.image_files import files_below, is_image_name
@@ -91,7 +88,8 @@ class VocFoldersSource(ImageListSource):
                 self._add_all(part, splits.index(part.split))
         if not self.num_samples:
             raise SourceError(f"{root}: no images in {', '.join(part.images for part in folders)}")
-        found, least = self._survey(classes is None, one_based is None)
+        count = self.num_samples if classes is None or one_based is None else 0
+        found, least = survey(os.path.join(root, self.names_of(k)[1]) for k in range(count))
         known = classes_of_texts(found, f"{root}", classes) if classes is None else ()
         known = read_class_names(classes) if classes is not None else known
         if one_based is None:
@@ -136,18 +134,6 @@ class VocFoldersSource(ImageListSource):
                 f"{others:,} XML files in {part.annotations} are of no image; left out"
             )
 
-    def _survey(self, names: bool, numbers: bool) -> tuple[set[str], float]:
-        """Return the classes of all objects, and where the first box begins."""
-        found: set[str] = set()
-        least = math.inf
-        for index in range(self.num_samples if names or numbers else 0):
-            path = os.path.join(self.root, self.names_of(index)[1])
-            with contextlib.suppress(OSError, SourceError):  # the worker says what is the matter
-                with open(path, "rb", opener=open_regular) as file:
-                    data = file.read()
-                found |= class_names(data, path)
-                least = min(least, first_pixel(data, path))
-        return found, least
-
     def values(self, files: list[str], numbers: list[int]) -> Deferred:
-        return AnnotatedImage(files[0], files[1], None, self._plan, numbers)
+        others = dict(zip(("split",), numbers, strict=False))
+        return AnnotatedImage(files[0], files[1], None, self._plan, others)

@@ -304,7 +304,14 @@ def _stanford(folder: Path, pictures: Sequence[Picture]) -> None:
     import case_stanford
 
     case_stanford.write_cars(_new(folder / "stanford_cars"), pictures)
-    case_stanford.write_dogs(_new(folder / "stanford_dogs"), pictures)
+    case_stanford.write_annotations(_new(folder / "stanford_dogs"), pictures)
+
+
+def _svhn(folder: Path, pictures: Sequence[Picture]) -> None:
+    import case_svhn
+
+    for split in ("train", "test"):
+        case_svhn.write_digits(_new(folder / "svhn" / split), pictures)
 
 
 def _tfrecord(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -385,8 +392,8 @@ SOURCES: dict[str, Callable[[Path, Sequence[Picture]], Any]] = {
     for function in (
         _archive, _arrow, _beton, _caffe, _celeba, _cifar, _coco, _cub, _cvat, _flat, _flowers,
         _folder, _hdf5, _hf_folder, _idx, _ilsvrc, _labelme, _litdata, _lmdb, _manifest, _masks,
-        _mat, _mds, _mvtec, _numpy, _paired_lmdb, _parquet, _recordio, _stanford, _tfrecord,
-        _tiny_imagenet, _torch, _voc, _webdataset, _widerface, _yolo, _zarr,
+        _mat, _mds, _mvtec, _numpy, _paired_lmdb, _parquet, _recordio, _stanford, _svhn,
+        _tfrecord, _tiny_imagenet, _torch, _voc, _webdataset, _widerface, _yolo, _zarr,
     )
 }  # fmt: skip
 

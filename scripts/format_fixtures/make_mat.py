@@ -65,6 +65,32 @@ for split, files in dogs.items():
     labels = np.arange(1.0, len(files) + 1)[:, None]
     scipy.io.savemat(folder / f"{split}_list.mat", {"file_list": listed, "labels": labels})
 
+# As ILSVRC's development kit has it: classes, which have no children, and synsets above them.
+fields = [
+    (name, object)
+    for name in ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children",
+                 "wordnet_height", "num_train_images")
+]  # fmt: skip
+synsets = np.array(
+    [
+        (
+            1.0,
+            "n01443537",
+            "goldfish, Carassius auratus",
+            "a fish",
+            0.0,
+            np.zeros((1, 0)),
+            0.0,
+            9.0,
+        ),
+        (2.0, "n03995372", "power drill", "a tool", 0.0, np.zeros((1, 0)), 0.0, 7.0),
+        (3.0, "n01440764", "tench, Tinca tinca", "a fish", 0.0, np.zeros((1, 0)), 0.0, 8.0),
+        (4.0, "n02512053", "fish", "a vertebrate", 2.0, np.array([[3.0, 1.0]]), 1.0, 0.0),
+    ],
+    fields,
+)
+scipy.io.savemat(folder / "meta.mat", {"synsets": synsets[:, None]}, do_compression=True)
+
 expected = {}
 for path in sorted(folder.glob("*.mat")):
     for name, array in scipy.io.loadmat(path).items():

@@ -56,8 +56,9 @@ def cells(name: str, values: Sequence[bytes]) -> bytes:
     return array_of(1, (1, len(values)), b"".join(values), name)
 
 
-def structs(name: str, rows: Sequence[dict[str, bytes]]) -> bytes:
-    names = b"".join(key.encode().ljust(32, b"\0") for key in rows[0])
+def structs(name: str, rows: Sequence[dict[str, bytes]], keys: Sequence[str] = ()) -> bytes:
+    """Return a struct array; `keys` are its fields, where it has no rows."""
+    names = b"".join(key.encode().ljust(32, b"\0") for key in keys or rows[0])
     head = struct.pack("<HHi", 5, 4, 32) + element(1, names)
     content = head + b"".join(value for row in rows for value in row.values())
     return array_of(2, (1, len(rows)), content, name)

@@ -9,7 +9,7 @@ import numpy as np
 from case_mat import cells, mat5, matrix, structs, text
 from cases import CLASSES, Case, Picture
 
-__all__ = ["CASES", "box_of", "write_cars", "write_devkit", "write_dogs"]
+__all__ = ["CASES", "box_of", "write_annotations", "write_cars", "write_devkit", "write_dogs"]
 
 
 def number(value: int) -> bytes:
@@ -75,8 +75,32 @@ def write_dogs(root: Path, pictures: Sequence[Picture]) -> Path:
     return root
 
 
+def write_annotations(root: Path, pictures: Sequence[Picture], first: int = 1) -> Path:
+    """Write Dogs with boxes: as many as the label says and one, from pixel `first`."""
+    root.mkdir(exist_ok=True)
+    write_dogs(root, pictures)
+    height, width, _ = pictures[0].pixels.shape
+    for k, picture in enumerate(pictures):
+        name = CLASSES[picture.label]
+        path = root / f"Annotation/n0208562{picture.label}-{name}/{k:06}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        objects = "".join(
+            f"<object><name>{name}</name><pose>Unspecified</pose><truncated>0</truncated>"
+            f"<difficult>0</difficult><bndbox><xmin>{first + each}</xmin><ymin>{first}</ymin>"
+            "<xmax>20</xmax><ymax>15</ymax></bndbox></object>"
+            for each in range(picture.label + 1)
+        )
+        path.write_text(
+            f"<annotation><folder>0208562{picture.label}</folder><filename>{k:06}</filename><size>"
+            f"<width>{width}</width><height>{height}</height><depth>3</depth></size>{objects}"
+            "</annotation>\n"
+        )
+    return root
+
+
 CASES = [
     Case("stanford-cars", "stanford", write_cars),
     Case("stanford-devkit", "stanford", write_devkit),
     Case("stanford-dogs", "stanford", write_dogs),
+    Case("stanford-dogs-boxes", "stanford", write_annotations),
 ]

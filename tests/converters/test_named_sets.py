@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from case_named_sets import SYNSETS, WORDS, celeba, cub, ilsvrc, put, tiny, widerface
+from case_mat import mat5, matrix, structs, text
+from case_named_sets import ORDER, SYNSETS, WORDS, celeba, cub, devkit, ilsvrc, put, tiny, widerface
 from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField
+
+TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +82,92 @@ def test_imagenet_images_that_the_list_lacks_are_rejected(
     assert find_source(tmp_path / "in", options={"split": "train"}).num_samples == 6
 
 
+@pytest.mark.parametrize("place", ["", "ILSVRC2012_devkit_t12/data", "apart"])
+def test_the_development_kit_says_which_synsets_the_numbers_are(
+    tmp_path: Path, pictures: list[Picture], place: str
+) -> None:
+    root = devkit(tmp_path / "in", pictures)
+    kit = root / "ILSVRC2012_devkit_t12/data"
+    if place == "":  # all in one folder
+        for path in list(kit.iterdir()):
+            path.rename(root / path.name)
+    elif place == "apart":  # the numbers not where their order is
+        (kit / TRUTH).rename(root / TRUTH)
+    report, data = pack(root, tmp_path / "x.lmdb")
+    assert report.num_rejected == 0
+    assert data.schema["label"] == ScalarField(classes=SYNSETS)
+    assert by_image(data) == {p.data: p.label for p in pictures}
+    meta = (kit if place else root) / "meta.mat"
+    assert f"numbers in {TRUTH} are synsets of {meta}" in find_source(root).notes
+
+
+def test_an_order_of_synsets_that_is_given_stands_over_the_development_kit(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = devkit(tmp_path / "in", pictures)
+    other = [ORDER[1], ORDER[0], ORDER[2]]
+    (tmp_path / "order.txt").write_text("\n".join(other))
+    _, data = pack(root, tmp_path / "x.lmdb", synsets=str(tmp_path / "order.txt"))
+    meant = {SYNSETS.index(old): SYNSETS.index(new) for old, new in zip(ORDER, other, strict=True)}
+    assert by_image(data) == {p.data: meant[p.label] for p in pictures}
+
+
+def test_only_classes_of_the_development_kit_have_numbers(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = devkit(tmp_path, pictures)
+    truth = root / "ILSVRC2012_devkit_t12/data" / TRUTH
+    truth.write_text("4\n" + truth.read_text()[2:])  # the number of 'fish', which has children
+    with pytest.raises(SourceError, match="line 1: '4' is no number from 1 to 3"):
+        find_source(root)
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ([(1, "n01440764", 0), (3, "n01443537", 0)], "do not count from 1"),
+        ([(1, "n01440764", 0), (2, "n01440764", 0)], "do not count from 1"),
+        ([(1, "n01440764", 2)], "do not count from 1"),
+        ([(1, "n01440764", 0), (1, "n01443537", 0)], "1 is n01440764 and n01443537"),
+        ([(1, "tench", 0)], "synset 1: expected a WNID"),
+        ([(1.5, "n01440764", 0)], "ILSVRC2012_ID: expected a whole number"),
+        ([(np.nan, "n01440764", 0)], "ILSVRC2012_ID: expected a whole number"),
+        ([], "do not count from 1"),
+        (None, "expected a struct array 'synsets'"),
+    ],
+)
+def test_a_development_kit_that_cannot_be_is_refused(
+    tmp_path: Path,
+    pictures: list[Picture],
+    rows: list[tuple[float, str, float]] | None,
+    match: str,
+) -> None:
+    root = devkit(tmp_path, pictures)
+    structs_of = [
+        {
+            "ILSVRC2012_ID": matrix("", np.array([[float(number)]])),
+            "WNID": text(synset),
+            "num_children": matrix("", np.array([[float(children)]])),
+        }
+        for number, synset, children in rows or []
+    ]
+    content = structs("synsets", structs_of) if structs_of else matrix("synsets", np.ones((1, 1)))
+    if rows == []:
+        content = structs("synsets", [], ["ILSVRC2012_ID", "WNID", "num_children"])
+    mat5(root / "ILSVRC2012_devkit_t12/data/meta.mat", content)
+    with pytest.raises(SourceError, match=match):
+        find_source(root)
+
+
 def test_the_ground_truth_of_the_development_kit_needs_its_order_of_synsets(
     tmp_path: Path, pictures: list[Picture]
 ) -> None:
-    order = [SYNSETS[1], SYNSETS[2], SYNSETS[0]]
+    order = list(ORDER)
     for number, p in enumerate(pictures, 1):
         put(tmp_path / f"in/val/ILSVRC2012_val_{number:08}.JPEG", p)
     truth = "".join(f"{order.index(SYNSETS[p.label]) + 1}\n" for p in pictures)
     (tmp_path / "in/ILSVRC2012_validation_ground_truth.txt").write_text(truth)
-    with pytest.raises(OptionError, match=r"not of sorted synsets.*synsets=FILE"):
+    with pytest.raises(OptionError, match=r"not of sorted.*meta.mat beside it.*synsets=FILE"):
         find_source(tmp_path / "in")
     (tmp_path / "sorted.txt").write_text("\n".join(SYNSETS))
     with pytest.raises(OptionError, match="sorted ones are not in it"):

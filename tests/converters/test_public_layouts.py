@@ -4,7 +4,7 @@ Each layout is a tree of files with the names of the real dataset and pictures o
 are read are packed, and every image that comes out must be, byte for byte, one of the files that
 went in, with the class that the layout gives it. Those that no reader knows must be refused.
 
-``python tests/converters/test_public_layouts.py`` prints the table in docs/converters/layouts.md.
+``PYTHONPATH=tests python tests/converters/test_public_layouts.py`` prints the table in docs/converters/layouts.md.
 """
 
 # ruff: noqa: E501, T201  (a table of trees, and one that is printed)
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_svhn import write_list
 from PIL import Image
 
 import fastdata
@@ -150,6 +151,14 @@ def archived(suffix: str, tree: Tree) -> Callable[[Path], None]:
     return write
 
 
+def svhn_list(*names: str) -> bytes:
+    digit = {"left": 2, "top": 3, "width": 8, "height": 9, "label": 10}
+    with tempfile.TemporaryDirectory() as made:
+        rows = [(name, [digit] * (k + 1)) for k, name in enumerate(names)]
+        return write_list(Path(made, "digitStruct.mat"), rows).read_bytes()
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
 PIXELS = np.arange(6 * 28 * 28, dtype=np.uint8).reshape(6, 28, 28)
 CATS = {**images("cat/{}.jpg", "0", "1"), **images("dog/{}.jpg", "0")}
 SPLITS = {f"{split}/{name}": None for split in ("train", "val") for name in CATS}
@@ -205,8 +214,8 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "Stanford Dogs": Layout(
         {"Images/n02085620-Chihuahua/n02085620_7.jpg": None,
-         "Annotation/n02085620-Chihuahua/n02085620_7": voc_xml("n02085620_7")},
-       
+         "Annotation/n02085620-Chihuahua/n02085620_7": voc_xml("n02085620_7", "Chihuahua")},
+        "stanford", 1, {"n02085620_7.jpg": "Chihuahua"},
     ),
     "GTSRB (Kaggle)": Layout(
         {"Train/0/0.png": None, "Train/1/1.png": None, "Test/0.png": None, "Train.csv": "Path\nx\n"},
@@ -231,6 +240,13 @@ LAYOUTS: dict[str, Layout] = {
     "ImageNet, flat val": Layout(
         {"train/n01440764/a.JPEG": None, "train/n01443537/b.JPEG": None, "val/c.JPEG": None},
        
+    ),
+    "ImageNet, flat val and its development kit": Layout(
+        {"train/n01440764/a.JPEG": None, "train/n01443537/b.JPEG": None, "train/n03995372/c.JPEG": None,
+         "val/ILSVRC2012_val_00000001.JPEG": None,
+         "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": "2\n",
+         "ILSVRC2012_devkit_t12/data/meta.mat": (FIXTURES / "mat/meta.mat").read_bytes()},
+        "ilsvrc", 4, {"val_00000001.JPEG": "n03995372"},
     ),
     "Tiny ImageNet": Layout(
         {"wnids.txt": "n02124075\nn01443537\n", "words.txt": "n02124075\tcat\nn01443537\tgoldfish\n",
@@ -333,6 +349,12 @@ LAYOUTS: dict[str, Layout] = {
          "wider_face_split/wider_face_train_bbx_gt.txt":
          "0--Parade/0_1.jpg\n1\n2 3 10 8 0 0 0 0 0 0\n"},
         "widerface", 1, at="wider_face_split/wider_face_train_bbx_gt.txt",
+    ),
+    "SVHN, whole pictures": Layout(
+        {"train/1.png": None, "train/2.png": None, "train/digitStruct.mat": svhn_list("1.png", "2.png"),
+         "train/see_bboxes.m": "load digitStruct.mat\n", "test/1.png": None,
+         "test/digitStruct.mat": svhn_list("1.png")},
+        "svhn", 3,
     ),
     "MVTec AD": Layout(
         {"bottle/train/good/0.png": None, "bottle/test/broken/0.png": None,

@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from case_mat import cells, mat5, matrix, structs, text
-from case_stanford import annotation, box_of, number, write_cars, write_devkit, write_dogs
+from case_stanford import (
+    annotation,
+    box_of,
+    number,
+    write_annotations,
+    write_cars,
+    write_devkit,
+    write_dogs,
+)
 from cases import CLASSES, Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.errors import SourceError
+from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField
 
 FIXTURES = Path(__file__).parent / "fixtures" / "mat"
@@ -56,6 +64,59 @@ def test_dogs_have_the_classes_of_their_folders(tmp_path: Path, pictures: list[P
     assert dict(data.schema) == {"image": ImageField(), "label": ScalarField(classes=CLASSES)}
     assert [sample.label for sample in data] == [p.label for p in pictures[3:]]
     assert data.keys[0] == "Images/n02085620-ant/000003.jpg"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("lists", [True, False])
+def test_dogs_have_the_boxes_of_their_annotations(
+    tmp_path: Path, pictures: list[Picture], first: int, lists: bool
+) -> None:
+    (tmp_path / "dogs").mkdir()
+    root = write_annotations(tmp_path / "dogs", pictures, first)
+    for split in () if lists else ("train", "test"):
+        (root / f"{split}_list.mat").unlink()
+    data = pack(root, tmp_path / "a.lmdb")
+    assert dict(data.schema) == {
+        "image": ImageField(),
+        "label": ScalarField(classes=CLASSES),
+        "boxes": ArrayField("float32", (None, 4), boxes=True),
+        "labels": ArrayField("int64", (None,), classes=CLASSES),
+        **({"split": ScalarField(classes=("train", "test"))} if lists else {}),
+    }
+    found = {Path(key).stem: sample for key, sample in zip(data.keys, data, strict=True)}
+    assert len(found) == len(data) == 6
+    for k, picture in enumerate(pictures):
+        sample = found[f"{k:06}"]
+        assert sample.label == picture.label
+        assert sample.labels.tolist() == [picture.label] * (picture.label + 1)
+        assert sample.boxes.tolist() == [[each, 0, 20, 15] for each in range(picture.label + 1)]
+        if lists:
+            assert sample.split == int(k >= 3)
+    notes = find_source(root).notes
+    assert any(note.startswith(f"boxes count pixels from {first}") for note in notes)
+
+
+def test_dogs_without_lists_have_no_splits(tmp_path: Path, pictures: list[Picture]) -> None:
+    write_annotations(tmp_path, pictures)
+    for split in ("train", "test"):
+        (tmp_path / f"{split}_list.mat").unlink()
+    with pytest.raises(OptionError, match=r"split=test: there is no train_list\.mat"):
+        find_source(tmp_path, options={"split": "test"})
+
+
+def test_annotations_of_dogs_that_do_not_fit_are_rejects(
+    tmp_path: Path, pictures: list[Picture]
+) -> None:
+    root = write_annotations(tmp_path / "in", pictures)
+    first, second, third = sorted((root / "Annotation").rglob("00000[012]"))
+    first.unlink()
+    second.write_text(second.read_text().replace("<name>bee", "<name>wolf", 1))
+    third.write_text(third.read_text().replace("<width>48", "<width>49"))
+    report = fastdata.pack(root, tmp_path / "x.lmdb", codec="keep", num_workers=0, progress=False)
+    reasons = [reject.reason for reject in report.rejects]
+    wanted = ("empty=true", "'wolf', which is none of the classes", "check_size=false")
+    assert len(reasons) == 3
+    assert all(part in reason for part, reason in zip(wanted, reasons, strict=True))
 
 
 def test_files_that_scipy_wrote(tmp_path: Path, pictures: list[Picture]) -> None:
@@ -105,7 +166,7 @@ def test_names_that_lead_out_are_rejects(tmp_path: Path, pictures: list[Picture]
     [
         ({"class": number(4)}, "none of 1 to 3"),
         ({"class": number(0)}, "none of 1 to 3"),
-        ({"class": text("ant")}, "expected a whole number 'class'"),
+        ({"class": text("ant")}, "'class': expected a whole number"),
         ({"class": matrix("", np.array([[np.nan]]))}, "expected a whole number"),
         ({"bbox_x2": number(0)}, "cannot be"),
         ({"test": number(2)}, "cannot be"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element
@@ -18,7 +18,7 @@ from ...base import Deferred
 from .annotated import frame_of
 from .safe_xml import parse_xml
 
-__all__ = ["AnnotatedImage", "Plan", "class_names", "first_pixel"]
+__all__ = ["AnnotatedImage", "Plan", "class_names", "first_pixel", "survey"]
 
 _FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
 
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 class AnnotatedImage(Deferred):
-    """Paths of an image, its annotation file and its mask; the number of its split, if any."""
+    """Paths of an image, its annotation file and its mask; further values, such as its split."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class AnnotatedImage(Deferred):
         annotation: str,
         mask: str | None,
         plan: Plan,
-        split: Sequence[int] = (),
+        others: Mapping[str, int] | None = None,
     ) -> None:
         self.image, self.annotation, self.mask, self.plan = image, annotation, mask, plan
-        self.split = split
+        self.others = others or {}
 
     def load(self) -> tuple[Any, ...]:
         """Read the image and its annotations.
@@ -74,8 +74,7 @@ class AnnotatedImage(Deferred):
             values["mask"] = read_regular(self.mask)
         if "boxes" in self.plan.fields:
             values |= self._objects(data)
-        if self.split:
-            values["split"] = self.split[0]
+        values |= self.others
         return tuple(values[name] for name in self.plan.fields)
 
     def _objects(self, data: bytes) -> dict[str, Any]:
@@ -142,6 +141,18 @@ def first_pixel(data: bytes, name: str) -> float:
             with contextlib.suppress(ValueError):  # the worker says what is the matter
                 least = min(least, _number(box, side))
     return least
+
+
+def survey(paths: Iterable[str]) -> tuple[set[str], float]:
+    """Return the classes of all objects, and where the first box begins."""
+    found: set[str] = set()
+    least = math.inf
+    for path in paths:
+        with contextlib.suppress(OSError, SourceError):  # the worker says what is the matter
+            data = read_regular(path)
+            found |= class_names(data, path)
+            least = min(least, first_pixel(data, path))
+    return found, least
 
 
 def _text(element: Element, name: str) -> str:

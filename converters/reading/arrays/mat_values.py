@@ -19,7 +19,7 @@ from fastdata.errors import SourceError
 
 from .mat_file import CLASSES, STORED, Take, element_at, mat_places
 
-__all__ = ["mat_values"]
+__all__ = ["mat_values", "whole_number"]
 
 _DEPTH = 8
 _MOST_BYTES, _MOST_ENTRIES = 16 << 20, 1 << 16
@@ -43,6 +43,22 @@ def mat_values(path: Path) -> Iterator[tuple[str, Any]]:
     for take, at, _ in mat_places(path):
         shape, number, name, at = _head(path, take, at)
         yield name, _value(path, take, at, shape, number, 0)
+
+
+def whole_number(value: Any, what: str) -> int:
+    """Return the one whole number that a value has.
+
+    Raises
+    ------
+    SourceError
+        If it is none; `what` begins the message.
+    """
+    if not isinstance(value, (np.ndarray, np.number)) or value.size != 1:
+        raise SourceError(f"{what}: expected a whole number, found {value!r:.60}")
+    number = value.item()
+    if not math.isfinite(number) or number != int(number) or abs(number) >= 1 << 31:
+        raise SourceError(f"{what}: expected a whole number, found {number}")
+    return int(number)
 
 
 def _part(path: Path, take: Take, at: int, size: int) -> bytes:

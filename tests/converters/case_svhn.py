@@ -1,0 +1,81 @@
+"""SVHN's whole pictures: the list as MATLAB 7.3 lays a struct array out, written by h5py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from cases import Case, Picture
+
+__all__ = ["CASES", "Digit", "digits_of", "stamp", "write_digits", "write_list", "write_splits"]
+
+Digit = Mapping[str, float]
+FIELDS = ("height", "left", "top", "width", "label")
+
+
+def digits_of(picture: Picture) -> list[Digit]:
+    """Return one, two or three digits: 10, 1, 2; the first begins before the picture."""
+    return [
+        {"left": 9 * k - 1, "top": 3, "width": 8, "height": 20 + k, "label": k or 10}
+        for k in range(picture.label + 1)
+    ]
+
+
+def stamp(path: Path) -> None:
+    """Write MATLAB's head into the 512 bytes before HDF5's."""
+    with open(path, "r+b") as raw:
+        raw.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM")
+
+
+def write_list(path: Path, images: Sequence[tuple[str, Sequence[Digit]]]) -> Path:
+    """Write a list: a number for one digit, an array of references to numbers for several."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w", userblock_size=512) as file:
+        refs = file.create_group("#refs#")
+
+        def put(array: Any) -> Any:
+            return refs.create_dataset(f"r{len(refs)}", data=array).ref
+
+        names, boxes = [], []
+        for name, digits in images:
+            names.append(put(np.array([[ord(letter)] for letter in name], np.uint16)))
+            group = refs.create_group(f"g{len(refs)}")
+            for field in FIELDS:
+                numbers = [[np.array([[float(digit[field])]])] for digit in digits]
+                if len(digits) == 1:
+                    group[field] = numbers[0][0]
+                else:
+                    cells = [[put(number)] for (number,) in numbers]
+                    group.create_dataset(field, data=cells, dtype=h5py.ref_dtype)
+            boxes.append(group.ref)
+        for field, found in (("name", names), ("bbox", boxes)):
+            data = np.array([[each] for each in found], h5py.ref_dtype)
+            file.create_dataset(f"digitStruct/{field}", data=data, dtype=h5py.ref_dtype)
+    stamp(path)
+    return path
+
+
+def write_digits(folder: Path, pictures: Sequence[Picture]) -> Path:
+    rows = []
+    for number, picture in enumerate(pictures, 1):
+        (folder / f"{number}.png").write_bytes(picture.data)
+        rows.append((f"{number}.png", digits_of(picture)))
+    write_list(folder / "digitStruct.mat", rows)
+    return folder
+
+
+def write_splits(folder: Path, pictures: Sequence[Picture]) -> Path:
+    half = len(pictures) // 2
+    for split, part in (("train", pictures[:half]), ("extra", pictures[half:])):
+        (folder / split).mkdir()
+        write_digits(folder / split, part)
+    return folder
+
+
+CASES = [
+    Case("svhn", "svhn", write_digits, labels=False),
+    Case("svhn-splits", "svhn", write_splits, labels=False),
+]
