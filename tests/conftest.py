@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import multiprocessing.forkserver as forkserver
@@ -12,7 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +23,7 @@ import torch
 from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
+from fastdata.converters import finding
 from fastdata.converters.packing import packer
 from fastdata.engine import workers as engine_workers
 
@@ -98,6 +102,19 @@ def tuned_results_of_tests_only(tmp_path_factory: pytest.TempPathFactory) -> Ite
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FASTDATA_TUNED_DIR", str(tmp_path_factory.mktemp("tuned")))
         patch.delenv("FASTDATA_TUNED", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def formats_are_looked_up_once() -> Iterator[None]:
+    """Read which formats are installed once for each `sys.path`, not for each source."""
+
+    @functools.cache
+    def of_path(group: str, path: tuple[str, ...]) -> Any:
+        return entry_points(group=group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finding, "entry_points", lambda group: of_path(group, tuple(sys.path)))
         yield
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastdata.formats import gather
@@ -35,6 +35,7 @@ def test_rows_are_the_slices(length: int, checked: bool) -> None:
         np.testing.assert_array_equal(row, MEMORY[offset : offset + length])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on busy cores
 @given(data=st.data())
 def test_any_rows_in_chunks_of_any_size(data: st.DataObject) -> None:
     memory = MEMORY[: data.draw(st.integers(1, 200))]

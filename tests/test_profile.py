@@ -184,8 +184,14 @@ def test_a_step_too_slow_for_the_time_is_said_and_is_run_no_more_than_it_must(
     # Looks of 2 each, three rounds of three windows, and one under torch's modes.
     assert len(count) <= 16
     assert not caplog.records  # which takes 5 s: nobody wants to be told
-    with caplog.at_level("WARNING", "fastdata"):
-        profiled([torch.zeros(4, 3)] * 50, SleepStep(0.7), seconds=SHORT)
+
+    def stopped_once_it_is_said(batch: torch.Tensor) -> None:
+        if caplog.records:
+            raise InterruptedError
+        SleepStep(0.7)(batch)
+
+    with caplog.at_level("WARNING", "fastdata"), pytest.raises(InterruptedError):
+        profiled([torch.zeros(4, 3)] * 50, stopped_once_it_is_said, seconds=SHORT)
     (said,) = (record.message for record in caplog.records)
     assert "a step with its batch takes 0.7" in said
 

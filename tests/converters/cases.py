@@ -7,6 +7,7 @@ installs easily, else from the specification, never by code that the reader uses
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -46,16 +47,22 @@ class Picture:
 
 
 def make_pictures(count: int, height: int = 40, width: int = 48) -> list[Picture]:
-    """Return different pictures, which take little time to make."""
+    """Return different pictures, which take little time to make; they are not to be changed."""
+    return list(_made(count, height, width))
+
+
+@functools.cache
+def _made(count: int, height: int, width: int) -> tuple[Picture, ...]:
     base = photo(height, width, seed=9)
     made = []
     for index in range(count):
         file = io.BytesIO()
         rolled = np.roll(base, (index % height, 3 * index), axis=(0, 1))
         Image.fromarray(rolled).save(file, "JPEG", quality=85)
-        pixels = np.asarray(Image.open(file).convert("RGB"))
+        pixels = np.array(Image.open(file).convert("RGB"))
+        pixels.flags.writeable = False
         made.append(Picture(f"{index:06}", file.getvalue(), pixels, index % len(CLASSES)))
-    return made
+    return tuple(made)
 
 
 @dataclass(frozen=True)
