@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows
+from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.render import antialiases
-from fastdata.transforms.some import to_device
 
 __all__ = ["render_canvas", "render_on_device"]
 

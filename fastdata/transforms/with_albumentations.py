@@ -12,6 +12,7 @@ import torch
 
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.schema import ArrayField, Schema
+from fastdata.transforms.base import names_tuple
 from fastdata.transforms.callables import (
     Sample,
     SampleFunction,
@@ -78,8 +79,7 @@ class Albumentations(SampleTransform):
                 f"Albumentations takes a transform of albumentations, not {self.transform!r}"
             )
         if self.also is not None:
-            also = (self.also,) if isinstance(self.also, str) else tuple(self.also)
-            object.__setattr__(self, "also", also)
+            object.__setattr__(self, "also", names_tuple(self.also))
 
     def bind(self, schema: Schema) -> SampleFunction:
         if not schema.boxes:
@@ -145,7 +145,7 @@ class Albumentations(SampleTransform):
 
 @dataclass(frozen=True)
 class _Albumentations:
-    """An albumentations transform that knows its fields."""
+    """An albumentations transform bound to the fields of a dataset."""
 
     transform: Any
     schema: Schema

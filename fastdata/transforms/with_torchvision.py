@@ -10,6 +10,7 @@ import torch
 
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.schema import ArrayField, ImageField, Schema
+from fastdata.transforms.base import names_tuple
 from fastdata.transforms.callables import (
     Sample,
     SampleFunction,
@@ -70,8 +71,7 @@ class V2(SampleTransform):
         if not callable(self.transform):
             raise OptionError(f"V2 takes a transform, not {self.transform!r}")
         if self.also is not None:
-            also = (self.also,) if isinstance(self.also, str) else tuple(self.also)
-            object.__setattr__(self, "also", also)
+            object.__setattr__(self, "also", names_tuple(self.also))
 
     def bind(self, schema: Schema) -> SampleFunction:
         if not schema.images:
@@ -92,7 +92,7 @@ class V2(SampleTransform):
 
 @dataclass(frozen=True)
 class _V2:
-    """A `V2` that knows its fields."""
+    """A `V2` bound to the fields of a dataset."""
 
     transform: Callable[..., Any]
     schema: Schema

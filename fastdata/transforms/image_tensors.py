@@ -1,7 +1,7 @@
-"""One operation on some images of a batch, each with a number of its own.
+"""What transforms of whole batches share: numbers an image, and changes of some images.
 
-Which images those are is known on the CPU, where it was drawn.  So none is computed
-that is not wanted, and the device is never waited for to learn which.
+Which images an operation changes is drawn on the CPU.  So only those are computed, and nothing
+waits for the device to learn which they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def computed(images: torch.Tensor) -> torch.Tensor:
 def stored(values: torch.Tensor, like: torch.Tensor, *, rounded: bool = False) -> torch.Tensor:
     """Return values, which are written to, between 0 and `bound` and in the dtype of `like`.
 
-    For uint8 what is behind the point is cut off, as torchvision does it, unless `rounded`.
+    For uint8 the fraction is cut off, as torchvision does it, unless `rounded`.
     """
     if rounded and not like.is_floating_point():
         values.round_()

@@ -1,4 +1,4 @@
-"""Random erasing: a rectangle of each image is overwritten."""
+"""Gaussian blur and random erasing, of whole batches."""
 
 from __future__ import annotations
 
@@ -11,19 +11,93 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws, operation_id
-from fastdata.transforms.base import BatchTransform, Parameters, Shape, probability, range_pair
-from fastdata.transforms.some import inside_boxes, to_device
+from fastdata.transforms.base import (
+    BatchTransform,
+    Parameters,
+    Shape,
+    channel_numbers,
+    probability,
+    range_pair,
+    size_pair,
+)
+from fastdata.transforms.geometric import TRIES, random_rectangles
+from fastdata.transforms.image_tensors import (
+    change_some,
+    computed,
+    inside_boxes,
+    stored,
+    to_device,
+)
 
-__all__ = ["RandomErasing"]
+__all__ = ["GaussianBlur", "RandomErasing"]
 
 NUMBERS = 1 << 18
 """Normal numbers that noise is made of."""
 
-TRIES = 10
-"""Rectangles that are tried before an image stays as it is, as in torchvision."""
+
+@dataclass(frozen=True)
+class GaussianBlur(BatchTransform):
+    """Blur by a Gaussian; beyond its edges an image is mirrored.
+
+    Parameters
+    ----------
+    kernel_size : int or (int, int)
+        Odd: of a square, or (width, height) as torchvision has it.
+    sigma : float or (float, float)
+        Range of the standard deviation, in pixels.
+    p : float
+        Probability that an image is blurred.
+
+    Notes
+    -----
+    Draw 0 is the standard deviation, draw 1 is compared with `p`.  Rows and columns are
+    filtered one after the other: uint8 within 1 of torchvision, float32 within 1e-5.
+    """
+
+    kernel_size: int | Sequence[int]
+    sigma: float | Sequence[float] = (0.1, 2.0)
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        size = size_pair("kernel_size", self.kernel_size)
+        if not all(side % 2 for side in size):
+            raise OptionError(f"kernel_size is odd, not {self.kernel_size!r}")
+        ends = self.sigma if isinstance(self.sigma, Sequence) else (self.sigma, self.sigma)
+        object.__setattr__(self, "kernel_size", size)
+        object.__setattr__(self, "sigma", range_pair("sigma", ends))
+        object.__setattr__(self, "p", probability("p", self.p))
+
+    def draw(self, draws: Draws, shape: Shape) -> Parameters:
+        uniform = draws.uniform(2)
+        low, high = range_pair("sigma", self.sigma)
+        return {
+            "sigma": low + (high - low) * uniform[:, 0],
+            "applied": uniform[:, 1] < self.p,
+        }
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Return images blurred: "sigma", float [n], where "applied", bool [n], is true.
+
+        Raises
+        ------
+        OptionError
+            If an image is smaller than half the kernel: it could not be mirrored.
+        """
+        width, height = size_pair("kernel_size", self.kernel_size)
+        if images.shape[2] <= height // 2 or images.shape[3] <= width // 2:
+            raise OptionError(
+                f"GaussianBlur with a kernel of {width} x {height} (width x height) needs larger "
+                f"images than {images.shape[3]} x {images.shape[2]}; take a smaller kernel_size"
+            )
+
+        def blur(some: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+            return _blur(some, sigma, width, height)
+
+        return change_some(images.clone(), parameters["applied"], blur, parameters["sigma"])
 
 
 @dataclass(frozen=True)
@@ -63,13 +137,10 @@ class RandomErasing(BatchTransform):
             raise OptionError(f"scale is a share of the area, 1 at most, not {self.scale!r}")
         if self.value == "random":
             return
-        numbers = self.value if isinstance(self.value, (list, tuple)) else (self.value,)
-        try:
-            object.__setattr__(self, "value", tuple(float(number) for number in numbers))
-        except (TypeError, ValueError):
-            raise OptionError(
-                f'value is a number, one a channel, or "random", not {self.value!r}'
-            ) from None
+        numbers = channel_numbers(self.value)
+        if numbers is None:
+            raise OptionError(f'value is a number, one a channel, or "random", not {self.value!r}')
+        object.__setattr__(self, "value", numbers)
 
     def check(self, channels: int, floating: bool) -> None:
         if self.value == "random" and not floating:
@@ -85,17 +156,13 @@ class RandomErasing(BatchTransform):
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         rows, columns = shape[2:]
         uniform = draws.uniform(1 + 2 * TRIES)
-        (small, large), (low, high) = self.scale, np.log(self.ratio)
-        area = rows * columns * (small + (large - small) * uniform[:, 1 : TRIES + 1])
-        aspect = np.exp(low + (high - low) * uniform[:, TRIES + 1 :])
-        height = np.rint(np.sqrt(area * aspect)).astype(np.int64)
-        width = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+        height, width = random_rectangles(uniform[:, 1:], rows * columns, self.scale, self.ratio)
         fits = (height < rows) & (width < columns)
         first = fits.argmax(axis=1)
         every = np.arange(len(first))
-        found = fits[every, first] & (uniform[:, 0] < self.p)
-        height = np.where(found, height[every, first], 0)
-        width = np.where(found, width[every, first], 0)
+        erased = fits[every, first] & (uniform[:, 0] < self.p)
+        height = np.where(erased, height[every, first], 0)
+        width = np.where(erased, width[every, first], 0)
         room = np.stack([rows - height, columns - width], axis=1)
         top, left = draws.integers(room + 1, 2, first=1 + 2 * TRIES).T
         box = np.stack([top, left, top + height, left + width], axis=1)
@@ -120,6 +187,26 @@ class RandomErasing(BatchTransform):
             values = to_device(np.array(self.value, np.float32), images.device)
             values = values.to(images.dtype)[:, None, None]
         return torch.where(inside, values, images)
+
+
+def _blur(images: torch.Tensor, sigma: torch.Tensor, width: int, height: int) -> torch.Tensor:
+    count, channels, rows, columns = images.shape
+    padding = (width // 2, width // 2, height // 2, height // 2)
+    values = functional.pad(computed(images), padding, mode="reflect")
+    # One group a plane: so each can have a kernel of its own.
+    planes = values.reshape(1, count * channels, rows + height - 1, columns + width - 1)
+    across = _kernel(width, sigma).repeat_interleave(channels, 0)[:, None, None]
+    down = _kernel(height, sigma).repeat_interleave(channels, 0)[:, None, :, None]
+    planes = functional.conv2d(planes, across, groups=count * channels)
+    planes = functional.conv2d(planes, down, groups=count * channels)
+    return stored(planes.view(images.shape), images, rounded=True)
+
+
+def _kernel(size: int, sigma: torch.Tensor) -> torch.Tensor:
+    """Return the weights of each image, [n, size]: exp(-x**2 / (2 sigma**2)), of sum 1."""
+    limit = (size - 1) / (2 * math.sqrt(2))
+    at = torch.linspace(-limit, limit, size, dtype=sigma.dtype, device=sigma.device)
+    return (at / sigma[:, 0, 0]).square_().neg_().softmax(1)
 
 
 def _noise(key: NDArray[np.int64], like: torch.Tensor) -> torch.Tensor:
