@@ -90,19 +90,10 @@ class AutomaticAugment(BatchTransform):
             )
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images augmented.
+        """Return images augmented; raise `OptionError` if they are not uint8.
 
-        Parameters
-        ----------
-        images : torch.Tensor of uint8, shape [n, C, H, W]
-        parameters : dict
-            "operation", int [n, steps], places in `OPERATIONS`; "magnitude", float
-            [n, steps], of whatever the operation takes.
-
-        Raises
-        ------
-        OptionError
-            If images are not uint8.
+        `parameters` are "operation", int [n, steps], places in `OPERATIONS`, and "magnitude",
+        float [n, steps], of whatever the operation takes.
         """
         if images.dtype != torch.uint8:
             raise OptionError(
@@ -119,6 +110,7 @@ class AutomaticAugment(BatchTransform):
     def _step(
         self, images: torch.Tensor, operation: NDArray[np.int64], magnitude: NDArray[np.float64]
     ) -> torch.Tensor:
+        """Return images after one operation each."""
         height, width = images.shape[2:]
         matrix = np.zeros((len(images), 2, 3), np.float32)
         for kind in MOVES:
@@ -255,21 +247,11 @@ def _magnitudes(ranges: dict[str, float], bins: int, posterized: int) -> NDArray
 def matrices(
     kind: str, magnitude: NDArray[np.float64], height: int, width: int
 ) -> NDArray[np.float32]:
-    """Return the matrices of a move by these magnitudes, float32 [n, 2, 3].
+    """Return the matrices of one of `MOVES` by magnitudes, float64 [n]: float32 [n, 2, 3].
 
-    Parameters
-    ----------
-    kind : str
-        One of `MOVES`.
-    magnitude : ndarray of float64, shape [n]
-        Shears: pixels a pixel from the top left corner; shifts: pixels, cut off to whole
-        ones; rotations: degrees, counter-clockwise.
-    height, width : int
-
-    Returns
-    -------
-    ndarray of float32, shape [n, 2, 3]
-        From (x, y, 1) of the result to (x, y) in the source, from the image's centre.
+    They lead from (x, y, 1) of the result to (x, y) in the source, from the image's centre.
+    Magnitudes of shears are pixels a pixel from the top left corner; of shifts pixels, cut off to
+    whole ones; of rotations degrees, counter-clockwise.
     """
     matrix = np.zeros((len(magnitude), 2, 3))
     matrix[:, 0, 0] = matrix[:, 1, 1] = 1

@@ -80,12 +80,9 @@ class GaussianBlur(BatchTransform):
         }
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images blurred: "sigma", float [n], where "applied", bool [n], is true.
+        """Return images blurred by "sigma", float [n], where "applied", bool [n], is true.
 
-        Raises
-        ------
-        OptionError
-            If an image is smaller than half the kernel: it could not be mirrored.
+        Raises `OptionError` if an image is smaller than half the kernel: it cannot be mirrored.
         """
         width, height = size_pair("kernel_size", self.kernel_size)
         if images.shape[2] <= height // 2 or images.shape[3] <= width // 2:
@@ -170,15 +167,10 @@ class RandomErasing(BatchTransform):
         return {"box": box, "key": key.astype(np.int64)}
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images erased.
+        """Return images, of any range of values, erased.
 
-        Parameters
-        ----------
-        images : torch.Tensor, shape [n, C, H, W]
-            Of any range of values.
-        parameters : dict
-            "box": top, left, bottom and right, int [n, 4], empty where nothing is erased;
-            "key": int [n], what noise is a function of.
+        `parameters` are "box", int [n, 4], top, left, bottom and right, empty where nothing is
+        erased; and "key", int [n], of which noise is a function.
         """
         inside = inside_boxes(parameters["box"], images)
         if self.value == "random":

@@ -38,6 +38,7 @@ __all__ = [
     "check_entries",
     "kind_of",
     "name_of",
+    "one_size",
     "pictures_of",
     "restored_boxes",
 ]
@@ -99,6 +100,16 @@ class PerSample(SampleTransform):
 def pictures_of(schema: Schema) -> tuple[str, ...]:
     """Return the names of the image fields that are no masks."""
     return tuple(name for name, field in schema.images.items() if not field.mask)
+
+
+def one_size(name: str, sizes: set[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the size, (height, width), of all images and masks; raise `OptionError` of several."""
+    if len(sizes) != 1:
+        raise OptionError(
+            f"{name} needs all images and masks of a sample in one size, but they are "
+            f"{' and '.join(f'{h} x {w}' for h, w in sorted(sizes))} (height x width)"
+        )
+    return next(iter(sizes))
 
 
 def as_array(image: torch.Tensor) -> np.ndarray[Any, Any]:

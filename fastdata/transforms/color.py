@@ -214,12 +214,9 @@ class ColorJitter(BatchTransform):
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """Return images jittered.
 
-        Parameters
-        ----------
-        images : torch.Tensor, shape [n, C, H, W]
-        parameters : dict
-            "brightness", "contrast", "saturation" and "hue", float [n], those that there
-            are; "order", int [n, 4], of which of these four comes when; "applied", bool [n].
+        `parameters` are "brightness", "contrast", "saturation" and "hue", float [n], where the
+        transform changes them; "order", int [n, 4], which of these four comes when; and
+        "applied", bool [n].
         """
         images = images.clone()
         for step in range(len(ADJUSTMENTS)):

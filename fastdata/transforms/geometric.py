@@ -279,16 +279,8 @@ def random_rectangles(
 ) -> tuple[Ints, Ints]:
     """Return both sides of random rectangles, int64 [n, TRIES] each.
 
-    Parameters
-    ----------
-    uniform : ndarray of float64, shape [n, 2 * TRIES]
-        Random numbers: of the areas, then of the ratios.
-    pixels : array_like
-        Area of the images, int [n, 1] or one for all.
-    scale : (float, float)
-        Area is uniform between these shares of `pixels`.
-    ratio : (float, float)
-        The first side over the second is log-uniform between these.
+    Of `uniform`, [n, 2 * TRIES], the areas are made and then the ratios: an area is uniform in
+    `scale` times the image's `pixels`, the first side over the second log-uniform in `ratio`.
     """
     (small, large), (low, high) = scale, np.log(ratio)
     area = np.asarray(pixels) * (small + (large - small) * uniform[:, :TRIES])

@@ -95,18 +95,8 @@ class MixTransform(BatchTransform):
     ) -> torch.Tensor:
         """Return labels as shares of classes, float [n, num_classes].
 
-        Parameters
-        ----------
-        labels : torch.Tensor
-            Class numbers, int [n], or shares already, float [n, num_classes].
-        parameters : dict
-            Of which "partner" and "share".
-        num_classes : int
-
-        Raises
-        ------
-        OptionError
-            If a label is no class number.
+        `labels` are class numbers, int [n], or shares already, float [n, num_classes].  Raises
+        `OptionError` if a label is no class number.
         """
         if labels.ndim == 1:
             if labels.device.type == "cpu" and len(labels):  # elsewhere it would be a wait
@@ -185,21 +175,8 @@ class CutMix(MixTransform):
 
 
 def beta(draws: Draws, alpha: float, *, first: int = 0) -> NDArray[np.float64]:
-    """Return a number from 0 to 1 a sample, distributed as Beta(alpha, alpha).
+    """Return a number of Beta(alpha, alpha) for each sample, float64 [n], of `BETA_DRAWS` draws.
 
-    Parameters
-    ----------
-    draws : Draws
-        Of which the draws `first` to ``first + BETA_DRAWS - 1`` are taken.
-    alpha : float
-        Above 0.
-
-    Returns
-    -------
-    ndarray of float64, shape [n]
-
-    Notes
-    -----
     X / (X + Y) for two numbers of the gamma distribution, by their logarithms, so that
     none underflows however small `alpha` is.
     """

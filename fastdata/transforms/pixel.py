@@ -110,21 +110,7 @@ class Normalize(PixelTransform):
 
 
 class PixelTable:
-    """What a chain of pixel transforms makes of each 8-bit value.
-
-    Parameters
-    ----------
-    transforms : sequence of PixelTransform
-        Applied in order.
-    channels : int
-
-    Attributes
-    ----------
-    dtype : torch.dtype
-        Of the result.
-    values : torch.Tensor of that dtype, shape [256, channels]
-        The table.
-    """
+    """What a chain of pixel transforms makes of each 8-bit value: `values`, [256, channels]."""
 
     def __init__(self, transforms: Sequence[PixelTransform], channels: int) -> None:
         values = torch.arange(256, dtype=torch.uint8).repeat(channels, 1)[:, None]
@@ -137,8 +123,7 @@ class PixelTable:
     def apply(self, image: NDArray[np.uint8], out: NDArray[Any]) -> None:
         """Write the transform of `image`, uint8 [H, W, C], to `out` of the same shape.
 
-        `out` is C-contiguous and of `word_dtype(self.dtype)`.
-        Thread-safe; releases the GIL.
+        `out` is C-contiguous and of `word_dtype(self.dtype)`.  Thread-safe; releases the GIL.
         """
         cv2.LUT(image, self._table, dst=out)
 

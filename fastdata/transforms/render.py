@@ -77,24 +77,14 @@ Pixels = NDArray[np.uint8]
 
 
 def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) -> None:
-    """Write what `program` makes of `image` to `out`.
+    """Write what `program` makes of `image`, uint8 [H, W, C], to `out`, uint8 [H', W', C].
 
-    Parameters
-    ----------
-    program : Program
-    image : ndarray of uint8, shape [H, W, C]
-        Never written to.
-    out : ndarray of uint8, shape [H', W', C]
-        C-contiguous, of the size that the program ends with, and no part of
-        `image`.
-    mask : bool
-        Resize by nearest neighbour, as pixels that are class numbers need.
+    `out` is C-contiguous, of the size that the program ends with, and no part of `image`, which
+    is never written to.  A `mask` is resized by nearest neighbour, as class numbers need it.
+    Thread-safe.
 
-    Notes
-    -----
-    Thread-safe.  The last operation writes to `out` and a flip happens there,
-    while the pixels are in the cache: 6 µs for 224 x 224 x 3, where a second
-    buffer would cost 38 µs.
+    The last operation writes to `out` and a flip happens there, while the pixels are in the
+    cache: 6 µs for 224 x 224 x 3, where a second buffer would cost 38 µs.
     """
     operations, flip = program
     last = len(operations) - 1
@@ -193,8 +183,7 @@ class Stack(NamedTuple):
 def stackable(geometry: Geometry) -> Stack | None:
     """Return what `render_stack` needs to carry out a geometry, None if it cannot.
 
-    It can where all images are of one size and each of them is at most cut to
-    one window, all windows of one size, and flipped.
+    It can where all images are of one size, and are at most cut to windows of one size and flipped.
     """
     window = geometry.only_window
     if window is None or len(geometry) == 0:
@@ -214,25 +203,12 @@ def render_stack(
     flip: NDArray[np.bool_],
     out: NDArray[np.uint8],
 ) -> None:
-    """Write a window of each image, mirrored left to right where asked, to `out`.
+    """Write a window of each image, mirrored left to right where `flip` is true, to `out`.
 
-    Parameters
-    ----------
-    images : ndarray of uint8, shape [n, H, W, C]
-        C-contiguous; never written to.  C is at most 4.
-    top, left : ndarray of int64, shape [n]
-        Corners of the windows.  A window may reach beyond its image, where it
-        is zero.
-    size : tuple of int
-        Height and width of every window, h and w.
-    flip : ndarray of bool, shape [n]
-    out : ndarray of uint8, shape [n, h, w, C]
-        No part of `images`.
-
-    Notes
-    -----
-    Thread-safe.  Takes about 1 MB for itself, or, where that is more, three times
-    what one image takes with its windows.
+    `images` are [n, H, W, C], C-contiguous, with 4 channels at most, and never written to; `out`
+    is [n, *size, C] and no part of them.  A window may reach beyond its image, where it is zero.
+    Thread-safe.  Takes about 1 MB for itself, or, where that is more, three times what one image
+    takes with its windows.
     """
     count, rows, columns, channels = images.shape
     height, width = size

@@ -30,7 +30,7 @@ from fastdata.random import SampleKeys
 from fastdata.schema import ScalarField, Schema
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform, Shape
 from fastdata.transforms.boxes import BoundDrop, move_boxes
-from fastdata.transforms.callables import Sample, SampleFunction, pictures_of
+from fastdata.transforms.callables import Sample, SampleFunction, one_size, pictures_of
 from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.mixing import MixTransform
@@ -131,19 +131,15 @@ class GeometryStage:
     def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
         """Replace the images, masks and boxes of a batch by moved ones."""
         sizes = {tuple(values[name].shape[2:]) for name in self.schema.images}
-        if len(sizes) > 1:
-            kind = type(self.transforms[0][1]).__name__
-            raise OptionError(
-                f"{kind} needs all images and masks of a sample in one size, but they are "
-                f"{' and '.join(f'{h} x {w}' for h, w in sorted(sizes))} (height x width)"
-            )
-        for height, width in sizes:
-            start = Geometry.of([height] * len(keys), [width] * len(keys))
-            geometry = self.plan(start, seed, keys)
-            for name, field in self.schema.images.items():
-                values[name] = render_on_device(geometry, values[name], mask=field.mask)
-            for name in self.schema.boxes:
-                values[name] = move_boxes(geometry, values[name], name)
+        if not sizes:
+            return
+        height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
+        start = Geometry.of([height] * len(keys), [width] * len(keys))
+        geometry = self.plan(start, seed, keys)
+        for name, field in self.schema.images.items():
+            values[name] = render_on_device(geometry, values[name], mask=field.mask)
+        for name in self.schema.boxes:
+            values[name] = move_boxes(geometry, values[name], name)
 
 
 @dataclass(frozen=True)
@@ -188,7 +184,7 @@ class PixelStage:
 
     def table(self, channels: int) -> PixelTable:
         """Return the transforms as a table for 8-bit images of this many channels."""
-        return PixelTable(self.transforms, channels)
+        return self.lookup.table(channels)
 
     def run(
         self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
@@ -319,20 +315,10 @@ class BatchStage:
     steps: tuple[BatchStep, ...]
 
     def run(self, batch: Any, seed: int, keys: SampleKeys) -> Any:
-        """Return a batch transformed, on its device.
+        """Return a batch, a named tuple of the schema's fields, transformed on its device.
 
-        Parameters
-        ----------
-        batch : named tuple of the schema's fields
-            Images are tensors [N, C, H, W].
-        seed : int
-        keys : SampleKeys
-            The samples that were requested.
-
-        Raises
-        ------
-        OptionError
-            If images are no tensors of one size, or not of a dtype that a transform takes.
+        `keys` are of the samples that were requested.  Raises `OptionError` if images are no
+        tensors [N, C, H, W], or not of a dtype that a transform takes.
         """
         values = dict(zip(self.schema, batch, strict=True))
         for name in self.schema.images:
