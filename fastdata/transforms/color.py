@@ -111,8 +111,8 @@ def adjust_sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor
 
 def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
     """Return uint8 images with only the highest `bits`, 0 to 8, of each value."""
-    kept = (255 << (8 - bits.long())) & 255
-    return images & kept.to(torch.uint8)
+    highest = (255 << (8 - bits.long())) & 255
+    return images & highest.to(torch.uint8)
 
 
 def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:

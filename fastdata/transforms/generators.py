@@ -129,18 +129,18 @@ def seeding(objects: Iterable[Any]) -> Iterator[_Seeds | None]:
         yield None
         return
     others = owned or lent != ALBUMENTATIONS
-    theirs = [(one, one.random_generator, one.py_random) for one in objects]
-    shared = (np.random.Generator(np.random.PCG64(0)), random.Random(0)) if theirs else None
+    own = [(one, one.random_generator, one.py_random) for one in objects]
+    shared = (np.random.Generator(np.random.PCG64(0)), random.Random(0)) if own else None
     states: Any = None
     if others and not owned:
         states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         if shared is not None:
-            for one, _, _ in theirs:
+            for one, _, _ in own:
                 one.random_generator, one.py_random = shared
         yield _Seeds(shared, others)
     finally:
-        for one, generator, python in theirs:
+        for one, generator, python in own:
             one.random_generator, one.py_random = generator, python
         if states is not None:
             random.setstate(states[0])
@@ -161,21 +161,21 @@ def albumentations_in(*values: Any) -> list[Any]:
     globals that a function's code names.  Before version 1.4.19 or so albumentations draws from
     the generators of Python and NumPy, and nothing is found.
     """
-    found: dict[int, Any] = {}
+    transforms: dict[int, Any] = {}
     seen: set[int] = set()
-    waiting = [(value, 0) for value in values]
-    while waiting:
-        value, depth = waiting.pop()
+    pending = [(value, 0) for value in values]
+    while pending:
+        value, depth = pending.pop()
         if id(value) in seen or depth > MAX_DEPTH:
             continue
         seen.add(id(value))
         if is_albumentations(value) and hasattr(value, "py_random"):
             if hasattr(value, "random_generator"):
-                found[id(value)] = value
-            waiting += [(one, depth) for one in getattr(value, "transforms", ())]
+                transforms[id(value)] = value
+            pending += [(one, depth) for one in getattr(value, "transforms", ())]
         else:
-            waiting += [(one, depth + 1) for one in _callees(value)]
-    return list(found.values())
+            pending += [(one, depth + 1) for one in _callees(value)]
+    return list(transforms.values())
 
 
 _PLAIN = (str, bytes, int, float, type, types.ModuleType, np.ndarray, torch.Tensor, type(None))

@@ -137,19 +137,19 @@ def _passes(geometry: Geometry) -> list[_Pass]:
 
     passes = []
     rows, columns = whole(geometry.source_height), whole(geometry.source_width)
-    waiting = not geometry.steps
+    pending = not geometry.steps
     for step in geometry.steps:
         if isinstance(step, Windows):
             rows, columns = (
                 rows.window(step.top, step.height),
                 columns.window(step.left, step.width),
             )
-            waiting = True
+            pending = True
             continue
         axes = replace(rows, size=step.height), replace(columns, size=step.width)
         passes.append(_Pass(axes, step.interpolation, step.antialias))
-        rows, columns, waiting = whole(step.height), whole(step.width), False
-    if waiting:
+        rows, columns, pending = whole(step.height), whole(step.width), False
+    if pending:
         passes.append(_Pass((rows, columns), "nearest", False))
     return passes
 

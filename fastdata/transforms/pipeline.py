@@ -11,6 +11,7 @@ With `Views` in the list there is a pipeline for each view, and the whole has no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from fastdata.errors import OptionError
@@ -200,19 +201,15 @@ class _Cut:
                 f"{type(transform).__name__} comes after {type(self._floating).__name__}, but "
                 "moves uint8 pixels: put geometric transforms before those of pixel values"
             )
-        if not self.batch_steps:
-            if self._drops:
-                raise OptionError(
-                    f"{type(transform).__name__} comes after DropEmptyBoxes, but moves boxes: put "
-                    "DropEmptyBoxes behind the geometric transforms"
-                )
-            self._geometric.append((operation, transform))
+        if self.batch_steps:
+            self._add_step(GeometryStage(self._schema, ((operation, transform),)))
             return
-        last = self.batch_steps[-1]
-        before = last.transforms if isinstance(last, GeometryStage) else ()
-        if before:
-            self.batch_steps.pop()
-        self.batch_steps.append(GeometryStage(self._schema, (*before, (operation, transform))))
+        if self._drops:
+            raise OptionError(
+                f"{type(transform).__name__} comes after DropEmptyBoxes, but moves boxes: put "
+                "DropEmptyBoxes behind the geometric transforms"
+            )
+        self._geometric.append((operation, transform))
 
     def _add_pixelwise(self, transform: PixelTransform) -> None:
         for name, field in self._schema.images.items():
@@ -220,14 +217,18 @@ class _Cut:
                 with naming_field(name):
                     transform.check_channels(field.channels)
         self._floating = transform
-        if not self.batch_steps:
+        if self.batch_steps:
+            self._add_step(PixelStage(self._schema, (transform,)))
+        else:
             self._pixelwise.append(transform)
-            return
-        last = self.batch_steps[-1]
-        before = last.transforms if isinstance(last, PixelStage) else ()
-        if before:
+
+    def _add_step(self, step: Any) -> None:
+        """Add a geometry or pixel stage on batches, joined with one of its kind before it."""
+        last: Any = self.batch_steps[-1]
+        if type(last) is type(step):
             self.batch_steps.pop()
-        self.batch_steps.append(PixelStage(self._schema, (*before, transform)))
+            step = replace(last, transforms=(*last.transforms, *step.transforms))
+        self.batch_steps.append(step)
 
     def _add_callable(self, operation: int, transform: Transform) -> None:
         if self._first_of_batch is not None:

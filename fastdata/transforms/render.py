@@ -185,10 +185,10 @@ def stackable(geometry: Geometry) -> Stack | None:
 
     It can where all images are of one size, and are at most cut to windows of one size and flipped.
     """
-    window = geometry.only_window
-    if window is None or len(geometry) == 0:
+    plain = geometry.plain_crops
+    if plain is None or plain.resized or len(geometry) == 0:
         return None
-    top, left, height, width = window
+    top, left, height, width = plain.windows
     for sizes in (geometry.source_height, geometry.source_width, height, width):
         if (sizes != sizes[0]).any():
             return None
