@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Schema
 from fastdata.transforms.base import names_tuple, positive_number
-from fastdata.transforms.callables import kind_of
+from fastdata.transforms.callables import kind_of, restored_boxes
 from fastdata.transforms.geometry import Geometry, Ints, Windows
 from fastdata.transforms.image_tensors import to_device
 
@@ -87,14 +87,14 @@ def transform_boxes(
     -----
     Thread-safe.  No work is done once an image or box.
     """
-    places, numbers = np.array(boxes, np.float64), np.asarray(counts, np.int64)
-    if places.shape != (numbers.sum(), 4) or numbers.shape != (len(geometry),):
+    corners, numbers = np.array(boxes, np.float64), np.asarray(counts, np.int64)
+    if corners.shape != (numbers.sum(), 4) or numbers.shape != (len(geometry),):
         raise OptionError(
             f"boxes are [m, 4] with one count for each of {len(geometry)} images, m in all, not "
-            f"{places.shape} with counts of shape {numbers.shape} and sum {numbers.sum()}"
+            f"{corners.shape} with counts of shape {numbers.shape} and sum {numbers.sum()}"
         )
     images = np.repeat(np.arange(len(geometry)), numbers)
-    moved = _moved(geometry, torch.from_numpy(places), images).numpy()
+    moved = _moved(geometry, torch.from_numpy(corners), images).numpy()
     kept = np.arange(len(moved))
     if drop_empty:
         sides = moved[:, 2:] - moved[:, :2]
@@ -141,10 +141,7 @@ def move_boxes(geometry: Geometry, boxes: Any, name: str = "boxes") -> Any:
         flat = torch.cat([some if some.ndim == 2 else some.reshape(-1, 4) for some in boxes])
         counts = np.array([some.numel() // 4 for some in boxes])
     moved = _moved(geometry, flat.double(), np.repeat(np.arange(len(geometry)), counts))
-    if not flat.is_floating_point():
-        limits = torch.iinfo(flat.dtype)
-        moved = moved.round_().clamp_(limits.min, limits.max)
-    moved = moved.to(flat.dtype)
+    moved = restored_boxes(moved, flat)
     if isinstance(boxes, torch.Tensor):
         return moved.view(boxes.shape)
     parts = torch.split(moved, counts.tolist())
@@ -171,11 +168,11 @@ def _check(boxes: Any, count: int, name: str) -> None:
         raise OptionError(f"{name!r} holds boxes of {len(boxes)} images, not of {count}")
 
 
-def _moved(geometry: Geometry, places: torch.Tensor, images: Ints) -> torch.Tensor:
+def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
     """Return boxes, float64 [m, 4], after `geometry`; `images`, int64 [m], says whose they are."""
-    numbers = to_device(_motions(geometry)[images], places.device)
+    numbers = to_device(_motions(geometry)[images], boxes.device)
     scale, shift, low, high = numbers[:, :8].view(-1, 4, 1, 2).unbind(1)
-    corners = places.view(-1, 2, 2) * scale + shift
+    corners = boxes.view(-1, 2, 2) * scale + shift
     corners = torch.minimum(torch.maximum(corners, low), high)
     # What was the right edge of a mirrored image is now its left one.
     across = torch.where(numbers[:, 8:] > 0, corners[:, :, 0].flip(1), corners[:, :, 0])

@@ -133,7 +133,7 @@ def as_tensor(image: Any, transform: object) -> torch.Tensor:
 
 
 def restored_boxes(boxes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return boxes, float [k, 4], in the dtype of `like`; whole numbers are rounded."""
+    """Return boxes, float [k, 4], in the dtype of `like`; whole numbers are rounded into it."""
     if not like.is_floating_point():
         limits = torch.iinfo(like.dtype)
         boxes = boxes.round().clamp(limits.min, limits.max)
