@@ -35,7 +35,7 @@ from fastdata.transforms.color import (
     posterize,
     solarize,
 )
-from fastdata.transforms.image_tensors import change_some, computed, to_device
+from fastdata.transforms.image_tensors import change_some, to_device, to_float
 
 __all__ = ["OPERATIONS", "AutomaticAugment", "RandAugment", "TrivialAugmentWide"]
 
@@ -292,7 +292,7 @@ def warp(
     rows = matrix / half[:, None]
     by_x, by_y, shift = rows[:, None, None].unbind(-1)
     grid = x[:, None] * by_x + (y[:, None, None] * by_y + shift)
-    values = computed(images)
+    values = to_float(images)
     if fill is not None:  # a channel of ones shows how much of a pixel is of the image
         values = torch.cat([values, torch.ones_like(values[:, :1])], 1)
     moved = functional.grid_sample(

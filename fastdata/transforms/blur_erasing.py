@@ -27,10 +27,10 @@ from fastdata.transforms.base import (
 from fastdata.transforms.geometric import TRIES, random_rectangles
 from fastdata.transforms.image_tensors import (
     change_some,
-    computed,
     inside_boxes,
-    stored,
     to_device,
+    to_dtype_of,
+    to_float,
 )
 
 __all__ = ["GaussianBlur", "RandomErasing"]
@@ -184,14 +184,14 @@ class RandomErasing(BatchTransform):
 def _blur(images: torch.Tensor, sigma: torch.Tensor, width: int, height: int) -> torch.Tensor:
     count, channels, rows, columns = images.shape
     padding = (width // 2, width // 2, height // 2, height // 2)
-    values = functional.pad(computed(images), padding, mode="reflect")
+    values = functional.pad(to_float(images), padding, mode="reflect")
     # One group a plane: so each can have a kernel of its own.
     planes = values.reshape(1, count * channels, rows + height - 1, columns + width - 1)
     across = _kernel(width, sigma).repeat_interleave(channels, 0)[:, None, None]
     down = _kernel(height, sigma).repeat_interleave(channels, 0)[:, None, :, None]
     planes = functional.conv2d(planes, across, groups=count * channels)
     planes = functional.conv2d(planes, down, groups=count * channels)
-    return stored(planes.view(images.shape), images, rounded=True)
+    return to_dtype_of(planes.view(images.shape), images, rounded=True)
 
 
 def _kernel(size: int, sigma: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import BatchTransform, Parameters, Shape, probability
-from fastdata.transforms.image_tensors import bound, change_some, computed, stored
+from fastdata.transforms.image_tensors import change_some, max_value, to_dtype_of, to_float
 
 __all__ = [
     "ColorJitter",
@@ -41,7 +41,7 @@ GREY = (0.2989, 0.587, 0.114)
 
 def adjust_brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Return images times `factor`."""
-    return stored(computed(images) * factor, images)
+    return to_dtype_of(to_float(images) * factor, images)
 
 
 def adjust_contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def adjust_hue(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     """
     if images.shape[1] != 3:
         return images
-    values = computed(images)
+    values = to_float(images)
     if not images.is_floating_point():
         values = values / 255
     red, green, blue = values.unbind(1)
@@ -81,8 +81,8 @@ def adjust_hue(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
         planes.append(high - spread * torch.minimum(k, 4 - k).clamp_(0, 1))
     turned = torch.stack(planes, 1)
     if images.is_floating_point():
-        return stored(turned, images)
-    return stored(turned.mul_(256 - 1e-3), images)  # torchvision's way to uint8
+        return to_dtype_of(turned, images)
+    return to_dtype_of(turned.mul_(256 - 1e-3), images)  # torchvision's way to uint8
 
 
 def to_grayscale(images: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,7 @@ def adjust_sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor
     channels, height, width = images.shape[1:]
     if height <= 2 or width <= 2:
         return images
-    values = computed(images)
+    values = to_float(images)
     kernel = torch.full((3, 3), 1 / 13, dtype=values.dtype, device=values.device)
     kernel[1, 1] = 5 / 13
     smooth = functional.conv2d(values, kernel.expand(channels, 1, 3, 3), groups=channels)
@@ -106,7 +106,7 @@ def adjust_sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor
     sharpened = values.clone() if values is images else values
     inner = sharpened[:, :, 1:-1, 1:-1]
     inner += (smooth - inner) * (1 - factor)
-    return stored(sharpened, images)
+    return to_dtype_of(sharpened, images)
 
 
 def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
@@ -118,16 +118,16 @@ def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """Return images with values from `threshold` on, a share of the greatest, inverted."""
     inverted = (1 if images.is_floating_point() else 255) - images
-    return torch.where(images >= threshold * bound(images), inverted, images)
+    return torch.where(images >= threshold * max_value(images), inverted, images)
 
 
 def autocontrast(images: torch.Tensor) -> torch.Tensor:
     """Return images with each channel stretched to all values; one of one value stays."""
-    values = computed(images)
+    values = to_float(images)
     low, high = values.amin((2, 3), keepdim=True), values.amax((2, 3), keepdim=True)
     flat = high == low
-    scale = torch.where(flat, 1, (high - low) * (1 / bound(images)))
-    return stored((values - torch.where(flat, 0, low)) / scale, images)
+    scale = torch.where(flat, 1, (high - low) * (1 / max_value(images)))
+    return to_dtype_of((values - torch.where(flat, 0, low)) / scale, images)
 
 
 def equalize(images: torch.Tensor) -> torch.Tensor:
@@ -148,10 +148,10 @@ def equalize(images: torch.Tensor) -> torch.Tensor:
 
 
 def _grey(images: torch.Tensor) -> torch.Tensor:
-    """Return the grey of images, [n, 1, H, W], in the dtype that is computed in."""
+    """Return the grey of images, [n, 1, H, W], as `to_float` gives them."""
     if images.shape[1] == 1:
-        return computed(images)
-    values = computed(images)
+        return to_float(images)
+    values = to_float(images)
     red, green, blue = values[:, 0:1], values[:, 1:2], values[:, 2:3]
     grey = red.mul(GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
     return grey if images.is_floating_point() else grey.floor_()
@@ -159,7 +159,7 @@ def _grey(images: torch.Tensor) -> torch.Tensor:
 
 def _blend(images: torch.Tensor, other: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     """Return `share` of the images and the rest of another."""
-    return stored(computed(images) * share + other * (1 - share), images)
+    return to_dtype_of(to_float(images) * share + other * (1 - share), images)
 
 
 ADJUSTMENTS = {

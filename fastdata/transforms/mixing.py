@@ -25,7 +25,13 @@ from fastdata.transforms.base import (
     positive_number,
     probability,
 )
-from fastdata.transforms.image_tensors import computed, inside_boxes, per_image, stored, to_device
+from fastdata.transforms.image_tensors import (
+    inside_boxes,
+    per_image,
+    to_device,
+    to_dtype_of,
+    to_float,
+)
 
 __all__ = ["CutMix", "MixTransform", "MixUp", "beta"]
 
@@ -134,11 +140,11 @@ class MixUp(MixTransform):
         """
         share = per_image(parameters["share"], images)
         partner = to_device(parameters["partner"], images.device)
-        values = computed(images)
+        values = to_float(images)
         mixed = values * share + values[partner] * (1 - share)
         if images.is_floating_point():  # perhaps normalised: not to be cut off at 0 and 1
             return mixed.to(images.dtype)
-        return stored(mixed, images, rounded=True)
+        return to_dtype_of(mixed, images, rounded=True)
 
 
 @dataclass(frozen=True)
