@@ -15,9 +15,9 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys, operation_id
 from fastdata.schema import ImageField, ScalarField, Schema
-from fastdata.transforms import lookup
-from fastdata.transforms.lookup import BatchLookup
+from fastdata.transforms import pixel
 from fastdata.transforms.pipeline import Pipeline
+from fastdata.transforms.pixel import BatchLookup
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CROP = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
@@ -292,7 +292,7 @@ def test_one_pass_is_the_composition_bit_for_bit(name: str, memory_format: Any) 
     look = BatchLookup(chain)
     for made in (
         look(images),
-        lookup._look_up(images, look.on_device(3, torch.device("cpu"))),
+        pixel._look_up(images, look.on_device(3, torch.device("cpu"))),
         pickle.loads(pickle.dumps(look))(images),
     ):
         assert made.dtype == expected.dtype

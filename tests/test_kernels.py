@@ -14,9 +14,8 @@ import torch
 
 from fastdata.kernels import pixels as pixels_module
 from fastdata.kernels.pixels import gather_windows, has_kernels, look_up, window_plan
-from fastdata.transforms import lookup
-from fastdata.transforms.lookup import BatchLookup
-from fastdata.transforms.pixel import Normalize, ToDtype
+from fastdata.transforms import pixel
+from fastdata.transforms.pixel import BatchLookup, Normalize, ToDtype
 
 DTYPES = [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -102,7 +101,7 @@ def test_pixel_transforms_by_the_kernel(device: torch.device) -> None:
     images = torch.randint(0, 256, (4, 3, 20, 30), dtype=torch.uint8)
     wanted = BatchLookup(chain)(images)
     table = BatchLookup(chain).on_device(3, device)
-    found = lookup._look_up(images.to(device), table)
+    found = pixel._look_up(images.to(device), table)
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(found.cpu(), wanted)
 

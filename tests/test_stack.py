@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.random import Draws
-from fastdata.transforms import stack
+from fastdata.transforms import render as render_module
 from fastdata.transforms.geometry import Geometry
-from fastdata.transforms.render import render
-from fastdata.transforms.stack import render_stack, stackable
+from fastdata.transforms.render import render, render_stack, stackable
 
 sides = st.integers(1, 9)
 
@@ -56,7 +55,7 @@ def test_pixels_are_those_of_a_loop_and_of_render(
     flip = rng.random(count) < rng.choice([0, 0.5, 1])
     out = np.full((count, *size, channels), 77, np.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack, "CHUNK_BYTES", chunk)
+        patch.setattr(render_module, "CHUNK_BYTES", chunk)
         render_stack(images, top, left, size, flip, out)
     geometry = Geometry.of(np.full(count, rows), np.full(count, columns))
     # Flips come last, as in a geometry.

@@ -12,10 +12,9 @@ from fastdata.cache.held import HeldImages
 from fastdata.engine.rendering import render_raw
 from fastdata.kernels.pixels import gather_windows, has_kernels, window_plan
 from fastdata.transforms.geometry import Geometry, Ints, Windows
-from fastdata.transforms.lookup import BatchLookup
+from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.ondevice import render_canvas
-from fastdata.transforms.pixel import as_words
-from fastdata.transforms.some import to_device
+from fastdata.transforms.pixel import BatchLookup, as_words
 
 __all__ = ["ImageStore"]
 

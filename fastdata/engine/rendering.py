@@ -29,10 +29,9 @@ from fastdata.native.crops import JPEG, OTHER_CODEC, render_crops
 from fastdata.native.library import compiled
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
-from fastdata.transforms.pipeline import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.pixel import PixelTable
-from fastdata.transforms.render import antialiases, render
-from fastdata.transforms.stack import Stack, render_stack, stackable
+from fastdata.transforms.render import Stack, antialiases, render, render_stack, stackable
+from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
 if TYPE_CHECKING:
     from fastdata.engine.work import BatchWork

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastdata.engine.work import BatchWork
 from fastdata.profiling.recorder import Recorder
-from fastdata.transforms.pipeline import CallStage, PixelStage
+from fastdata.transforms.stages import CallStage, PixelStage
 
 __all__ = ["doing", "recorded"]
 

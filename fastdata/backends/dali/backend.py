@@ -17,7 +17,7 @@ from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError
 from fastdata.prefetch.streams import streams_of
 from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform
-from fastdata.transforms.drop import DropEmptyBoxes
+from fastdata.transforms.boxes import DropEmptyBoxes
 
 __all__ = ["DaliBackend"]
 

@@ -1,7 +1,7 @@
-"""One operation on some images of a batch, each with a number of its own.
+"""What transforms of whole batches share: numbers an image, and changes of some images.
 
-Which images those are is known on the CPU, where it was drawn.  So none is computed
-that is not wanted, and the device is never waited for to learn which.
+Which images an operation changes is drawn on the CPU.  So only those are computed, and nothing
+waits for the device to learn which they are.
 """
 
 from __future__ import annotations
@@ -13,30 +13,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["bound", "change_some", "computed", "inside_boxes", "per_image", "stored", "to_device"]
+__all__ = [
+    "change_some",
+    "inside_boxes",
+    "max_value",
+    "per_image",
+    "to_device",
+    "to_dtype_of",
+    "to_float",
+]
 
 
-def bound(images: torch.Tensor) -> float:
+def max_value(images: torch.Tensor) -> float:
     """Return the greatest value of images of this dtype: 255, or 1 where it is floating."""
     return 1.0 if images.is_floating_point() else 255.0
 
 
-def computed(images: torch.Tensor) -> torch.Tensor:
-    """Return images in the dtype that is computed in: float32, or float64 where they are.
+def to_float(images: torch.Tensor) -> torch.Tensor:
+    """Return images in the dtype to compute in: float32, or float64 where they are float64.
 
     A copy unless they are in it already.
     """
     return images if images.dtype in (torch.float32, torch.float64) else images.float()
 
 
-def stored(values: torch.Tensor, like: torch.Tensor, *, rounded: bool = False) -> torch.Tensor:
-    """Return values, which are written to, between 0 and `bound` and in the dtype of `like`.
+def to_dtype_of(values: torch.Tensor, like: torch.Tensor, *, rounded: bool = False) -> torch.Tensor:
+    """Return values, which are written to, between 0 and `max_value` and in the dtype of `like`.
 
-    For uint8 what is behind the point is cut off, as torchvision does it, unless `rounded`.
+    For uint8 the fraction is cut off, as torchvision does it, unless `rounded`.
     """
     if rounded and not like.is_floating_point():
         values.round_()
-    return values.clamp_(0, bound(like)).to(like.dtype)
+    return values.clamp_(0, max_value(like)).to(like.dtype)
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
