@@ -103,13 +103,13 @@ def images_of(batch: Any) -> torch.Tensor:
     OptionError
         If there is none.
     """
-    found = _first_images(batch)
-    if found is None:
+    images = _first_images(batch)
+    if images is None:
         raise OptionError(
             "batches have no images: no tensor of shape [N, C, H, W] with 1 or 3 channels; give "
             "a step of your own, or the step's length"
         )
-    return found
+    return images
 
 
 def _first_images(value: Any) -> torch.Tensor | None:
@@ -120,7 +120,7 @@ def _first_images(value: Any) -> torch.Tensor | None:
         parts = value.values()
     elif isinstance(value, (list, tuple)):
         parts = value
-    return next((found for part in parts if (found := _first_images(part)) is not None), None)
+    return next((one for part in parts if (one := _first_images(part)) is not None), None)
 
 
 class SleepStep:
