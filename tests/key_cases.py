@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from fastdata.engine.sharing import PickledFile
 from fastdata.loading import options_of
+from fastdata.processes.sharing import PickledFile
 from fastdata.tuning.key import key_of
 from fastdata.tuning.subject import Recipe, Subject
 

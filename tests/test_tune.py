@@ -32,9 +32,8 @@ from fastdata.tuning.choice import CEILING
 from fastdata.tuning.measuring import Windows
 from fastdata.tuning.page_cache import read_within, resident
 from fastdata.tuning.plot import plot
-from fastdata.tuning.process import ProcessRunner
 from fastdata.tuning.results import Demand, Rate, Trial, TuningResult
-from fastdata.tuning.runner import LocalRunner, TrialFailedError
+from fastdata.tuning.runner import LocalRunner, ProcessRunner, TrialFailedError
 from fastdata.tuning.scripts import names_function
 from fastdata.tuning.settings import Settings
 from fastdata.tuning.subject import Recipe, Subject

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.engine.sharing import map_file, new_file
 from fastdata.errors import ShardCorruptError, WorkerError
+from fastdata.processes.sharing import map_file, new_file
 from fastdata.regular_files import too_many_files
 
 __all__ = ["FileCopy", "Range"]

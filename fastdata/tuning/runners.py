@@ -6,8 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.errors import WorkerError
-from fastdata.tuning.process import ProcessRunner
-from fastdata.tuning.runner import LocalRunner, Runner, TrialFailedError, UnsentError
+from fastdata.tuning.runner import (
+    LocalRunner,
+    ProcessRunner,
+    Runner,
+    TrialFailedError,
+    UnsentError,
+)
 from fastdata.tuning.scripts import names_function
 from fastdata.tuning.subject import Facts, Recipe
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.engine.sharing import map_file, new_file
 from fastdata.errors import WorkerError
+from fastdata.processes.sharing import map_file, new_file
 
 __all__ = ["HeldFiles"]
 

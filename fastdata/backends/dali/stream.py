@@ -21,7 +21,7 @@ from fastdata.backends.dali.graph import Graphs
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.job import Request
 from fastdata.engine.stream import Stream
-from fastdata.engine.threads import ThreadWorkers
+from fastdata.engine.workers import ThreadWorkers
 from fastdata.prefetch.background import Background
 from fastdata.prefetch.streams import DeviceStreams
 
