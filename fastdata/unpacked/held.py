@@ -72,6 +72,6 @@ class HeldFiles:
 
 def _of_process(bounds: NDArray[np.int64], process: int, descriptor: int) -> HeldFiles:
     """Return the memory that another process of this machine has."""
-    # As of fastdata.cache.copies.FileCopy.
+    # As of fastdata.cache.ram.FileCopy.
     found = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     return HeldFiles(bounds, found)
