@@ -118,7 +118,7 @@ def key_of(data: Any, options: LoaderOptions) -> Key | None:
     try:
         return Key(machine(), work(data, options), name_of(data))
     except UnnamedError as error:
-        _say_once(str(error))
+        _log_once(str(error))
         return None
 
 
@@ -389,5 +389,5 @@ def _opencv() -> str:
 
 
 @cache
-def _say_once(why: str) -> None:
+def _log_once(why: str) -> None:
     log.info("no tuned result can be kept or used for this loader: %s", why)

@@ -1,6 +1,6 @@
 """Which settings are tried: numbers of workers first, then what else there is at the knee.
 
-Pure functions: a session (`fastdata.tuning.session`) asks them what comes next.
+Pure functions, which a session (`fastdata.tuning.session`) calls for what comes next.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from fastdata.tuning.choice import Measured, plateau, suffices
-from fastdata.tuning.results import Rate
+from fastdata.measuring.windows import Rate
 from fastdata.tuned_settings.settings import Settings
+from fastdata.tuning.choice import Measured, plateau, suffices
 
 __all__ = ["GROWTH", "MOST_BETWEEN", "between", "first_counts", "grows", "variants"]
 
@@ -75,7 +75,6 @@ def variants(
     cost: Callable[[Settings], tuple[int, ...]],
     methods: Sequence[str] = ("thread",),
     cuda: bool = False,
-    dali: bool = False,
     persistent: bool = False,
 ) -> list[Settings]:
     """Return settings that differ from `base` in one thing, or in that and one worker less.
@@ -91,8 +90,8 @@ def variants(
         What settings are compared by.
     methods : sequence of {"thread", "process"}
         What is possible.
-    cuda, dali : bool
-        Whether there is CUDA, so that pinned memory is something; whether DALI can be had.
+    cuda : bool
+        Whether there is CUDA, so that pinned memory is something.
     persistent : bool
         Whether it is to be found out what starting the workers anew costs.
     """
@@ -102,7 +101,7 @@ def variants(
     fewer = base.num_workers - 1
     others = [method for method in methods if method != base.worker_method]
     for method in others:
-        other = replace(base, worker_method=method, backend="cpu")  # type: ignore[arg-type]
+        other = replace(base, worker_method=method)  # type: ignore[arg-type]
         found.append(other)
         if saving and fewer:
             found.append(replace(other, num_workers=fewer))
@@ -115,11 +114,6 @@ def variants(
         found += [replace(base, num_workers=fewer), replace(more, num_workers=fewer)]
     if cuda:
         found.append(replace(base, pin_memory=not base.pin_memory))
-    if dali and base.backend != "dali":
-        graph = replace(base, backend="dali", worker_method="thread")
-        found.append(graph)
-        if saving and fewer:
-            found.append(replace(graph, num_workers=fewer))
     if persistent and base.persistent_workers:
         found.append(replace(base, persistent_workers=False))
     if saving:
