@@ -58,21 +58,7 @@ SHM_RESERVE_BYTES = 1 << 20
 
 
 class TimeBudget:
-    """The time that a tuning has.
-
-    Parameters
-    ----------
-    seconds : float
-        That were given.
-    clock : callable
-
-    Attributes
-    ----------
-    seconds : float
-        That were given.
-    total : float
-        Seconds that it will take at most: more than were given only after `extend`.
-    """
+    """The time that a tuning has: `seconds` were given, and it takes at most `total`."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = self.total = seconds
@@ -120,15 +106,7 @@ class TimeBudget:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The time of the training run.
-
-    Attributes
-    ----------
-    seconds : float
-        To keep for it.
-    lacking_seconds : float
-        That the whole will take longer than the time that was given; 0 where it will not.
-    """
+    """Seconds to keep for the training run, and by how much the whole will exceed the time."""
 
     seconds: float
     lacking_seconds: float = 0.0
@@ -137,13 +115,7 @@ class RunPlan:
 def plan_run(settings: Settings, rate: float, budget: TimeBudget) -> RunPlan:
     """Return how much of the time to keep for the training run, for a window of it at least.
 
-    Parameters
-    ----------
-    settings : Settings
-        Those that are likely to be chosen.
-    rate : float
-        Steps a second.
-    budget : TimeBudget
+    With the settings that are likely to be chosen, at `rate` steps a second.
     """
     least = run_seconds(settings, rate, budget.run_window_seconds, 1)
     left = budget.seconds - budget.used - TRIALS_SHARE * budget.seconds
@@ -195,16 +167,7 @@ class MemoryEstimate:
 def memory_estimate(
     settings: Settings, batch_bytes: int, *, to_device: bool = False
 ) -> MemoryEstimate:
-    """Return the memory that settings take.
-
-    Parameters
-    ----------
-    settings : Settings
-    batch_bytes : int
-        Of one batch on the host.
-    to_device : bool
-        Whether batches go on to a device.
-    """
+    """Return the memory that settings take, where one batch takes `batch_bytes` on the host."""
     batches = settings.batches_ahead + SPARE_BUFFERS + DEPTH * to_device
     stock = settings.backend == "torch"
     processes = settings.num_workers > 0 and (stock or settings.worker_method == "process")
@@ -232,14 +195,7 @@ def cost_of(settings: Settings, batch_bytes: int) -> tuple[int, ...]:
 
 
 def refusal(estimate: MemoryEstimate, *, available_bytes: int, shm_bytes: int) -> str:
-    """Return why settings would not fit; "" where they do.
-
-    Parameters
-    ----------
-    estimate : MemoryEstimate
-    available_bytes, shm_bytes : int
-        What may still be taken of host memory and of ``/dev/shm``.
-    """
+    """Return why settings would not fit; "" where they do."""
     if estimate.memory_bytes + RESERVE_BYTES > available_bytes:
         return (
             f"would not fit: takes about {in_words(estimate.memory_bytes)} of memory, and "

@@ -37,25 +37,11 @@ def verdict_of(
     more: str = "bring no more",
     epoch: int | None = None,
 ) -> tuple[bool, str]:
-    """Return whether the step is kept busy, and say it in one line with the figures.
+    """Return whether the chosen settings keep the step busy, and say it in one line with figures.
 
-    Parameters
-    ----------
-    settings : Settings
-        The chosen ones.
-    supply : Rate
-        Of these.
-    demand : float or None
-        Batches a second; None without a step.
-    trained : Rate or None
-        Of the step with these settings, where that was measured.
-    best : Rate
-        The highest supply of all settings.
-    batch_size : int
-    more : str
-        What is to be said of more workers.
-    epoch : int, optional
-        Batches of an epoch, where no worker makes those of the next one before it is begun.
+    `supply` is theirs and `best` the highest of all settings; `demand` is in batches a second,
+    and None without a step.  `more` says what became of more workers.  `epoch` is the number of
+    batches in an epoch, where no worker makes those of the next one before it is begun.
     """
     if demand is None:
         return False, f"{settings}: {_rate(supply.median, batch_size)}; more workers {more}"
@@ -125,20 +111,8 @@ def advice_for(
 ) -> tuple[str, ...]:
     """Return what would help where no settings keep the step busy, the most promising first.
 
-    Parameters
-    ----------
-    info : WorkloadInfo
-    cores : int
-        That this process may use.
-    cache_state : {"warm", "cold"}
-    available_bytes : int
-        Of host memory.
-    factor : float
-        Demand over supply.
-    grew : bool
-        Whether the rate still grew with the last workers that were added.
-    workers : int
-        Of the settings with the highest rate.
+    `factor` is demand over supply; `grew` says whether the rate still grew with the last
+    workers that were added, and `workers` how many the settings with the highest rate have.
     """
     advice = []
     images = info.images
@@ -234,21 +208,7 @@ def _interval(rate: Rate) -> str:
 
 
 def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """Write the curve to a file: throughput against workers, the demand, and what was chosen.
-
-    Parameters
-    ----------
-    result : TuningResult
-    path : path-like
-        Its suffix says the format: ``.png``, ``.svg``, ``.pdf``...
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OptionError
-        If it knows no such format.
-    """
+    """Write the curve to a file: throughput against workers, the demand, and what was chosen."""
     figure = new_figure(8, 5)
     axes = figure.add_subplot()
     _draw_curves(axes, result)

@@ -43,29 +43,9 @@ NEGLIGIBLE_SECONDS = 1.0
 
 
 class Session:
-    """Measures, and chooses by what was measured.
+    """Measures, and chooses by what was measured: `trials` of the loaders, `runs` of the step.
 
-    Parameters
-    ----------
-    runner : Runner
-        Of a `Workload`: makes loaders.
-    step_runner : Runner
-        Of one that has the step: the same, or in this process.
-    info : WorkloadInfo
-    budget : TimeBudget
-    limit_seconds : float
-        After which a trial is given up.
-    on_status : callable, optional
-        Called with what is being done, in words.
-    **free
-        `memory_bytes` and `shm_bytes` of `Trials`.
-
-    Attributes
-    ----------
-    trials : Trials
-        What was measured of the loaders.
-    runs : StepRuns
-        What was measured of the step.
+    `runner` makes loaders; `step_runner` has the step: the same, or one in this process.
     """
 
     def __init__(
@@ -113,13 +93,7 @@ class Session:
     def sweep(self, most: int, limit: int, methods: Sequence[str]) -> None:
         """Try numbers of workers, then what else there is.
 
-        Parameters
-        ----------
-        most : int
-            Workers that are tried in any case.
-        limit : int
-            Workers that are tried where the rate still grows.
-        methods : sequence of {"thread", "process"}
+        Up to `most` in any case, and up to `limit` where the rate still grows.
         """
         base = self.info.base
         counts = [count for count in first_counts(most) if count or base.backend != "dali"]
@@ -197,10 +171,7 @@ class Session:
     def settle(self) -> Settings | None:
         """Run the chosen settings with the step; where they fall short, the next ones up.
 
-        Returns
-        -------
-        Settings or None
-            The first that reach the ceiling, else those that come nearest.
+        Returns the first that reach the ceiling, else those that come nearest.
         """
         chosen = self.choice()
         if chosen is None or self.rate is None:
@@ -250,23 +221,7 @@ def _with(base: Settings, count: int) -> Settings:
 class StepRuns:
     """Runs the step: alone, by which the time is planned, and with a loader.
 
-    Parameters
-    ----------
-    runner : Runner
-        Of a `Workload` that has the step.
-    info : WorkloadInfo
-    budget : TimeBudget
-    limit_seconds : float
-    on_status : callable
-        Called with what is being done, in words.
-
-    Attributes
-    ----------
-    demand : Demand or None
-        None until it was measured.
-    trained : dict
-        Steps a second of settings that were run.
-    notes : list of str
+    `trained` has the steps a second of the settings that were run.
     """
 
     def __init__(
@@ -293,17 +248,7 @@ class StepRuns:
     def measure_demand(self, what: str, most: int = 1) -> None:
         """Find out how fast the step is, and plan the time by that.
 
-        Parameters
-        ----------
-        what : str
-            What people call the step.
-        most : int
-            Workers that are tried in any case.
-
-        Raises
-        ------
-        TrialFailedError
-            If it fails.
+        Up to `most` workers are tried in any case.  A step that fails raises `TrialFailedError`.
         """
         self._on_status(f"how long {what} takes")
         budget = self._budget
@@ -348,18 +293,9 @@ class StepRuns:
             log.warning("tuning %s", note)
 
     def train(self, settings: Settings, supply: float) -> Rate:
-        """Run the step with batches as these settings give them, while there is time.
+        """Run the step with batches as these settings give them: `supply` of them a second.
 
-        Parameters
-        ----------
-        settings : Settings
-        supply : float
-            Batches a second that they give.
-
-        Raises
-        ------
-        TrialFailedError
-            If that fails.
+        A run that fails raises `TrialFailedError`.
         """
         self._on_status(f"training with {settings}")
         rate, seconds = self._fed(settings, supply), self._budget.run_window_seconds

@@ -40,12 +40,8 @@ def grows(rates: Sequence[Measured]) -> bool:
 def between(rates: Sequence[Measured], demand: float | None) -> list[int]:
     """Return the numbers of workers to try around the knee; none where it is known.
 
-    Parameters
-    ----------
-    rates : sequence of (Settings, Rate)
-        That differ only in their numbers of workers.
-    demand : float or None
-        Batches a second that are to be had; None: the most there is.
+    `rates` are of settings that differ only in their numbers of workers; `demand` is the batches
+    a second that are wanted, None for the most there is.
     """
     if not rates:
         return []
@@ -79,21 +75,9 @@ def variants(
 ) -> list[Settings]:
     """Return settings that differ from `base` in one thing, or in that and one worker less.
 
-    Parameters
-    ----------
-    base : Settings
-        The ones chosen so far, with a worker or more.
-    saving : bool
-        Whether they are enough: then those that cost less; otherwise those that may give more,
-        or as much for less memory.
-    cost : callable
-        What settings are compared by.
-    methods : sequence of {"thread", "process"}
-        What is possible.
-    cuda : bool
-        Whether there is CUDA, so that pinned memory is something.
-    persistent : bool
-        Whether it is to be found out what starting the workers anew costs.
+    With `saving`, `base` is enough, and only what costs less is returned; otherwise what may give
+    more, or as much for less memory.  Workers are of `methods`; memory is pinned where there is
+    `cuda`, and with `persistent` it is found out what starting workers anew costs.
     """
     if not base.num_workers:
         return []

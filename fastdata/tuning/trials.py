@@ -44,25 +44,7 @@ COLD_BYTES_PER_SECOND = 1e6
 class Trials:
     """Measures settings, where there is time and memory for them; for one thread.
 
-    Parameters
-    ----------
-    runner : Runner
-        Of a `Workload`.
-    info : WorkloadInfo
-    budget : TimeBudget
-    limit_seconds : float
-        After which a trial is given up.
-    on_status : callable
-        Called with what is being done, in words.
-    memory_bytes, shm_bytes : callable
-        Return the free bytes of memory and of ``/dev/shm``.
-
-    Attributes
-    ----------
-    failures : dict
-        Why settings have no rate.
-    untried : dict
-        Settings that there was no time for.
+    `failures` says why settings have no rate, and `untried` which ones there was no time for.
     """
 
     def __init__(
@@ -114,14 +96,8 @@ class Trials:
     ) -> bool:
         """Measure settings in turns; return whether any of them has a rate.
 
-        One that has been measured has no further turn where it cannot be chosen any more.
-
-        Parameters
-        ----------
-        candidates : iterable of Settings
-        demand : float or None
-            Batches a second that are wanted; None: the most there is.
-        rounds : int
+        One that has been measured has no further turn where it cannot be chosen any more, as
+        `demand` batches a second are wanted, or the most there is.
         """
         wanted = [one for one in dict.fromkeys(candidates) if one not in self.failures]
         for number in range(rounds):
