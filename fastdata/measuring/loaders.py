@@ -30,6 +30,7 @@ from torch.utils.data import (
 
 from fastdata.assembly import packed_loader
 from fastdata.dataset import open as open_dataset
+from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.packed import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
@@ -290,11 +291,12 @@ class PackedLoaderFactory(LoaderFactory):
             return Settings(1, "thread", 2, options.pinned, options.persistent, "dali")
         method = options.worker_method
         if method == "auto":
-            work = self._probe.backend.work
+            backend = self._probe.backend
+            assert isinstance(backend, CpuBackend), "neither DALI nor a cache is asked for"
             method = choose_method(
                 2,
                 calls_python=self.calls_python,
-                releases_lock=work.releases_lock,
+                releases_lock=backend.work.releases_lock,
                 context=options.multiprocessing_context,
             )
         return Settings(1, method, 2, options.pinned, options.persistent, "cpu")
