@@ -1,7 +1,10 @@
-"""Where trials run: in a process of their own, or in this one.
+"""Trials: calls of a workload's methods in a process of their own, or in this one.
 
 Whatever a trial does (it is killed, crashes, hangs, takes all memory), its caller goes on and has
 the reason as text: with a `ProcessRunner` that holds without exception.
+
+    ProcessRunner --request--> make(spec).method(*arguments), in a process that is spawned
+                  <-result or TrialFailedError--
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import tempfile
 import time
 import traceback
 import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -24,20 +28,24 @@ from fastdata.errors import FastdataError, WorkerError
 from fastdata.processes.groups import kill_group, lead_group
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.starting import Death, Role
-from fastdata.tuning.fitting import RESERVE_BYTES
-from fastdata.tuning.subject import Recipe, Subject
 
 __all__ = [
+    "RESERVE_BYTES",
     "LocalRunner",
     "ProcessRunner",
     "Runner",
     "TrialFailedError",
     "TrialTimeoutError",
     "UnsentError",
+    "open_runner",
 ]
 
 START_SECONDS = 120.0
 """For the interpreter, torch, and what the user's modules import."""
+
+RESERVE_BYTES = 256 << 20
+"""What has to stay free of host memory, for the training process and the system: a trial that
+leaves less than half of it is ended."""
 
 _TICK_SECONDS = 0.1
 
@@ -45,10 +53,7 @@ _TICK_SECONDS = 0.1
 class TrialFailedError(FastdataError, RuntimeError):
     """A trial has no result; the message is the reason.
 
-    Attributes
-    ----------
-    refused : FastdataError or None
-        What fastdata itself said is wrong with an argument.
+    `refused` is the error of fastdata's own that says what is wrong with an argument, if it is one.
     """
 
     def __init__(self, message: str, refused: FastdataError | None = None) -> None:
@@ -65,30 +70,24 @@ class UnsentError(TrialFailedError):
 
 
 class Runner(Protocol):
-    """Calls methods of a `Subject`."""
+    """Calls methods of what ``make(spec)`` returns."""
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
         """Return what a method returns.
 
-        Raises
-        ------
-        TrialFailedError
-            If it raises, dies, takes more than `seconds` or too much memory.
+        Raises `TrialFailedError` where it raises, dies, or takes more than `seconds` or too much
+        memory.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what was started.  Idempotent."""
 
 
 class LocalRunner:
-    """This process: no limit, no time-out.
+    """Calls in this process: no limit, no time-out."""
 
-    Parameters
-    ----------
-    recipe : Recipe
-    """
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._subject = Subject(recipe)
+    def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
+        self._subject = make(spec)
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
         """Call a method; `seconds` is not looked at."""
@@ -107,20 +106,12 @@ class ProcessRunner:
     Started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
     `close`, with this object, with the interpreter, and when this process is killed; with it
     all processes that it has started, what they left in ``/dev/shm``, and its temporary files.
-
-    Parameters
-    ----------
-    recipe : Recipe
-
-    Raises
-    ------
-    Exception
-        Whatever pickling `recipe` raises.
+    `make` and `spec` are pickled, which may raise anything.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._work = _Requests(pickle.dumps(recipe, pickle.HIGHEST_PROTOCOL))
-        self._temporary = tempfile.mkdtemp(prefix="fastdata-tune-")
+    def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
+        self._work = _Requests(pickle.dumps((make, spec), pickle.HIGHEST_PROTOCOL))
+        self._temporary = tempfile.mkdtemp(prefix="fastdata-trials-")
         self._running: list[tuple[int, ProcessPool]] = []  # the process ID and the pool, or empty
         self._answered = False
         self._finalizer = weakref.finalize(
@@ -158,7 +149,7 @@ class ProcessRunner:
     def _start(self) -> None:
         method = multiprocessing.get_start_method(allow_none=True)
         role = Role(
-            name="fastdata-tuner",
+            name="fastdata-trials",
             set_up=partial(_set_up, self._temporary, method),
             remedy=(
                 "In a script, call tune_workers under `if __name__ == '__main__':`, as all worker "
@@ -234,27 +225,71 @@ def _failure(error: BaseException) -> TrialFailedError:
     return TrialFailedError(" ".join(text.split()), refused)
 
 
+def open_runner(
+    make: Callable[[Any], Any],
+    spec: Any,
+    local: Callable[[], Runner],
+    *,
+    must_be_sent: bool,
+    seconds: float,
+) -> tuple[Runner, Any, str]:
+    """Return a runner, what its method ``probe`` returns, and why it is in this process, or "".
+
+    What another process cannot have is measured by what `local` returns; with `must_be_sent` that
+    is an error.  What is wrong with the data or its options is raised as it is, and any other
+    failure of the probe as `WorkerError`.
+    """
+    try:
+        runner: Runner = ProcessRunner(make, spec)
+    except Exception as error:  # a user's object may raise anything as it is pickled
+        why = str(error)
+    else:
+        try:
+            return runner, _probe(runner, seconds), ""
+        except UnsentError as error:
+            runner.close()
+            if must_be_sent:
+                raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+            why = str(error)
+        except BaseException:
+            runner.close()
+            raise
+    runner = local()
+    return runner, _probe(runner, seconds), why
+
+
+def _probe(runner: Runner, seconds: float) -> Any:
+    try:
+        return runner.call("probe", seconds=seconds)
+    except UnsentError:
+        raise
+    except TrialFailedError as error:
+        if error.refused is not None:
+            raise error.refused from None
+        raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+
+
 # -- in the process that measures ----------------------------------------------------------
 
 
 class _Requests:
     """The work of the process: a request is a method's name and its arguments.
 
-    None asks whether there is a `Subject` to be measured.
+    None asks whether there is anything to call methods of.
     """
 
-    def __init__(self, recipe: bytes) -> None:
-        self._recipe = recipe
-        self._subject: Subject | None = None
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+        self._subject: Any = None
 
     def __call__(self, request: tuple[str, tuple[Any, ...]] | None, memory: object) -> Any:
         try:
             if self._subject is None:
                 try:
-                    recipe: Recipe = pickle.loads(self._recipe)
+                    make, spec = pickle.loads(self._pickled)
                 except Exception as error:  # classes of a notebook, say
                     raise UnsentError(str(_failure(error))) from error
-                self._subject = Subject(recipe)
+                self._subject = make(spec)
             if request is None:
                 return None
             name, arguments = request
@@ -268,13 +303,9 @@ class _Requests:
 def _set_up(temporary: str, start_method: str | None) -> None:
     """Make this process one that measures.
 
-    Parameters
-    ----------
-    temporary : str
-        Folder for temporary files of everything that runs here.  The parent removes it; where
-        the parent was killed, this process does.
-    start_method : str or None
-        How the parent starts processes: as loaders would there, they do here.
+    `temporary` is the folder for temporary files of everything that runs here.  The parent
+    removes it; where the parent was killed, this process does.  `start_method` is how the parent
+    starts processes: as loaders would there, they do here.
     """
     lead_group()
     os.dup2(2, 1)  # what the user's code prints is no part of a command's output
