@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from fastdata.dataset import Dataset
 from fastdata.engine.backend import BatchStream, with_dataset
+from fastdata.engine.buffers import register_pinned
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.memory import available_bytes, in_words
-from fastdata.engine.pinning import register_pinned
-from fastdata.engine.sharing import map_file, new_file
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import FastdataError, OptionError, ShardCorruptError, WorkerError
 from fastdata.formats.reader import ShardReader
+from fastdata.processes.sharing import map_file, new_file
 from fastdata.regular_files import too_many_files
 
 __all__ = ["FileCopy", "RamCacheBackend", "SharedFile", "check_memory", "open_shared"]

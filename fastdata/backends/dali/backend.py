@@ -36,9 +36,8 @@ from fastdata.engine.delivery import DEPTH, Delivery
 from fastdata.engine.job import Request
 from fastdata.engine.stream import Stream
 from fastdata.engine.tasks import Done
-from fastdata.engine.threads import ThreadWorkers
 from fastdata.engine.work import BatchWork
-from fastdata.engine.workers import WorkerOptions
+from fastdata.engine.workers import ThreadWorkers, WorkerOptions
 from fastdata.errors import OptionError, WorkerError
 from fastdata.prefetch.ahead import Ahead, Background
 from fastdata.prefetch.streams import DeviceStreams, streams_of
