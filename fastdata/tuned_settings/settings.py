@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "exact_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,7 @@ class Settings:
         ValueError
             If these are not settings, or out of any range.
         """
-        names = {item.name for item in fields(cls)}
-        if not isinstance(entry, dict) or set(entry) != names:
-            raise ValueError(f"these are not settings: {entry!r:.200}")
+        exact_fields(cls, entry)
         for name, least in (("num_workers", 0), ("prefetch_factor", 1)):
             if type(entry[name]) is not int or entry[name] < least:
                 raise ValueError(f"{name} is an int from {least} up, not {entry[name]!r}")
@@ -87,3 +85,14 @@ class Settings:
             "" if self.persistent_workers or not self.num_workers else "not persistent",
         ]
         return ", ".join(filter(None, parts))
+
+
+def exact_fields(kind: Any, entry: Any) -> dict[str, Any]:
+    """Return a copy of a JSON object that has exactly the fields of a dataclass.
+
+    Anything else is a `ValueError`.
+    """
+    names = {item.name for item in fields(kind)}
+    if not isinstance(entry, dict) or set(entry) != names:
+        raise ValueError(f"these are not the fields of {kind.__name__}: {entry!r:.200}")
+    return dict(entry)

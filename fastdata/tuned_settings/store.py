@@ -21,7 +21,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from fastdata.engine.cores import available_cores
 from fastdata.engine.tasks import is_packed
 from fastdata.options import LoaderOptions
 from fastdata.tuned_settings.key import Key, key_of
-from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.settings import Settings, exact_fields
 
 __all__ = [
     "Entry",
@@ -78,8 +78,7 @@ class TunedSettings:
     @classmethod
     def from_json(cls, entry: Any) -> TunedSettings:
         """Build it from plain JSON types; `ValueError` if these are not tuned settings."""
-        if not isinstance(entry, dict) or set(entry) != {item.name for item in fields(cls)}:
-            raise ValueError(f"these are not tuned settings: {entry!r:.200}")
+        entry = exact_fields(cls, entry)
         if type(entry["batch_size"]) is not int or entry["batch_size"] < 1:
             raise ValueError(f"batch_size is {entry['batch_size']!r}")
         for name, kinds in (

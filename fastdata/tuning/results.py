@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fastdata.measuring.reports import plain_json
 from fastdata.measuring.windows import Rate
-from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.settings import Settings, exact_fields
 
 __all__ = ["Demand", "Trial", "TuningResult"]
 
@@ -111,7 +111,7 @@ class TuningResult:
             If it is not the JSON of a result.
         """
         try:
-            values = _fields(cls, entry)
+            values = exact_fields(cls, entry)
             demand = values["demand"]
             values["settings"] = Settings.from_json(values["settings"])
             values["demand"] = None if demand is None else _demand(demand)
@@ -129,7 +129,7 @@ class TuningResult:
 
 
 def _demand(entry: Any) -> Demand:
-    values = _fields(Demand, entry)
+    values = exact_fields(Demand, entry)
     rate = _rate(values["rate"])
     if rate is None:
         raise ValueError("a demand has a rate")
@@ -137,7 +137,7 @@ def _demand(entry: Any) -> Demand:
 
 
 def _trial(entry: Any) -> Trial:
-    values = _fields(Trial, entry)
+    values = exact_fields(Trial, entry)
     values["settings"] = Settings.from_json(values["settings"])
     values["supply"] = _rate(values["supply"])
     return Trial(**values)
@@ -146,14 +146,6 @@ def _trial(entry: Any) -> Trial:
 def _rate(entry: Any) -> Rate | None:
     if entry is None:
         return None
-    values = _fields(Rate, entry)
+    values = exact_fields(Rate, entry)
     windows = tuple(float(window) for window in values.pop("windows"))
     return Rate(**{name: float(value) for name, value in values.items()}, windows=windows)
-
-
-def _fields(kind: Any, entry: Any) -> dict[str, Any]:
-    """Return a copy of an entry that has exactly the fields of a dataclass."""
-    names = {item.name for item in fields(kind)}
-    if not isinstance(entry, dict) or set(entry) != names:
-        raise ValueError(f"these are not the fields of a {kind.__name__}: {entry!r:.200}")
-    return dict(entry)
