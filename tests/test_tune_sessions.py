@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 
-from fastdata.measuring.loaders import ImageInfo
+from fastdata.measuring.factories import ImageInfo
 from fastdata.measuring.trials import TrialFailedError
 from fastdata.measuring.windows import (
     Rate,
