@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from fastdata.engine.work import BatchWork
@@ -27,21 +28,14 @@ class doing:  # noqa: N801 - a context manager, made at every stage of every bat
 
 def recorded(work: BatchWork, recorder: Recorder) -> BatchWork:
     """Return the same work over data and transforms that are recorded."""
-    found = BatchWork(
-        _RecordedData(work.dataset, recorder),
-        work.pipeline,
-        work.decoder,
-        seed=work.seed,
-        on_corrupt=work.on_corrupt,
-        pixels=any(part.tables for part in work.parts),
-        part=work.part,
-    )
+    pipeline: Any = work.pipeline
+    if not pipeline.direct:
+        pipeline = _RecordedPipeline(pipeline, recorder)
+    data: Any = _RecordedData(work.dataset, recorder)
+    found = dataclasses.replace(work, dataset=data, pipeline=pipeline)
     for part in found.parts:
-        tables: Any = {name: _RecordedTable(t, recorder) for name, t in part.tables.items()}
-        part.tables = tables
-    if not work.pipeline.direct:
-        pipeline: Any = _RecordedPipeline(work.pipeline, recorder)
-        found.pipeline = pipeline
+        tables: Any = part.tables
+        tables.update({name: _RecordedTable(t, recorder) for name, t in tables.items()})
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import platform
 import random
@@ -115,12 +114,8 @@ def standing(loader: Any) -> Any:
         yield
         return
     # Not by `state_dict`: an epoch that is under way keeps its place, and the next is the next.
-    before = loader._latest, loader._next
-    loader._next = dataclasses.replace(loader._next)  # an iterator moves it on
-    try:
+    with loader.place_restored():
         yield
-    finally:
-        loader._latest, loader._next = before
 
 
 def device_of(
