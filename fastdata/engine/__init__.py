@@ -28,6 +28,7 @@
       processes.py  workers that are processes
       workers.py    which workers there are; what "auto" means
       stream.py     batches in order, some ahead, without regard to epochs
+      backend.py    Backend: what all ways to make batches share
       cpu.py        CpuBackend: all of the above
       delivery.py   where a batch arrives: the device
       finishing.py  transforms of whole batches, there
