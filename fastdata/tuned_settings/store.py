@@ -21,7 +21,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from fastdata.engine.cores import available_cores
 from fastdata.engine.tasks import is_packed
 from fastdata.options import LoaderOptions
 from fastdata.tuned_settings.key import Key, key_of
-from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.settings import Settings, from_plain
 
 __all__ = [
     "Entry",
@@ -64,7 +64,7 @@ class _OtherVersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TunedSettings:
-    """What is kept of a tuning: the settings, and what people are shown of them."""
+    """What is kept of a tuning: the settings, and the figures that a listing shows."""
 
     settings: Settings
     batch_size: int
@@ -75,22 +75,17 @@ class TunedSettings:
     demand: float | None = None
     """Batches a second, where they are known."""
 
-    @classmethod
-    def from_json(cls, entry: Any) -> TunedSettings:
-        """Build it from plain JSON types; `ValueError` if these are not tuned settings."""
-        if not isinstance(entry, dict) or set(entry) != {item.name for item in fields(cls)}:
-            raise ValueError(f"these are not tuned settings: {entry!r:.200}")
-        if type(entry["batch_size"]) is not int or entry["batch_size"] < 1:
-            raise ValueError(f"batch_size is {entry['batch_size']!r}")
-        for name, kinds in (
-            ("verdict", (str,)),
-            ("saturates", (bool,)),
-            ("supply", (float, int, type(None))),
-            ("demand", (float, int, type(None))),
-        ):
-            if not isinstance(entry[name], kinds):
-                raise ValueError(f"{name} is {entry[name]!r:.100}")
-        return cls(**{**entry, "settings": Settings.from_json(entry["settings"])})
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """What is in a file."""
+
+    fastdata_tuned: int
+    measured_at: str
+    name: str
+    machine: dict[str, Any]
+    work: dict[str, Any]
+    tuned: TunedSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +119,9 @@ def save(key: Key, tuned: TunedSettings) -> Path | None:
     None where it could not be written, with a warning that says why.
     """
     path = directory() / f"{key.digest}.json"
-    document = {
-        "fastdata_tuned": VERSION,
-        "measured_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "name": key.name,
-        "machine": key.machine,
-        "work": key.work,
-        "tuned": asdict(tuned),
-    }
-    text = json.dumps(document, indent=1) + "\n"  # in ASCII, as a path may be no text
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    document = _Document(VERSION, now, key.name, key.machine, key.work, tuned)
+    text = json.dumps(asdict(document), indent=1) + "\n"  # in ASCII, as a path may be no text
     scratch = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -211,18 +200,12 @@ def _entry(path: Path, document: Any) -> Entry:
         raise ValueError("it is no tuned result of fastdata's")
     if document["fastdata_tuned"] != VERSION:
         raise _OtherVersionError(f"its version is {document['fastdata_tuned']!r}, not {VERSION}")
-    for name, kind in (("machine", dict), ("work", dict), ("name", str)):
-        if not isinstance(document[name], kind):
-            raise ValueError(f"{name} is {document[name]!r:.100}")
-    measured = datetime.fromisoformat(document["measured_at"])
-    if measured.tzinfo is None:
-        raise ValueError(f"measured_at has no time zone: {document['measured_at']!r}")
-    return Entry(
-        Key(document["machine"], document["work"], document["name"]),
-        TunedSettings.from_json(document["tuned"]),
-        measured,
-        path,
-    )
+    content = from_plain(_Document, document)
+    measured_at = datetime.fromisoformat(content.measured_at)
+    if measured_at.tzinfo is None:
+        raise ValueError(f"measured_at has no time zone: {content.measured_at!r}")
+    key = Key(content.machine, content.work, content.name)
+    return Entry(key, content.tuned, measured_at, path)
 
 
 def _warn(path: Path, why: str, what: Any = None) -> None:
@@ -282,7 +265,7 @@ def _with_settings(options: LoaderOptions, settings: Settings) -> LoaderOptions:
 
 
 def _fits(entry: Entry, data: Any, options: LoaderOptions) -> bool:
-    """Return whether a result of the right key can be used for what was asked."""
+    """Return whether a result of the right key can be used with these options."""
     settings = entry.tuned.settings
     if settings.num_workers > MOST_WORKERS * available_cores():
         log.warning(

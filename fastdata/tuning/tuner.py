@@ -8,6 +8,7 @@ has the function.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable
@@ -145,7 +146,9 @@ def tune_workers(
     _check(step, step_ms, seconds, max_workers, trial_seconds)
     if dali and not dali_is_installed():
         raise MissingExtraError(f"dali=True needs NVIDIA DALI: {install_line('dali')}")
-    is_script = is_script_target(data)  # one that is missing is said before anything is started
+    is_script = is_script_target(
+        data
+    )  # raises where the script is missing, before anything is started
     if step_ms is not None:
         step = SleepStep(step_ms / 1e3)
     portable = step is None or isinstance(step, (str, SleepStep))
@@ -155,7 +158,11 @@ def tune_workers(
     options |= {"batch_size": batch_size, "device": place}
     spec = WorkloadSpec(data, options, step if portable else None, place)
     budget = TimeBudget(seconds)
-    local = _OnlyOne(lambda: LocalRunner(Workload, replace(spec, step=step)))
+
+    @functools.cache
+    def local() -> LocalRunner:
+        return LocalRunner(Workload, replace(spec, step=step))
+
     with ProgressBar(budget, progress) as bar:
         bar.show("starting")
         runner, info, why = open_runner(
@@ -186,20 +193,7 @@ def tune_workers(
             )
     if not keep:
         return result
-    return _kept(result, info.key, complete=not session.trials.cut_short)
-
-
-class _OnlyOne:
-    """Makes a runner when it is first asked for one, and returns that ever after."""
-
-    def __init__(self, make: Callable[[], LocalRunner]) -> None:
-        self._make = make
-        self._made: LocalRunner | None = None
-
-    def __call__(self) -> LocalRunner:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+    return _keep(result, info.key, complete=not session.trials.cut_short)
 
 
 def cores_of_rank() -> int:
@@ -239,7 +233,7 @@ def _tune(
     """Measure, and choose."""
     cores = cores_of_rank()
     most = max_workers or cores
-    budget.begin()  # an interpreter and torch take seconds to start, and say nothing
+    budget.begin()  # an interpreter and torch take seconds to start
     cache_state = session.trials.warm(most)
     complete, settings = True, None
     try:
@@ -249,7 +243,7 @@ def _tune(
         session.sweep(most, limit, ["thread", "process"])
         if dali:
             session.compare_dali()
-        settings = session.settle()
+        settings = session.confirm_choice()
     except KeyboardInterrupt:
         complete = False
         if not session.rates:
@@ -381,7 +375,7 @@ def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:
     return bool(fewer) and max(fewer) < rates[top].low
 
 
-def _kept(result: TuningResult, key: Key | None, *, complete: bool) -> TuningResult:
+def _keep(result: TuningResult, key: Key | None, *, complete: bool) -> TuningResult:
     """Keep a result, and return it with what it was measured on, or why it is not kept."""
     if key is None:
         note = (
