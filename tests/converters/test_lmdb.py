@@ -15,7 +15,7 @@ from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading.lmdb.lmdb_file import Entry, LmdbFile
+from fastdata.formats.lmdb_pages import Entry, LmdbFile
 from fastdata.errors import OptionError, SourceError
 
 COUNT = 9
