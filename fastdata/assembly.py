@@ -154,7 +154,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
         here = torch.device("cpu") if target is None else target
         return DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
     if options.cache == "ram" and _of_files(work):
-        from fastdata.unpacked.holding import FileCacheBackend
+        from fastdata.cache.files import FileCacheBackend
 
         return FileCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
     if options.cache == "ram":

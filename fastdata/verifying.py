@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fastdata.codecs.encode import check_header
+from fastdata.codecs.blobs import check_header
 from fastdata.errors import (
     FastdataError,
     FormatError,
@@ -25,11 +25,9 @@ from fastdata.errors import (
     ResourceLimitError,
     ShardCorruptError,
 )
-from fastdata.formats.digest import content_digest
-from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, is_container
+from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
-from fastdata.formats.reader import ShardReader
-from fastdata.formats.verify import find_damage
+from fastdata.formats.reader import ShardReader, find_damage
 from fastdata.pages.text import printable
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.shards import expand

@@ -23,8 +23,8 @@ from fastdata.backends.dali import flights
 from fastdata.backends.dali.geometry import FieldGraph
 from fastdata.backends.dali.graph import MAX_GRAPHS, Graph, Graphs
 from fastdata.backends.dali.loading import as_file
-from fastdata.dataset import open as open_dataset
 from fastdata.errors import ShardCorruptError, WorkerError
+from fastdata.opening import open as open_dataset
 
 need_dali()
 

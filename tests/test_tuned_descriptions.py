@@ -15,7 +15,7 @@ import torch
 from tune_helpers import Squares
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.formats.digest import canonical_json
+from fastdata.formats.layout import canonical_json
 from fastdata.tuning.describing import UndescribableError, describe, describer
 
 

@@ -36,11 +36,20 @@ from fastdata.installing import BUILD_AGAIN, install_line
 from fastdata.native.crops import decode_jpeg as decode_compiled
 from fastdata.native.library import compiled
 
-__all__ = ["DecoderName", "JpegDecoder", "jpeg_decoder"]
+__all__ = ["DecoderName", "JpegDecoder", "check_out", "jpeg_decoder"]
 
 DecoderName: TypeAlias = Literal["auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"]
 
 _EOI = b"\xff\xd9"
+
+
+def check_out(out: Pixels, shape: tuple[int, int, int]) -> None:
+    """Refuse an array into which an image of this shape cannot be decoded."""
+    if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        raise OptionError(
+            f"out must be uint8, C-contiguous and of shape {shape}; it is {out.dtype} of "
+            f"shape {out.shape} with strides {out.strides}"
+        )
 
 
 class JpegDecoder(ABC):
@@ -90,13 +99,8 @@ class JpegDecoder(ABC):
             If `factor` or `out` cannot be used.
         """
         shape = self._shape(data, channels, factor, size)
-        if out is not None and (
-            out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous
-        ):
-            raise OptionError(
-                f"out must be uint8, C-contiguous and of shape {shape}; it is {out.dtype} of "
-                f"shape {out.shape} with strides {out.strides}"
-            )
+        if out is not None:
+            check_out(out, shape)
         pixels = self._decode(data, shape, factor, out)
         if pixels is None:
             pixels = decode_jpeg(bytes(data), read_jpeg_header(data), channels, factor)

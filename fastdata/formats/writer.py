@@ -20,18 +20,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fastdata.formats.digest import content_digest
 from fastdata.formats.layout import (
     ColumnSpec,
     Header,
     StoredColumn,
     checksum,
     column_specs,
+    content_digest,
     pack_footer,
 )
-from fastdata.formats.reader import ShardReader
+from fastdata.formats.reader import ShardReader, find_damage
 from fastdata.formats.spool import Spool, sync_directory
-from fastdata.formats.verify import first_damage
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
 
 __all__ = ["EncodedImage", "Record", "ShardWriter"]
@@ -234,7 +233,7 @@ class ShardWriter(abc.ABC):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        damage = first_damage(ShardReader(layout.path))
+        damage = next(find_damage(ShardReader(layout.path)), None)
         if damage is not None:
             raise RuntimeError(f"{layout.path}: what was written does not read back: {damage}")
         os.replace(layout.path, path)

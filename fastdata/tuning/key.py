@@ -37,7 +37,7 @@ from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.engine import memory
 from fastdata.engine.cores import available_cores, cpu_quota, local_processes
 from fastdata.engine.tasks import is_packed
-from fastdata.formats.digest import canonical_json
+from fastdata.formats.layout import canonical_json
 from fastdata.native.library import compiled
 from fastdata.transforms.pipeline import listed
 from fastdata.tuning.describing import UndescribableError, describe, named

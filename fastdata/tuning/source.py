@@ -103,7 +103,7 @@ def dataset_of(data: Any) -> Any:
     if isinstance(data, (Loader, DataLoader)):
         return data.dataset
     if is_location(data):
-        from fastdata.dataset import open as open_dataset
+        from fastdata.opening import open as open_dataset
 
         return open_dataset(data)
     return data

@@ -19,7 +19,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.window import cut_if_worthwhile
+from fastdata.codecs.blobs import cut_if_worthwhile
 from fastdata.engine.tasks import Images
 from fastdata.engine.work import BatchWork
 from fastdata.errors import ShardCorruptError

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import xxhash
 
-from fastdata.formats.digest import canonical_json
+from fastdata.formats.layout import canonical_json
 from fastdata.tuning.describing.naming import Describing, UndescribableError, named
 
 __all__ = [
