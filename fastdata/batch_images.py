@@ -29,7 +29,7 @@ from fastdata.formats.reader import ShardReader
 from fastdata.native.crops import CROP, OTHER_CODEC
 from fastdata.schema import ImageField
 
-__all__ = ["BatchImages", "ShardImages", "Window"]
+__all__ = ["BatchImages", "ShardImages", "Window", "read_image"]
 
 Indices: TypeAlias = NDArray[np.int64]
 Window: TypeAlias = tuple[int, int, int, int]
@@ -80,12 +80,8 @@ class BatchImages(ABC):
     def read(self, place: int, out: Pixels | None = None) -> Pixels:
         """Return one image, uint8 [H, W, C], decoded into `out` where given.
 
-        Without `out` it may be a read-only view of the file.
-
-        Raises
-        ------
-        ShardCorruptError
-            If its bytes are damaged; names file, field, sample and key.
+        Without `out` it may be a read-only view of the file.  `ShardCorruptError`, with file,
+        field, sample and key, if its bytes are damaged.
         """
         data, codec, height, width = self._stored(place)
         shape = height, width, self.field.channels
@@ -97,13 +93,10 @@ class BatchImages(ABC):
             raise self._corrupt(place, error) from error
 
     def window(self, place: int, window: Window, factor: int = 1) -> tuple[Pixels, int]:
-        """Return the pixels of a rectangle of one image, decoding little else.
+        """Return the pixels of a window of one image, not empty and inside it.
 
         Parameters
         ----------
-        place : int
-        window : (top, left, height, width)
-            Inside the image and not empty.
         factor : {1, 2, 4, 8}
             By how much a JPEG may be reduced while it is decoded.
 
@@ -114,10 +107,6 @@ class BatchImages(ABC):
             the window touches.
         factor : int
             By how much they are reduced: `factor`, or 1.
-
-        Raises
-        ------
-        ShardCorruptError
         """
         data, codec, height, width = self._stored(place)
         if window[0] + window[2] > height or window[1] + window[3] > width:
@@ -132,14 +121,11 @@ class BatchImages(ABC):
             raise self._corrupt(place, error) from error
 
     def crops(self) -> NDArray[Any]:
-        """Return where all images lie, as the compiled library takes it.
+        """Return where all images are in memory, with windows that are the whole images.
 
-        Returns
-        -------
-        ndarray of `fastdata.native.crops.CROP`, shape [n]
-            Windows are the whole images.  Images whose bytes are not as they should be have
-            the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses are
-            valid while this object is alive.
+        An array of `fastdata.native.crops.CROP`, shape [n].  Images whose bytes are not as they
+        should be have the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses
+        are valid while this object is alive.
         """
         crops = np.zeros(len(self), CROP)
         self._locate(crops)
@@ -173,15 +159,8 @@ class ShardImages(BatchImages):
     `ShardReader.max_pixels`, or, once `doubt` has looked, another size than the image file.
     They have a height and a width of 1.
 
-    Parameters
-    ----------
-    located : sequence of (reader, places, rows)
-        For each shard that has any of the samples: which of them (int64, places
-        in the batch), and their rows in the shard.  Places of all shards are
-        0 to n - 1, each once.
-
-    Notes
-    -----
+    `located` has, for each shard that has any of the samples, its reader, the samples' places in
+    the batch (each of 0 to n - 1 is in one shard), and their rows in the shard, int64 [m] each.
     Safe for any number of threads.
     """
 
@@ -314,9 +293,7 @@ class ShardImages(BatchImages):
 
     def _corrupt(self, place: int, error: ImageError) -> ShardCorruptError:
         reader, row = self._items[place][:2]
-        return ShardCorruptError(
-            f"{reader.path}: {self.name!r} of sample {row} (key {reader.key(row)!r}): {error}"
-        )
+        return _corrupt(reader, self.name, row, error)
 
     def _locate(self, crops: NDArray[Any]) -> None:
         for reader, places, _ in self._located:
@@ -332,18 +309,10 @@ class ShardImages(BatchImages):
                 crops["codec"][place] = OTHER_CODEC
 
     def gather(self, out: Pixels) -> list[int]:
-        """Copy all images, which are raw and of one size, to `out` at once.
+        """Copy all images, which are raw and of one size, to `out`, uint8 [n, H, W, C].
 
-        Parameters
-        ----------
-        out : ndarray of uint8, shape [n, H, W, C]
-            Of their size, C-contiguous.
-
-        Returns
-        -------
-        list of int
-            Places of damaged images, whose part of `out` is undefined; `read`
-            says what is wrong with each.
+        Returns the places of damaged images, whose part of `out` is undefined; `read`
+        says what is wrong with each.
         """
         length = out.shape[1] * out.shape[2] * out.shape[3]
         bad = np.flatnonzero((self.lengths != length) | self.refused)
@@ -388,10 +357,7 @@ class ShardImages(BatchImages):
     def touch(self) -> int:
         """Wait until the stored bytes of all images are in memory.
 
-        Returns
-        -------
-        int
-            The sum of one byte of each page, so that they are read indeed.
+        Returns the sum of one byte of each page, so that they are read indeed.
         """
         total = 0
         for reader, places, _ in self._located:
@@ -400,3 +366,30 @@ class ShardImages(BatchImages):
             for start, length in zip(starts, lengths, strict=True):
                 total += int(data[max(start, 0) : max(start + length, 0) : _PAGE_BYTES].sum())
         return total
+
+
+def read_image(reader: ShardReader, name: str, row: int) -> Pixels:
+    """Return one image of a shard, uint8 [H, W, C], perhaps a read-only view of the file.
+
+    Of a single image, sooner than by `ShardImages`; its checksum is compared each time.
+    """
+    field = reader.header.schema.images[name]
+    height = int(reader.column(f"{name}.height")[row])
+    width = int(reader.column(f"{name}.width")[row])
+    shape = height, width, field.channels
+    try:
+        data = reader.blob(name, row)
+        codec = reader.codec(name, row)
+        limit = reader.max_pixels or MAX_PIXELS
+        if height * width > limit:
+            check_header(data, codec, shape)
+            check_pixels(height, width, limit)
+        return decode_stored(data, codec, shape, mask=field.mask)
+    except ImageError as error:
+        raise _corrupt(reader, name, row, error) from error
+
+
+def _corrupt(reader: ShardReader, name: str, row: int, error: ImageError) -> ShardCorruptError:
+    return ShardCorruptError(
+        f"{reader.path}: {name!r} of sample {row} (key {reader.key(row)!r}): {error}"
+    )

@@ -19,11 +19,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset as TorchDataset
 
-from fastdata.batch_images import ShardImages
-from fastdata.codecs.blobs import check_header, decode_stored
+from fastdata.batch_images import ShardImages, read_image
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.codecs.image import MAX_PIXELS, check_pixels
-from fastdata.errors import ImageError, OptionError, ShardCorruptError
+from fastdata.errors import OptionError
 from fastdata.formats.reader import ShardReader
 from fastdata.random import SampleKeys
 from fastdata.records import RecordFormat
@@ -67,7 +65,6 @@ class Dataset(TorchDataset[Any]):
         indices: Indices,
         transform: Transform | tuple[Transform, ...] | None = None,
         record_format: RecordFormat | None = None,
-        made_of: tuple[Dataset, ...] = (),
     ) -> None:
         self._shards = shards
         self._indices = indices
@@ -75,7 +72,7 @@ class Dataset(TorchDataset[Any]):
         self._record_format = record_format or RecordFormat()
         self._pipeline: Pipeline | None = None
         self._targets: _Targets | None = None
-        self._made_of = made_of
+        self._made_of: tuple[Dataset, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = getattr(type(self), name, None)
@@ -291,13 +288,14 @@ class Dataset(TorchDataset[Any]):
         made_of: tuple[Dataset, ...] = (),
     ) -> Dataset:
         """Return a dataset like this one, of other shards or indices."""
-        return type(self)(
+        dataset = type(self)(
             self._shards if shards is None else shards,
             self._indices if indices is None else indices,
             self._transform,
             self._record_format,
-            made_of,
         )
+        dataset._made_of = made_of
+        return dataset
 
     def _position(self, index: int) -> int:
         try:
@@ -306,7 +304,7 @@ class Dataset(TorchDataset[Any]):
             raise IndexError(f"index {index} for a dataset of {len(self)} samples") from None
 
     def _positions(self, indices: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Translate indices into this view to positions in the shards."""
+        """Return the positions in the shards of indices into this view."""
         chosen: np.ndarray[Any, np.dtype[np.int64]] = np.asarray(indices)
         # Before the conversion, in which 2**64 - 1 would become -1.
         wrong = (chosen < -len(self)) | (chosen >= len(self))
@@ -319,10 +317,7 @@ class Dataset(TorchDataset[Any]):
         return self._indices[chosen]
 
     def _samples(self, places: Sequence[int], positions: Iterable[int]) -> list[Any]:
-        """Return samples as they are handed out.
-
-        `places` are their indices in this view, by which messages call them.
-        """
+        """Return samples, transformed and formatted; `places` are their indices in this view."""
         samples = [self._read_sample(int(position)) for position in positions]
         if self._transform is not None and samples:
             samples = self._transformed(samples, places)
@@ -345,7 +340,7 @@ class Dataset(TorchDataset[Any]):
                 "of a dataset. Read it with fastdata.loader(dataset, ...), or take the transform "
                 "out of dataset.transform and apply it to the batches"
             )
-        # A seed of their own, under which samples draw by their places here: the same sample
+        # The seed is new each time, and samples draw by their places here: the same sample
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
         keys = SampleKeys(0, np.arange(len(samples)))
@@ -357,7 +352,7 @@ class Dataset(TorchDataset[Any]):
         values: list[Any] = []
         for name, field in self.schema.items():
             if isinstance(field, ImageField):
-                pixels = self._decode(reader, index, name, field)
+                pixels = read_image(reader, name, index)
                 if not pixels.flags.writeable:
                     pixels = pixels.copy()
                 values.append(torch.from_numpy(pixels).permute(2, 0, 1))
@@ -369,31 +364,6 @@ class Dataset(TorchDataset[Any]):
                 value = torch.from_numpy(value.copy())
             values.append(value)
         return self.schema.sample_type(*values)
-
-    def _decode(
-        self,
-        reader: ShardReader,
-        index: int,
-        name: str,
-        field: ImageField,
-    ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        shape = (
-            int(reader.column(f"{name}.height")[index]),
-            int(reader.column(f"{name}.width")[index]),
-            field.channels,
-        )
-        try:
-            blob = reader.blob(name, index)
-            codec = reader.codec(name, index)
-            limit = reader.max_pixels or MAX_PIXELS
-            if shape[0] * shape[1] > limit:
-                check_header(blob, codec, shape)
-                check_pixels(*shape[:2], limit)
-            return decode_stored(blob, codec, shape, mask=field.mask)
-        except ImageError as error:
-            raise ShardCorruptError(
-                f"{reader.path}: {name!r} of sample {index} (key {reader.key(index)!r}): {error}"
-            ) from error
 
     # -- what a loader reads, by the batch --------------------------------------------
 
@@ -581,7 +551,7 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
     if np.array_equal(indices, np.arange(len(shards))):
         indices = range(len(shards))
     made_of = tuple(one for part in parts for one in part.made_of)
-    return type(first)(shards, indices, first.transform, first.record_format, made_of)
+    return first._with(shards=shards, indices=indices, made_of=made_of)
 
 
 def _as_array(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]]:

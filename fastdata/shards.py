@@ -142,7 +142,7 @@ class ShardSet:
         self._next_look = ended + max(_LOOK_SECONDS, 100 * (ended - began))
 
     def locate(self, index: int) -> tuple[ShardReader, int]:
-        """Return the shard of a sample and the sample's index in it."""
+        """Return the shard of a sample and the sample's row in it."""
         self.check_unchanged()
         if len(self.paths) == 1:
             return self.reader(0), index

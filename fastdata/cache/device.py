@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fastdata.cache.filling import Filled
 from fastdata.cache.store import ImageStore
-from fastdata.collate import collate_column
 from fastdata.engine.batches import report_skipped
 from fastdata.engine.finishing import finish_on_device
 from fastdata.engine.job import Request
@@ -24,6 +23,7 @@ from fastdata.engine.work import BatchWork
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
+from fastdata.records import collate_column
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.geometry import Geometry, Ints

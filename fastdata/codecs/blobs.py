@@ -44,14 +44,9 @@ _DECODER = jpeg_decoder()
 
 
 def encode_jpeg(pixels: Pixels, quality: int = 90) -> bytes:
-    """Encode as baseline JPEG, 4:2:0, with restart intervals and their index.
+    """Encode uint8, H x W x 3 (RGB) or H x W x 1, as JPEG with restart intervals and their index.
 
-    Parameters
-    ----------
-    pixels : numpy.ndarray
-        uint8, H x W x 3 (RGB) or H x W x 1.
-    quality : int
-        libjpeg's scale, 1 to 100.
+    Baseline, 4:2:0; `quality` is libjpeg's, 1 to 100.
     """
     height, width, channels = pixels.shape
     if max(height, width) > 65500:
@@ -69,7 +64,7 @@ def encode_jpeg(pixels: Pixels, quality: int = 90) -> bytes:
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """Encode as PNG: uint8, H x W x 3 (RGB) or H x W x 1."""
+    """Encode uint8, H x W x 3 (RGB) or H x W x 1, as PNG."""
     return _encode(".png", pixels, [])
 
 
@@ -90,26 +85,15 @@ def decode_stored(
     decoder: JpegDecoder = _DECODER,
     out: Pixels | None = None,
 ) -> Pixels:
-    """Decode an image out of a shard.
+    """Return an image of a shard, uint8, of `shape`: height, width and channels.
 
-    Parameters
-    ----------
-    data : memoryview
-        The stored bytes.
-    codec : {"raw", "jpeg", "png", "file"}
-    shape : tuple of int
-        Height, width and channels that the image must have.
-    mask : bool
-        Whether it is a mask.
-    decoder : JpegDecoder
-        For the codec ``jpeg``.
-    out : numpy.ndarray, optional
-        uint8, of `shape`, C-contiguous, to decode into.
+    `codec` is one of `fastdata.formats.layout.CODECS`, `decoder` is for "jpeg", and `out`
+    (C-contiguous, of `shape`) is decoded into.  Without `out`, the result of "raw" is a read-only
+    view of `data`.
 
-    Returns
-    -------
-    numpy.ndarray
-        uint8, of `shape`; read-only and a view of `data` for ``raw`` without `out`.
+    Holds the interpreter's lock only briefly; for any number of threads.
+    The size in the bytes is compared with `shape` before anything is decoded, so
+    no bytes make it take more memory than an image of `shape` does.
 
     Raises
     ------
@@ -117,12 +101,6 @@ def decode_stored(
         If the bytes are not such an image of that shape.
     OptionError
         If `out` is not as it must be.
-
-    Notes
-    -----
-    Holds the interpreter's lock only briefly; for any number of threads.
-    The size in the bytes is compared with `shape` before anything is decoded, so
-    no bytes make it take more memory than an image of `shape` does.
     """
     if out is not None:
         check_out(out, shape)
@@ -155,21 +133,12 @@ def decode_window(
     decoder: JpegDecoder = _DECODER,
     factor: int = 1,
 ) -> tuple[Pixels, int]:
-    """Decode a window of a stored image.
+    """Decode a window (top, left, height, width) of a stored image; otherwise as `decode_stored`.
 
     Parameters
     ----------
-    data : memoryview
-        The stored bytes.
-    codec : {"raw", "jpeg", "png", "file"}
-    shape : tuple of int
-        Height, width and channels that the whole image must have.
     window : tuple of int
-        Top, left, height and width in pixels; inside the image, not empty.
-    mask : bool
-        Whether it is a mask.
-    decoder : JpegDecoder
-        For the codec ``jpeg``.
+        In pixels; inside the image, not empty.
     factor : {1, 2, 4, 8}
         By how much a JPEG is to be reduced while it is decoded.
 
@@ -189,10 +158,6 @@ def decode_window(
         If the bytes are not such an image of that shape.
     OptionError
         If `window` is not inside the image, or there is no such factor.
-
-    Notes
-    -----
-    As of `decode_stored`; the interpreter's lock is held for about 20 µs.
     """
     top, left, height, width = window
     bottom, right = top + height, left + width
@@ -218,15 +183,7 @@ def decode_window(
 def cut_if_worthwhile(
     data: memoryview, size: tuple[int, int], window: tuple[int, int, int, int], factor: int = 1
 ) -> CutJpeg | None:
-    """Cut a window out of a JPEG of this height and width, where that saves time.
-
-    Other parameters are those of `cut_jpeg`.
-
-    Returns
-    -------
-    CutJpeg or None
-        None where the whole is to be decoded.
-    """
+    """Cut a window out of a JPEG of this height and width; None where that saves no time."""
     if size[0] * size[1] - window[2] * window[3] <= _WORTH_CUTTING_PIXELS:
         return None
     cut = cut_jpeg(data, window, factor)
@@ -258,14 +215,9 @@ def _decode_jpeg(
 
 
 def check_header(data: memoryview, codec: str, shape: tuple[int, int, int]) -> None:
-    """Compare the size that an image file claims with that in the columns; decode nothing.
+    """Compare the size that a stored image claims with that in the columns; decode nothing.
 
-    Parameters are those of `decode_stored`.
-
-    Raises
-    ------
-    ImageError
-        If they differ, or the file cannot be read as far as that.
+    Raises `ImageError` if they differ, or the image cannot be read as far as that.
     """
     if 0 in shape:
         raise ImageError(f"the columns say {shape}, which is no image")

@@ -55,7 +55,6 @@ __all__ = [
     "turbo_reads",
 ]
 
-
 MAX_PIXELS = 178_956_970
 """Default limit against decompression bombs: the one at which PIL refuses."""
 
@@ -64,7 +63,6 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _HARMLESS = ("extraneous bytes before marker", "Invalid SOS parameters")
 """libjpeg warnings after which the picture is whole.  Other software writes
 such files; several of ImageNet's are among them."""
-
 
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
@@ -107,7 +105,7 @@ class Decoded:
 
 
 def is_jpeg(data: bytes | memoryview) -> bool:
-    """Tell by its first bytes whether this is a JPEG."""
+    """Return whether this is a JPEG, by its first bytes."""
     return bytes(data[:3]) == b"\xff\xd8\xff"
 
 
@@ -128,14 +126,12 @@ def decode_image(
     header: JpegHeader | None = None,
     scale: Callable[[int, int], int] | None = None,
 ) -> Decoded:
-    """Decode an image file.
+    """Decode a whole image file to RGB (3 channels) or grey (1).
+
+    Raises `ImageError` with the reason, if there is no defined result.
 
     Parameters
     ----------
-    data : bytes
-        The whole file.
-    channels : {3, 1}
-        RGB or grey.
     mask : bool
         Whether pixels are class numbers, to be taken over as they are.
     max_pixels : int
@@ -145,11 +141,6 @@ def decode_image(
     scale : callable, optional
         Given oriented height and width, returns 1, 2, 4 or 8: by how much a JPEG
         may be reduced while it is decoded.
-
-    Raises
-    ------
-    ImageError
-        With the reason, if there is no defined result.
     """
     if len(data) == 0:
         raise ImageError("the file is empty")
@@ -169,14 +160,14 @@ def decode_image(
 
 
 def turbo_decodes(header: JpegHeader) -> bool:
-    """Tell whether libjpeg-turbo decodes a JPEG; PIL decodes the others."""
+    """Return whether libjpeg-turbo decodes a JPEG; PIL decodes the others."""
     return (
         header.frame in (0xC0, 0xC1, 0xC2) and header.precision == 8 and header.components in (1, 3)
     )
 
 
 def turbo_reads(data: bytes | memoryview) -> bool:
-    """Tell whether TurboJPEG, and with it every decoder of shards, reads a JPEG as it is.
+    """Return whether TurboJPEG, and with it every decoder of shards, reads a JPEG as it is.
 
     It refuses stray bytes between markers, broken colour profiles, and samplings that it has no
     name for; simplejpeg one more, 4:4:1.

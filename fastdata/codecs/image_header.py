@@ -48,30 +48,21 @@ _START_BYTES = 1 << 16
 
 
 def orientation_of(data: bytes | memoryview) -> int:
-    """Return the Exif orientation, 1 to 8, that decoding a file applies.
-
-    Raises
-    ------
-    ImageError
-        If the bytes are no image of a known format.
-    """
+    """Return the Exif orientation, 1 to 8, that decoding a file applies."""
     return _claimed(data, "orientation")[2]
 
 
 def size_of(data: bytes | memoryview, *, turned: bool = True) -> tuple[int, int]:
-    """Return height and width of the picture that a file claims to hold, upright if `turned`.
-
-    Raises
-    ------
-    ImageError
-        If the bytes are no image of a known format.
-    """
+    """Return height and width of the picture that a file claims to hold, upright if `turned`."""
     height, width, orientation = _claimed(data, "size")
     return (width, height) if turned and orientation >= 5 else (height, width)
 
 
 def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
-    """Return height, width and orientation as a file has them; `wanted` is for the message."""
+    """Return height, width and orientation as a file has them; `ImageError` if it is no image.
+
+    `wanted` is for the message.
+    """
     if is_jpeg(data):
         header = read_jpeg_header(data)
         return header.height, header.width, header.orientation
@@ -102,7 +93,7 @@ class ImageHeader(NamedTuple):
 
 
 def is_stored_as_jpeg(data: bytes, header: JpegHeader, channels: int, *, mask: bool) -> bool:
-    """Tell whether a JPEG that is kept as it is has the codec ``jpeg``, else ``file``."""
+    """Return whether a JPEG that is kept as it is has the codec ``jpeg``, else ``file``."""
     plain = header.is_plain and header.components <= channels and not mask
     return plain and turbo_reads(data)
 
@@ -115,22 +106,9 @@ def read_image_header(
     max_pixels: int = MAX_PIXELS,
     whole: bool = True,
 ) -> ImageHeader:
-    """Return the header of an image file.
+    """Return the header of an image file; `ImageError` if it is none, too large, or cut off.
 
-    Parameters
-    ----------
-    data : bytes
-    channels : {3, 1}
-    mask : bool
-    max_pixels : int
-        An image of more pixels is refused.
-    whole : bool
-        False where `data` is only the start of a JPEG.
-
-    Raises
-    ------
-    ImageError
-        If it is no image, too large, or cut off.
+    Where `whole` is False, `data` is only the start of a JPEG.
     """
     if not data:
         raise ImageError("the file is empty")

@@ -75,12 +75,9 @@ def restart_interval(mcus_in_a_row: int) -> int:
 
 
 def _segment_lengths(data: bytes, header: JpegHeader) -> NDArray[np.intp]:
-    """Find the coded segments of a single-scan JPEG by their restart markers.
+    """Return the lengths of the coded segments of a single-scan JPEG, by their restart markers.
 
-    Raises
-    ------
-    ImageError
-        If there are not as many as size and interval ask for.
+    Raises `ImageError` if there are not as many as size and interval ask for.
     """
     if not data.endswith(b"\xff\xd9"):
         raise ImageError("the JPEG does not end with EOI")
@@ -102,10 +99,10 @@ def add_segment_index(data: bytes) -> bytes:
     The index stands behind SOI and the JFIF segment, if there is one.
     """
     header = read_jpeg_header(data)
-    found = _segment_lengths(data, header)
-    lengths = found.astype(">u2")
-    if len(found) > 255 * _LENGTHS_A_PART or found.max() > 65535:
-        return data  # cannot be written down; it is decoded whole
+    exact = _segment_lengths(data, header)
+    if len(exact) > 255 * _LENGTHS_A_PART or exact.max() > 65535:
+        return data  # the index cannot say it; the JPEG is decoded whole
+    lengths = exact.astype(">u2")
     at = 2
     if data[2:4] == b"\xff\xe0":
         at = 4 + int.from_bytes(data[4:6], "big")
@@ -121,14 +118,10 @@ def add_segment_index(data: bytes) -> bytes:
 
 
 def index_spans(data: bytes | memoryview) -> list[tuple[int, int]] | None:
-    """Return where the APP9 segments of the index begin and end.
+    """Return where the APP9 segments of the index are, from marker to behind the segment.
 
-    Returns
-    -------
-    list of (int, int)
-        From each marker to behind the segment, within `data`; the lengths stand
-        `INDEX_PREFIX_BYTES` behind each marker.  None where there is no whole index of
-        this version before the scan.
+    The lengths stand `INDEX_PREFIX_BYTES` behind each marker.  None where there is no whole
+    index of this version before the scan.
     """
     position, total = 2, 1
     spans: list[tuple[int, int]] = []
@@ -149,26 +142,14 @@ def index_spans(data: bytes | memoryview) -> list[tuple[int, int]] | None:
 
 
 class CutJpeg(NamedTuple):
-    """A part of a JPEG, itself a JPEG.
-
-    Attributes
-    ----------
-    data : bytes
-        The file.
-    top, left : int
-        Where its first pixel lies in the whole image; multiples of 8.
-    height, width : int
-        Its size in pixels.
-    whole : tuple of int
-        Height and width of the whole image, as its header has them.
-    """
+    """A part of a JPEG, itself a JPEG file, with its place in the whole image in pixels."""
 
     data: bytes
-    top: int
+    top: int  # a multiple of 8, as is `left`
     left: int
     height: int
     width: int
-    whole: tuple[int, int]
+    whole: tuple[int, int]  # height and width of the whole image, as its header has them
 
 
 class _Layout(NamedTuple):
@@ -195,33 +176,20 @@ class _Layout(NamedTuple):
 def cut_jpeg(
     data: bytes | memoryview, window: tuple[int, int, int, int], factor: int = 1
 ) -> CutJpeg | None:
-    """Cut out what is needed to decode a window.
+    """Cut out what is needed to decode a window (top, left, height, width) of a whole JPEG file.
 
-    Parameters
-    ----------
-    data : bytes or memoryview of bytes
-        A whole JPEG file.  Nothing in it is trusted.
-    window : tuple of int
-        Top, left, height and width in pixels; inside the image, not empty.
-    factor : {1, 2, 4, 8}
-        By how much it will be reduced while it is decoded: the cut then has all pixels
-        of the reduced picture that the window touches.
+    None where the file must be decoded whole: it has no index that fits it, rows of
+    MCUs do not begin with a segment, the window is not inside the image, or nothing
+    would be saved.
 
-    Returns
-    -------
-    CutJpeg or None
-        None where the file must be decoded whole: it has no index that fits it, rows of
-        MCUs do not begin with a segment, the window is not inside the image, or nothing
-        would be saved.
-
-    Notes
-    -----
-    Damage within segments is for the decoder to find.  For any number of threads.
+    Nothing in the file is trusted; damage within segments is for the decoder to find.  `factor`
+    is by how much it will be reduced while it is decoded: the cut then has all pixels
+    of the reduced picture that the window touches.  For any number of threads.
     """
-    found = _read(data)
-    if found is None:
+    segments = _read(data)
+    if segments is None:
         return None
-    layout, sizes, ends = found
+    layout, sizes, ends = segments
     cells = _cells(layout, window, factor)
     if cells is None:
         return None

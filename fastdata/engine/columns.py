@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastdata.collate import collate_column
 from fastdata.engine.rendering import plan_geometry
 from fastdata.engine.tasks import image_sizes
 from fastdata.random import SampleKeys
+from fastdata.records import collate_column
 from fastdata.schema import ImageField
 from fastdata.transforms.boxes import move_boxes
 

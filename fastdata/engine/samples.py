@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.collate import split_column
 from fastdata.engine.layout import Place
 from fastdata.engine.tasks import Done, Images, SampleTask
 from fastdata.errors import ShardCorruptError
+from fastdata.records import split_column
 from fastdata.schema import ImageField
 
 if TYPE_CHECKING:

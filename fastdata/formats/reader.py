@@ -60,7 +60,7 @@ class ShardReader:
     cached : CachedFile, optional
         A copy of the file, read instead of it as soon as it is complete.
     max_pixels : int, optional
-        The limit for those who decode images of this shard; by default that of packing.
+        Limit for decoding images of this shard; by default that of packing.
 
     Attributes
     ----------
@@ -153,13 +153,8 @@ class ShardReader:
     def check_unchanged(self) -> None:
         """Check that the file is still as it was when it was opened.
 
-        Where it has been written to, its header is compared, and whatever is read from now on
-        is compared with its checksum again.
-
-        Raises
-        ------
-        ShardCorruptError
-            If something else was written over it, or it was cut short.
+        Where it has been written to, its header is compared (`ShardCorruptError` if it differs),
+        and whatever is read from now on is compared with its checksum again.
         """
         if (
             self._file is not None
@@ -207,10 +202,7 @@ class ShardReader:
     def column(self, name: str) -> NDArray[Any]:
         """Return a column as a read-only array over the map; nothing is copied.
 
-        Raises
-        ------
-        ShardCorruptError
-            If the bytes do not match the column's checksum (once a process).
+        Its checksum is compared once a process; `ShardCorruptError` if it does not match.
         """
         values = self._columns.get(name)
         if values is None:
@@ -239,10 +231,7 @@ class ShardReader:
     def blob(self, field: str, index: int) -> memoryview:
         """Return the stored bytes of one image, a view of the map.
 
-        Raises
-        ------
-        ShardCorruptError
-            If they lie outside the file or do not match their checksum.
+        `ShardCorruptError` if they lie outside the file or do not match their checksum.
         """
         data = self.raw_blob(field, index)
         if self._check and checksum(data) != self.column(f"{field}.checksum")[index]:
@@ -289,13 +278,7 @@ class ShardReader:
         return bytes(self._entry("key", index)).decode("utf-8", "replace")
 
     def value(self, name: str, index: int) -> Any:
-        """Return one entry of a field that is no image.
-
-        Returns
-        -------
-        numpy scalar, str, bytes or numpy.ndarray
-            Arrays are read-only views of the map.
-        """
+        """Return one entry of a field that is no image; arrays are read-only views of the map."""
         field = self.header.schema[name]
         if isinstance(field, ImageField):
             raise TypeError(f"{name!r} is an image field; use blob()")

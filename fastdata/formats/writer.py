@@ -13,6 +13,7 @@ the footer, and reads everything back before the rename.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -123,13 +124,12 @@ class ShardWriter(abc.ABC):
         made.  May run again after a crash in the middle.
         """
 
-    @abc.abstractmethod
+    # -- what all share -----------------------------------------------------------
+
     def close(self) -> None:
         """Release files, keeping what was committed."""
         for spool in self.spools.values():
             spool.close()
-
-    # -- what all share -----------------------------------------------------------
 
     def append(self, records: Sequence[Record]) -> None:
         """Add samples at the end; they are durable after the next `commit`."""
@@ -225,7 +225,7 @@ class ShardWriter(abc.ABC):
                     values = array.values()
                 digits = f"{checksum(np.ascontiguousarray(values)):016x}"
                 columns[name] = StoredColumn(array.dtype.str, array.shape, offset, digits)
-            sealed = Header(**{**_fields(header), "columns": columns}).to_bytes(header_bytes)
+            sealed = dataclasses.replace(header, columns=columns).to_bytes(header_bytes)
             _write_at(descriptor, sealed, layout.header)
             footer_size = len(pack_footer(0, b"", 0))
             size = layout.file_bytes + footer_size
@@ -277,10 +277,6 @@ class Layout(NamedTuple):
     header: int
     columns: dict[str, int]
     blobs: dict[str, np.ndarray[Any, Any]]
-
-
-def _fields(header: Header) -> dict[str, Any]:
-    return {name: getattr(header, name) for name in header.__dataclass_fields__}
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:

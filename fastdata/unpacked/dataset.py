@@ -36,7 +36,7 @@ class UnpackedDataset(Dataset):
     Parameters
     ----------
     listing : Listing
-    indices, transform, record_format, made_of
+    indices, transform, record_format
         As of `Dataset`.
     """
 
@@ -49,10 +49,9 @@ class UnpackedDataset(Dataset):
         indices: Indices,
         transform: Any = None,
         record_format: RecordFormat | None = None,
-        made_of: tuple[Dataset, ...] = (),
     ) -> None:
         # A listing has all that Dataset uses of a ShardSet, but for what is overridden here.
-        super().__init__(cast(ShardSet, listing), indices, transform, record_format, made_of)
+        super().__init__(cast(ShardSet, listing), indices, transform, record_format)
         self._listing = listing
         self._latest = threading.local()
         self._sizes = SizeTable(listing)

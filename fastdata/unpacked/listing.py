@@ -182,10 +182,8 @@ class Listing:
     def values(self, position: int) -> tuple[Any, ...]:
         """Return a sample's values, in the schema's order; of images the paths.
 
-        Raises
-        ------
-        FileCorruptError
-            If a pack would reject it, for what its source says or for a value that is no image.
+        `FileCorruptError` if a pack would reject it, for what its source says or for a value that
+        is no image.
         """
         source, index = self._at(position)
         sample = source.get(index)
@@ -207,12 +205,8 @@ class Listing:
     def check(self) -> None:
         """Look at the first samples.
 
-        Raises
-        ------
-        FormatError
-            If their images are no files of their own.
-        SourceError
-            If none of their files is there.
+        `FormatError` if their images are no files of their own; `SourceError` if none of them
+        is there.
         """
         source = self.sources[0]
         missing: list[Path] = []
@@ -259,15 +253,9 @@ def list_files(
 ) -> Listing:
     """Return the samples at a location that is no packed dataset.
 
-    Parameters
-    ----------
-    locations : sequence of path-like
-        One, or what is refused.
-    options : mapping
-        ``format``, ``channels``, ``fields`` and ``source_options``, as of `fastdata.pack`, where
-        they are given.
-    error : Exception
-        Why it is no packed dataset; raised where it is no data of another format either.
+    Several locations are refused, and `error`, which says why it is no packed dataset, is raised
+    where it is no data of another format either.  `options` are ``format``, ``channels``,
+    ``fields`` and ``source_options``, as of `fastdata.pack`, where they are given.
 
     Raises
     ------
@@ -340,14 +328,7 @@ def suggest_packing(location: Path, command: str) -> None:
 
 
 def _pack_command(location: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return the command that packs what is at a location.
-
-    Parameters
-    ----------
-    location : Path
-    options : mapping
-        ``format``, ``channels``, ``fields`` and ``source_options``, where they were given.
-    """
+    """Return the command that packs what is at a location, with the options it was opened by."""
     words = ["fastdata", "pack", str(location), _name_of(location) + ".lmdb"]
     for name in ("format", "channels"):
         if name in options:
