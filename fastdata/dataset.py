@@ -13,7 +13,7 @@ import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "Indices", "join_datasets", "part_of"]
 
+Item = TypeVar("Item")
 Indices: TypeAlias = "range | np.ndarray[Any, np.dtype[np.int64]]"
 
 
@@ -208,8 +209,8 @@ class Dataset(TorchDataset[Any]):
         """Fingerprint of the content, 32 hex digits.
 
         The same for LMDB and HDF5 and however the samples are cut into
-        shards.  Of several datasets opened as one, computed when first asked
-        for; of a subset, derived from the whole's and the indices.
+        shards.  Of several datasets opened as one, computed at the first
+        call; of a subset, derived from the whole's and the indices.
         """
         if not self.is_subset:
             return self._shards.digest
@@ -453,44 +454,38 @@ class Dataset(TorchDataset[Any]):
         return type(self), parts
 
 
-class Keys(Sequence[str]):
-    """The keys of a dataset's samples, read from the file one by one."""
+class _PerSample(Sequence[Item]):
+    """Something of each sample of a dataset, read from the file one by one."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
 
     def __len__(self) -> int:
         return len(self._dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return list(Keys(self._dataset[index]))
-        dataset = self._dataset
-        return dataset._shards.key(dataset._position(index))
-
-    def __repr__(self) -> str:
-        shown = ", ".join(repr(key) for key in self[:3])
-        return f"Keys({shown}{', ...' if len(self) > 3 else ''})"
-
-
-class Samples(Sequence[tuple[str, Any]]):
-    """Key and label of each sample of a dataset."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        keys, targets = self._dataset.keys[index], self._dataset.targets[index]
-        return (
-            list(zip(keys, targets, strict=True)) if isinstance(index, slice) else (keys, targets)
-        )
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self[:3]))
-        return f"Samples({shown}{', ...' if len(self) > 3 else ''})"
+        return f"{type(self).__name__}({shown}{', ...' if len(self) > 3 else ''})"
+
+
+class Keys(_PerSample[str]):
+    """The keys of a dataset's samples, str."""
+
+    def __getitem__(self, index: Any) -> Any:
+        dataset = self._dataset
+        if isinstance(index, slice):
+            return list(Keys(dataset[index]))
+        return dataset._shards.key(dataset._position(index))
+
+
+class Samples(_PerSample[tuple[str, Any]]):
+    """Key and label of each sample of a dataset, as pairs."""
+
+    def __getitem__(self, index: Any) -> Any:
+        keys, targets = self._dataset.keys[index], self._dataset.targets[index]
+        if isinstance(index, slice):
+            return list(zip(keys, targets, strict=True))
+        return keys, targets
 
 
 class _Targets(list[Any]):

@@ -67,7 +67,7 @@ def left_to_others() -> bool:
 
     Accelerate divides every `DataLoader` that it prepares, and would divide it a second time.
     Where there is no process group yet, one of the libraries that make it may do the same, so
-    each rank is given everything, as by torch; a warning says so where there are several.
+    each rank loads everything, as with torch, and a warning is logged where there are several.
     """
     if accelerate_in_use():
         return True

@@ -42,7 +42,7 @@ __all__ = [
 class FastdataError(Exception):
     """Base of every error that fastdata raises on purpose.
 
-    What it says can be printed: names and keys of somebody's data move no cursor.
+    Its text can be printed: names and keys out of data are escaped, so that they move no cursor.
     """
 
     def __str__(self) -> str:

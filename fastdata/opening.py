@@ -86,15 +86,15 @@ def open(
     record_format = RecordFormat(batch_format, names)
     if max_pixels is not None and max_pixels < 1:
         raise OptionError(f"max_pixels is None or an int from 1 up, not {max_pixels!r}")
-    given = {
+    file_options = {
         "format": format,
         "channels": channels,
         "fields": fields,
         "source_options": source_options,
     }
-    given = {name: value for name, value in given.items() if value is not None}
+    file_options = {name: value for name, value in file_options.items() if value is not None}
     locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    dataset = _open(locations, check, given, max_pixels, record_format)
+    dataset = _open(locations, check, file_options, max_pixels, record_format)
     record_format.check(dataset.schema)
     if transform is not None:
         dataset.transform = transform

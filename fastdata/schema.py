@@ -293,7 +293,7 @@ class Schema(Mapping[str, Field]):
     def classes(self) -> tuple[str, ...] | None:
         """Class names of the first scalar field that has them, else of an array, else a mask.
 
-        Those of a field `split`, which say nothing of what is in a picture, only without others.
+        Those of a field `split`, which are no classes of pictures, only without others.
         """
         for kind in (ScalarField, ArrayField, ImageField):
             for name, value in self._fields.items():

@@ -210,7 +210,7 @@ def _decode_jpeg(
             pixels = decoder.decode(cut.data, channels, factor=factor, size=size)
             return pixels, cut.top // factor, cut.left // factor
         except ImageError:
-            pass  # damaged, or cut by an index that lies: decoding the whole tells
+            pass  # damaged, or cut by a wrong index: decoding the whole shows which
     return decoder.decode(data, channels, factor=factor, size=(height, width)), 0, 0
 
 

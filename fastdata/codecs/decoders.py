@@ -167,8 +167,8 @@ class _Native(JpegDecoder):
         if factor > 1:
             return None
         pixels = np.empty(shape, np.uint8) if out is None else out
-        made = decode_compiled(data, shape[:2], (0, 0, *shape[:2]), pixels)
-        return pixels if made else None
+        decoded = decode_compiled(data, shape[:2], (0, 0, *shape[:2]), pixels)
+        return pixels if decoded else None
 
     def decode_window(
         self,
@@ -247,7 +247,7 @@ _OPENCV_REDUCED = {
     4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
     8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
 }
-"""Bits that say "reduced"; whether colours are decoded is said by another."""
+"""Flags of the reduction alone; whether colours are decoded is another bit."""
 
 
 class _Pil(JpegDecoder):

@@ -232,8 +232,8 @@ def check_end(data: bytes, header: JpegHeader) -> None:
 
 def pil_orientation(image: Image.Image) -> int:
     """Return what `ImageOps.exif_transpose` goes by; before PIL loads, and turns, a TIFF."""
-    found = image.getexif().get(_ORIENTATION_TAG, 1)
-    return found if found in range(2, 9) else 1
+    orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    return orientation if orientation in range(2, 9) else 1
 
 
 def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) -> tuple[Pixels, int]:

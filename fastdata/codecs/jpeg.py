@@ -156,7 +156,7 @@ def tidy_jpeg(data: bytes) -> bytes:
     pieces = [b"\xff\xd8"]
     for marker, begin, end in _segments(data):
         start = data[begin + 2 : begin + 7]
-        # Only these two tell anything of colours.
+        # Only these two determine how colours are decoded.
         colours = {0xE0: b"JFIF\0", 0xEE: b"Adobe"}.get(marker) == start and end - begin >= 14
         if colours or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
             pieces += [bytes((0xFF, marker)), data[begin:end]]
@@ -169,7 +169,7 @@ def _orientation(exif: bytes) -> int:
     Not by ``PIL.Image.Exif``, which warns of damage that does not concern us.
     """
     order = {b"II": "<", b"MM": ">"}.get(exif[6:8])
-    found = 1
+    orientation = 1
     if order is not None:
         # Offsets count from the byte order mark, which follows "Exif\0\0".
         try:
@@ -179,7 +179,7 @@ def _orientation(exif: bytes) -> int:
                 at = 6 + directory + 2 + 12 * entry
                 tag, kind, count = struct.unpack_from(f"{order}HHI", exif, at)
                 if tag == _ORIENTATION_TAG and kind in _INTEGERS and count == 1:
-                    (found,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
+                    (orientation,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
         except struct.error:
-            pass  # it ends before its directory does; what was found stands
-    return found if 1 <= found <= 8 else 1
+            pass  # it ends before its directory does; what was read stands
+    return orientation if 1 <= orientation <= 8 else 1

@@ -101,7 +101,7 @@ def add_segment_index(data: bytes) -> bytes:
     header = read_jpeg_header(data)
     exact = _segment_lengths(data, header)
     if len(exact) > 255 * _LENGTHS_A_PART or exact.max() > 65535:
-        return data  # the index cannot say it; the JPEG is decoded whole
+        return data  # it does not fit into an index; the JPEG is decoded whole
     lengths = exact.astype(">u2")
     at = 2
     if data[2:4] == b"\xff\xe0":

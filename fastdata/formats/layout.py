@@ -2,9 +2,9 @@
 
 A shard is an ordinary LMDB or HDF5 file whose values are plain bytes at file
 offsets that never change.  The last 64 bytes, the *footer*, which both
-containers ignore, tell where the *header* (JSON) is; the header tells where
-each *column* (one array over all samples) is; the columns tell where each
-image is.  So reading needs no container library and is the same for all.
+containers ignore, have the offset of the *header* (JSON); the header has that of
+each *column* (one array over all samples); the columns have that of each
+image.  So reading needs no container library and is the same for all.
 
 ``docs/format.md`` is the specification; this module is its one implementation.
 """
