@@ -275,7 +275,9 @@ class ShardImages(BatchImages):
 
     def _stored(self, place: int) -> tuple[memoryview, str, int, int]:
         item = self._items[place]
-        return self._bytes(item), self._codec(place), item.height, item.width
+        known = item.codec < len(CODECS)
+        codec = CODECS[item.codec] if known else self._codec(place)
+        return self._bytes(item), codec, item.height, item.width
 
     def _codec(self, place: int) -> str:
         item = self._items[place]
@@ -368,12 +370,11 @@ class ShardImages(BatchImages):
         return total
 
 
-def read_image(reader: ShardReader, name: str, row: int) -> Pixels:
+def read_image(reader: ShardReader, name: str, field: ImageField, row: int) -> Pixels:
     """Return one image of a shard, uint8 [H, W, C], perhaps a read-only view of the file.
 
     Of a single image, sooner than by `ShardImages`; its checksum is compared each time.
     """
-    field = reader.header.schema.images[name]
     height = int(reader.column(f"{name}.height")[row])
     width = int(reader.column(f"{name}.width")[row])
     shape = height, width, field.channels

@@ -353,7 +353,7 @@ class Dataset(TorchDataset[Any]):
         values: list[Any] = []
         for name, field in self.schema.items():
             if isinstance(field, ImageField):
-                pixels = read_image(reader, name, index)
+                pixels = read_image(reader, name, field, index)
                 if not pixels.flags.writeable:
                     pixels = pixels.copy()
                 values.append(torch.from_numpy(pixels).permute(2, 0, 1))
