@@ -23,12 +23,12 @@ from torch.utils.data import DataLoader
 
 from fastdata.assembly import foreign_loader, packed_loader
 from fastdata.codecs.decoders import DecoderName
-from fastdata.dataset import open as open_dataset
-from fastdata.dataset import packed_view
 from fastdata.engine.packed import Loader, LoaderStats
 from fastdata.engine.tasks import is_packed
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
+from fastdata.opening import open as open_dataset
+from fastdata.opening import packed_view
 from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle

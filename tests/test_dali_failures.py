@@ -22,8 +22,8 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.backends.dali.backend import RUNS_AT_ONCE, Runs
 from fastdata.backends.dali.feeding import as_file
 from fastdata.backends.dali.graph import MAX_GRAPHS, FieldGraph, Graph, Graphs
-from fastdata.dataset import open as open_dataset
 from fastdata.errors import ShardCorruptError, WorkerError
+from fastdata.opening import open as open_dataset
 
 need_dali()
 

@@ -30,7 +30,7 @@ from fastdata import options as loader_options
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.cores import default_workers
 from fastdata.engine.memory import limit_bytes
-from fastdata.formats.digest import canonical_json
+from fastdata.formats.layout import canonical_json
 from fastdata.measuring.windows import Rate
 from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions

@@ -15,10 +15,9 @@ from typing import Any, Literal
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
-from fastdata.errors import OptionError, full_disk_explained
+from fastdata.errors import OptionError, did_you_mean, full_disk_explained
 from fastdata.pages.text import printable
 from fastdata.schema import Codec
-from fastdata.suggestions import did_you_mean
 
 from ..base import FieldSpec
 from ..finding import find_source

@@ -26,9 +26,8 @@ from fastdata.errors import (
     RejectedError,
     SourceError,
 )
-from fastdata.formats.digest import content_digest
 from fastdata.formats.hdf5 import Hdf5ShardWriter
-from fastdata.formats.layout import is_container
+from fastdata.formats.layout import content_digest, is_container
 from fastdata.formats.lmdb import LmdbShardWriter
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader

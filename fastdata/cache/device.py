@@ -23,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.cache.store import ImageStore
-from fastdata.collate import collate_column
 from fastdata.engine.backend import Backend, BatchStream, buffers_for
 from fastdata.engine.batches import SAMPLES_PER_TASK, BatchMaker
 from fastdata.engine.buffers import BufferPool, Slot
@@ -39,6 +38,7 @@ from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
 from fastdata.random import SampleKeys
+from fastdata.records import collate_column
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.geometry import Geometry, Ints

@@ -12,14 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.cache.ram import SharedFile, check_memory, open_shared
-from fastdata.converters.reading.locations import stat_of
 from fastdata.engine.backend import with_dataset
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.memory import available_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
-from fastdata.errors import FileCorruptError, WorkerError
-from fastdata.unpacked.listing import Listing
+from fastdata.errors import WorkerError
 
 __all__ = ["CachedFiles", "FileCacheBackend"]
 
@@ -41,7 +39,8 @@ class FileCacheBackend(CpuBackend):
         part: NDArray[np.int64] | None = None,
     ) -> None:
         dataset: Any = work.dataset
-        bounds = _bounds(dataset.listing, dataset.positions(part))
+        sizes = dataset.listing.file_sizes(dataset.positions(part))
+        bounds = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
         self.cache_bytes = int(bounds[-1])
         check_memory(self.cache_bytes, available_bytes(), "the files take", "pack them")
         self._files = CachedFiles(bounds)
@@ -54,19 +53,6 @@ class FileCacheBackend(CpuBackend):
         self._cached.let_go()
         self._files.close()
         super().close()
-
-
-def _bounds(listing: Listing, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where the files of some samples go in memory, field by field, as they are now."""
-    names = list(listing.schema.images)
-    sizes = np.zeros((len(names), len(listing)), np.int64)
-    for position in np.unique(positions).tolist():
-        try:
-            values = dict(zip(listing.schema, listing.values(position), strict=True))
-        except FileCorruptError:
-            continue  # said when it is read
-        sizes[:, position] = [stat_of(values[name])[0] for name in names]
-    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
 
 class CachedFiles(SharedFile):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from fastdata.suggestions import did_you_mean
+from fastdata.errors import did_you_mean
 
 __all__ = [
     "CODECS",

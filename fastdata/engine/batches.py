@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.collate import collate_column, collate_field
 from fastdata.engine.buffers import BufferPool, Place, Slot, lay_out
 from fastdata.engine.context import BatchContext
 from fastdata.engine.job import Job, Request
@@ -27,6 +26,7 @@ from fastdata.engine.tasks import Done, Images, RenderTask, SampleTask, image_si
 from fastdata.engine.work import BatchWork
 from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
+from fastdata.records import collate_column, collate_field
 from fastdata.schema import ImageField
 from fastdata.transforms.boxes import move_boxes
 

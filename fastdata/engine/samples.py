@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.collate import split_column
 from fastdata.engine.buffers import Place
 from fastdata.engine.context import BatchContext
 from fastdata.engine.tasks import DecodeTask, Done, Images, SampleTask
 from fastdata.errors import ShardCorruptError
+from fastdata.records import split_column
 from fastdata.schema import ImageField
 
 __all__ = ["decode_whole", "make_samples"]

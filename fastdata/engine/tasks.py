@@ -33,7 +33,7 @@ Indices: TypeAlias = NDArray[np.int64]
 
 
 class Images(Protocol):
-    """Images of a field of some samples; see `fastdata.stored.StoredImages`."""
+    """Images of a field of some samples; see `fastdata.batch_images.BatchImages`."""
 
     heights: Indices
     widths: Indices

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from fastdata.dataset import open as open_dataset
 from fastdata.engine.packed import Loader
 from fastdata.loading import is_location
+from fastdata.opening import open as open_dataset
 from fastdata.prefetch import CUDAPrefetcher
 
 __all__ = [

@@ -45,7 +45,7 @@ from fastdata.engine import memory
 from fastdata.engine.cores import available_cores, cpu_quota, local_processes
 from fastdata.engine.tasks import is_packed
 from fastdata.errors import FastdataError
-from fastdata.formats.digest import canonical_json
+from fastdata.formats.layout import canonical_json
 from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions
 from fastdata.transforms.pipeline import listed

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from fastdata.dataset import open as open_dataset
 from fastdata.errors import OptionError
+from fastdata.opening import open as open_dataset
 from fastdata.pages.text import printable
 from fastdata.pages.writing import check_page_path, render, write_page
 from fastdata.summary import load_line

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.encode import encode_jpeg
+from fastdata.codecs.blobs import encode_jpeg
 from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError
 from fastdata.schema import Schema

@@ -32,7 +32,7 @@ from fastdata.backends.dali.graph import (
     steps_of,
 )
 from fastdata.codecs import Pixels
-from fastdata.codecs.window import cut_if_worthwhile
+from fastdata.codecs.blobs import cut_if_worthwhile
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.job import Request
 from fastdata.engine.rendering import plan_images
