@@ -18,7 +18,7 @@ from tqdm import tqdm
 from fastdata.dataset import Dataset
 from fastdata.dataset import open as open_dataset
 from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.schema import Schema
 from fastdata.suggestions import did_you_mean
 

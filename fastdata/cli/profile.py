@@ -82,7 +82,7 @@ def profile_command(
     if not 0 < seconds < math.inf:  # click lets nan pass
         raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
     if html is not None:
-        from fastdata.pages.writing import check_page_path
+        from fastdata.pages import check_page_path
 
         check_page_path(html)  # before the time is spent
     try:
@@ -112,7 +112,7 @@ def profile_command(
     if as_json:
         emit_json(report.to_json())
     elif quiet:
-        from fastdata.pages.text import printable
+        from fastdata.printable import printable
 
         emit(printable(report.verdict))
     else:

@@ -38,7 +38,7 @@ from fastdata.errors import (
     OptionError,
 )
 from fastdata.installing import check_not_replaced
-from fastdata.pages.text import printable_lines
+from fastdata.printable import printable_lines
 from fastdata.suggestions import did_you_mean
 
 __all__ = ["DONE", "FAILED", "FOUND", "INTERRUPTED", "Shell", "Terminated"]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.profiling.report import Fix, ProfileReport, Stall
 
 __all__ = [

@@ -6,9 +6,9 @@ import math
 import os
 from typing import Any
 
-from fastdata.pages.text import printable
-from fastdata.pages.writing import render
-from fastdata.pages.writing import write_page as write
+from fastdata.pages import render
+from fastdata.pages import write_page as write
+from fastdata.printable import printable
 from fastdata.profiling.figures import (
     batch_times,
     gain,
@@ -35,7 +35,7 @@ def render_page(report: ProfileReport) -> str:
 
 
 def write_page(report: ProfileReport, path: str | os.PathLike[str]) -> None:
-    """Write a report as an HTML page to a file; see `fastdata.pages.writing.write_page`."""
+    """Write a report as an HTML page to a file; see `fastdata.pages.write_page`."""
     write(render_page(report), path)
 
 

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.profiling.figures import (
     UNKNOWN,
     gain,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.profiling.figures import milliseconds
 from fastdata.profiling.report import Event
 
