@@ -116,7 +116,7 @@ def profile_command(
 
         emit(printable(report.verdict))
     else:
-        from fastdata.profiling.text import render_text
+        from fastdata.profiling.report import render_text
 
         emit(render_text(report, ascii_only=not _shows_blocks()))
     if html is not None and not quiet:
