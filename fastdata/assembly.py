@@ -45,7 +45,7 @@ from fastdata.sampling import (
 from fastdata.schema import Schema
 from fastdata.transforms.pipeline import Pipeline, listed
 from fastdata.transforms.pixel import ToDtype
-from fastdata.tuning.kept import settle
+from fastdata.tuned_settings.store import resolve_auto_settings
 
 __all__ = ["foreign_loader", "packed_loader"]
 
@@ -139,7 +139,7 @@ def _assemble(
 
 def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
     """Return who makes the batches, as tuned where that is asked for."""
-    options = settle(work.dataset, options)
+    options = resolve_auto_settings(work.dataset, options)
     by, target, pinned = _by(options, work), options.target, options.pinned
     if options.backend == "dali":
         if _of_files(work):
@@ -243,7 +243,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
     if options.multiprocessing_context is not None:
         others["multiprocessing_context"] = options.multiprocessing_context
     if options.num_workers == "auto":
-        options = settle(data, options)
+        options = resolve_auto_settings(data, options)
         if not options.workers:  # as tuned: then what is for workers is refused
             others = {k: v for k, v in others.items() if k not in _FOR_WORKERS}
     loader = stock_loader(

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from fastdata.engine.sharing import PickledFile
 from fastdata.loading import options_of
-from fastdata.tuning.key import key_of
+from fastdata.tuned_settings.key import key_of
 from fastdata.tuning.subject import Recipe, Subject
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastdata.tuning.results import Rate
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = ["CURVE", "Batches", "Clock", "Meter", "T", "rate"]
 

@@ -36,7 +36,7 @@ from fastdata.tuning.process import ProcessRunner
 from fastdata.tuning.results import Demand, Rate, Trial, TuningResult
 from fastdata.tuning.runner import LocalRunner, TrialFailedError
 from fastdata.tuning.scripts import names_function
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.subject import Recipe, Subject
 
 TESTS = Path(__file__).parent

@@ -14,7 +14,7 @@ from fastdata.tuning.choice import fed, plateau, suffices, sufficient
 from fastdata.tuning.fitting import PROCESS_BYTES, Need, ahead_of, cost_of, need_of, refusal
 from fastdata.tuning.measuring import Windows, supply, trained
 from fastdata.tuning.results import Rate
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.statistics import rate_of
 from fastdata.tuning.sweep import between, first_counts, grows, variants
 

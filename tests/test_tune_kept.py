@@ -23,10 +23,10 @@ from fastdata.errors import OptionError
 from fastdata.loading import options_of
 from fastdata.steps import run_script
 from fastdata.tuning import listing, runners, store
-from fastdata.tuning.key import key_of
+from fastdata.tuned_settings.key import key_of
 from fastdata.tuning.results import TuningResult
 from fastdata.tuning.runner import LocalRunner
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 QUICK: dict[str, Any] = {"seconds": 3, "max_workers": 1, "progress": False}
 
@@ -344,7 +344,7 @@ def test_what_was_not_swept_whole_is_not_kept() -> None:
 def test_what_only_failed_with_workers_is_not_kept() -> None:
     from fastdata.tuning.outcome import _only_failed_with_workers
     from fastdata.tuning.results import Rate, Trial
-    from fastdata.tuning.settings import Settings
+    from fastdata.tuned_settings.settings import Settings
 
     class Result:
         trials = (

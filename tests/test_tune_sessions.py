@@ -19,7 +19,7 @@ from fastdata.tuning.progress import Progress
 from fastdata.tuning.results import Demand, Rate
 from fastdata.tuning.runner import TrialFailedError
 from fastdata.tuning.session import Session
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.subject import Facts
 from fastdata.tuning.verdict import verdict_of
 

@@ -33,9 +33,9 @@ from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions
 from fastdata.tuning import kept, listing, store
 from fastdata.tuning import key as keys
-from fastdata.tuning.key import Key, key_of
+from fastdata.tuned_settings.key import Key, key_of
 from fastdata.tuning.results import Demand, Rate, Trial, TuningResult
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 TUNED = Settings(7, "thread", prefetch_factor=5)
 PROCESSES = Settings(1, "process", prefetch_factor=4, backend="torch")

@@ -118,12 +118,12 @@ def choose(
     click.ClickException
         If the script raises something.
     """
-    from fastdata.tuning.scripts import names_function
+    from fastdata.measuring.workload import is_script_target
 
     if model is not None and step_ms is not None:
         raise OptionError("--model and --step-ms are two steps: give one of them")
     place = _device(device)
-    if names_function(target):
+    if is_script_target(target):
         return _of_script(target, _step(model, step_ms, place), crop, place if device else None)
     step = _step(model, step_ms, place)
     transform, notes = transform_of(target, crop)

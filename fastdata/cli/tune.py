@@ -95,12 +95,12 @@ def tune_command(
         raise click.UsageError("Missing argument 'TARGET'.")
     import fastdata
     from fastdata.tuning.plot import check_plot, plot
-    from fastdata.tuning.scripts import names_function
+    from fastdata.measuring.workload import is_script_target
 
     if picture is not None:
         check_plot(picture)  # now, not after a minute
     said: tuple[str, ...] = ()
-    if names_function(target):
+    if is_script_target(target):
         if crop is not None:
             raise click.UsageError("--crop is for a dataset: the function has its own transforms.")
     else:

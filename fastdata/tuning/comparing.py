@@ -18,7 +18,7 @@ from fastdata.tuning.fitting import need_of, refusal
 from fastdata.tuning.measuring import Windows
 from fastdata.tuning.plan import primed_seconds, turn_seconds
 from fastdata.tuning.runner import Runner, TrialFailedError
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.subject import Facts
 from fastdata.tuning.turns import Turns
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fastdata.engine.cpu import SPARE_BUFFERS
 from fastdata.engine.delivery import DEPTH
 from fastdata.engine.memory import in_words
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = ["PROCESS_BYTES", "RESERVE_BYTES", "Need", "ahead_of", "cost_of", "need_of", "refusal"]
 

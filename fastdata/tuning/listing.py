@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import FastdataError
-from fastdata.tuning import store
-from fastdata.tuning.key import described_data, machine
-from fastdata.tuning.store import Entry
+from fastdata.tuned_settings import store
+from fastdata.tuned_settings.key import described_data, machine
+from fastdata.tuned_settings.store import Entry
 
 __all__ = ["forget", "show"]
 
@@ -82,9 +82,9 @@ def _entries_of(data: Any) -> list[Entry]:
     kept = list(store.entries())
     if data is None:
         return kept
-    from fastdata.tuning.scripts import names_function
+    from fastdata.measuring.workload import is_script_target
 
-    if names_function(data):
+    if is_script_target(data):
         with _built(data) as made:
             return _matching(kept, made)
     return _matching(kept, data)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fastdata.engine.memory import available_bytes
-from fastdata.tuning import store
+from fastdata.tuned_settings import store
 from fastdata.tuning.advice import advice_for
 from fastdata.tuning.choice import best
-from fastdata.tuning.key import Key
+from fastdata.tuned_settings.key import Key
 from fastdata.tuning.results import Rate, Trial, TuningResult
 from fastdata.tuning.session import Session
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.verdict import verdict_of
 
 __all__ = ["kept", "result_of"]

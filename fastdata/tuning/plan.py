@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fastdata.tuning.choice import HEADROOM
 from fastdata.tuning.fitting import ahead_of
 from fastdata.tuning.measuring import LEAST_BATCHES, group_of, steps_of_run
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = [
     "TURNS_SHARE",

@@ -14,7 +14,7 @@ from typing import Any
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.installing import install_line
 from fastdata.tuning.results import Demand, Trial, TuningResult
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = ["check_plot", "plot", "require_matplotlib"]
 

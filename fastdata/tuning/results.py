@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = ["Demand", "Rate", "Trial", "TuningResult"]
 
@@ -95,7 +95,7 @@ class TuningResult:
     cache_state : {"warm", "cold"}
         Whether the data was in the page cache when measuring began.
     machine : dict
-        What it was measured on: see `fastdata.tuning.key`.
+        What it was measured on: see `fastdata.tuned_settings.key`.
     notes : tuple of str
         What a reader has to know of how it was measured.
     """

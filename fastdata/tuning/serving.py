@@ -51,7 +51,7 @@ def run(recipe: PickledFile, end: Connection, temporary: str, start_method: str 
     Parameters
     ----------
     recipe : PickledFile
-        A `fastdata.tuning.subject.Recipe`.
+        A function, and the argument of which it makes what has the methods.
     end : Connection
         Where requests come from: a method's name and its arguments.
     temporary : str
@@ -78,14 +78,12 @@ def run(recipe: PickledFile, end: Connection, temporary: str, start_method: str 
             return
         try:
             if subject is None:
-                from fastdata.tuning.subject import Subject
-
                 try:
-                    loaded = recipe.load()
+                    make, spec = recipe.load()
                 except Exception as error:  # classes of a notebook, say
                     end.send(_failed(error)._replace(kind="unsent"))
                     return
-                subject = Subject(loaded)
+                subject = make(spec)
             # No name: it is asked whether all is there.
             answer = Answer("value", getattr(subject, name)(*arguments) if name else None)
         except BaseException as error:  # SystemExit too: it is the user's code's

@@ -17,7 +17,7 @@ from fastdata.tuning.comparing import ROUNDS, Comparison
 from fastdata.tuning.fitting import cost_of
 from fastdata.tuning.results import Demand, Rate
 from fastdata.tuning.runner import Runner, TrialFailedError
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.stepping import StepRuns
 from fastdata.tuning.subject import Facts
 from fastdata.tuning.sweep import between, first_counts, grows, variants

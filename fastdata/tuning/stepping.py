@@ -12,7 +12,7 @@ from fastdata.tuning.measuring import Windows
 from fastdata.tuning.plan import likely_workers, plan_of, run_seconds
 from fastdata.tuning.results import Demand, Rate
 from fastdata.tuning.runner import Runner, TrialTimeoutError
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.statistics import rate_of
 from fastdata.tuning.subject import Facts
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from fastdata.tuning.choice import Measured, plateau, suffices
 from fastdata.tuning.results import Rate
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = ["GROWTH", "MOST_BETWEEN", "between", "first_counts", "grows", "variants"]
 

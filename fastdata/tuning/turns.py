@@ -8,7 +8,7 @@ from fastdata.tuning.choice import Measured
 from fastdata.tuning.fitting import cost_of, need_of
 from fastdata.tuning.measuring import Supplied
 from fastdata.tuning.results import Trial
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.statistics import rate_of
 from fastdata.tuning.subject import Facts
 

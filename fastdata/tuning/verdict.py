@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastdata.tuning.choice import CEILING, HEADROOM, suffices
 from fastdata.tuning.results import Rate
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = ["verdict_of"]
 

@@ -1,7 +1,11 @@
-"""A process of its own that measures, seen from outside: its requests, its limits.
+"""Trials: calls of a workload's methods in a process that may die, hang or take all memory.
 
-ProcessRunner  --request-->  fastdata.tuning.serving.run  -->  Subject
-               <--Answer---
+    ProcessRunner  --request-->  subprocess_main  -->  make(spec).method(*arguments)
+                   <--Answer---
+
+Whatever a trial does (it is killed, crashes, hangs, takes all memory), its caller goes on, and
+has the reason in words.  What cannot be sent to another process is measured in this one, by
+`LocalRunner`, where a trial that dies or hangs does so for all.
 """
 
 from __future__ import annotations
@@ -16,30 +20,104 @@ import signal
 import tempfile
 import time
 import weakref
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fastdata.engine.memory import available_bytes, in_words
 from fastdata.engine.sharing import PickledFile
 from fastdata.errors import FastdataError, WorkerError
-from fastdata.tuning.fitting import RESERVE_BYTES
 from fastdata.tuning.life import Life
-from fastdata.tuning.runner import TrialFailedError, TrialTimeoutError, UnsentError
-from fastdata.tuning.serving import Answer, run
-from fastdata.tuning.subject import Recipe
+from fastdata.tuning.serving import Answer, in_a_line, run
 
-__all__ = ["ProcessRunner"]
+__all__ = [
+    "RESERVE_BYTES",
+    "LocalRunner",
+    "ProcessRunner",
+    "Runner",
+    "TrialFailedError",
+    "TrialTimeoutError",
+    "UnsentError",
+    "open_runner",
+]
 
-PROCESS_NAME = "fastdata-tuner"
+PROCESS_NAME = "fastdata-trials"
 START_SECONDS = 120.0
 """For the interpreter, torch, and what the user's modules import."""
+
+RESERVE_BYTES = 256 << 20
+"""What has to stay free of host memory, for the training process and the system: a trial that
+leaves less than half of it is ended."""
 
 _TICK_SECONDS = 0.1
 
 
+class TrialFailedError(FastdataError, RuntimeError):
+    """A trial has no result; the message is the reason.
+
+    Attributes
+    ----------
+    refused : FastdataError or None
+        What fastdata itself said is wrong with an argument.
+    """
+
+    def __init__(self, message: str, refused: FastdataError | None = None) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class TrialTimeoutError(TrialFailedError):
+    """A trial was ended because it took too long."""
+
+
+class UnsentError(TrialFailedError):
+    """The process that measures cannot have what it is to measure, or does not start with it."""
+
+
+class Runner(Protocol):
+    """Calls methods of what ``make(spec)`` returns."""
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        """Return what a method returns.
+
+        Raises
+        ------
+        TrialFailedError
+            If it raises, dies, takes more than `seconds` or too much memory.
+        """
+
+    def close(self) -> None:
+        """End what was started.  Idempotent."""
+
+
+class LocalRunner:
+    """Calls in this process: no limit, no time-out.
+
+    Parameters
+    ----------
+    make : callable
+        Of `spec`: returns the object whose methods are called.
+    spec : Any
+    """
+
+    def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
+        self._subject = make(spec)
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        """Call a method; `seconds` is not looked at."""
+        try:
+            return getattr(self._subject, name)(*arguments)
+        except Exception as error:
+            refused = error if isinstance(error, FastdataError) else None
+            raise TrialFailedError(in_a_line(error), refused) from error
+
+    def close(self) -> None:
+        """Nothing stays."""
+
+
 class ProcessRunner:
-    """A process that is started when it is needed, and again after it has failed.
+    """Calls in a process that is started when it is needed, and again after it has failed.
 
     Started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
     `close`, with this object, with the interpreter, and when this process is killed; with it
@@ -47,16 +125,19 @@ class ProcessRunner:
 
     Parameters
     ----------
-    recipe : Recipe
+    make : callable
+        Of `spec`, found by its name in the other process: returns the object whose methods are
+        called there.
+    spec : Any
 
     Raises
     ------
     Exception
-        Whatever pickling `recipe` raises.
+        Whatever pickling `spec` raises.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = PickledFile.of(recipe)
+    def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
+        self._recipe = PickledFile.of((make, spec))
         self._temporary = tempfile.mkdtemp(prefix="fastdata-tune-")
         self._lives: list[Life] = []
         self._finalizer = weakref.finalize(
@@ -189,3 +270,68 @@ def _died(life: Life) -> TrialFailedError:
         hint = ": out of memory, most likely" if -code == signal.SIGKILL else ""
         return TrialFailedError(f"the process died of {name}{hint}")
     return TrialFailedError(f"the process ended with exit code {code}")
+
+
+def open_runner(
+    make: Callable[[Any], Any],
+    spec: Any,
+    local: Callable[[], Runner],
+    *,
+    must_be_sent: bool,
+    seconds: float,
+) -> tuple[Runner, Any, str]:
+    """Return a runner, and what its method ``probe`` says: a process, or else this one.
+
+    Parameters
+    ----------
+    make, spec
+        As of `ProcessRunner`.
+    local : callable
+        Returns the runner of this process, for what another one cannot have.
+    must_be_sent : bool
+        Whether that is an error instead.
+    seconds : float
+        After which the probe is given up.
+
+    Returns
+    -------
+    runner : Runner
+    info : Any
+    why : str
+        Why it is this process; "" where it is not.
+
+    Raises
+    ------
+    FastdataError
+        What is wrong with the data or its options.
+    WorkerError
+        If the probe fails.
+    """
+    try:
+        runner: Runner = ProcessRunner(make, spec)
+    except Exception as error:  # a user's object may raise anything as it is pickled
+        why = str(error)
+    else:
+        try:
+            return runner, _probe(runner, seconds), ""
+        except UnsentError as error:
+            runner.close()
+            if must_be_sent:
+                raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+            why = str(error)
+        except BaseException:
+            runner.close()
+            raise
+    runner = local()
+    return runner, _probe(runner, seconds), why
+
+
+def _probe(runner: Runner, seconds: float) -> Any:
+    try:
+        return runner.call("probe", seconds=seconds)
+    except UnsentError:
+        raise
+    except TrialFailedError as error:
+        if error.refused is not None:
+            raise error.refused from None
+        raise WorkerError(f"batches cannot be made: {error}") from error.__cause__

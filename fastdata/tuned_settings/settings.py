@@ -1,4 +1,4 @@
-"""What tuning chooses."""
+"""Settings of a loader that change how fast batches come, and not which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of a loader that change how fast batches come, and not which.
+    """Workers of a loader, and what is made ahead.
 
     Attributes
     ----------
@@ -21,7 +21,8 @@ class Settings:
     pin_memory : bool
     persistent_workers : bool
     backend : {"cpu", "dali", "torch"}
-        "torch": a stock `DataLoader`, of a dataset that is not packed.
+        What makes the batches; given by the user and never chosen.  "torch" is a stock
+        `DataLoader`, of a dataset that is not packed.
     """
 
     num_workers: int
@@ -30,6 +31,19 @@ class Settings:
     pin_memory: bool = False
     persistent_workers: bool = True
     backend: Literal["cpu", "dali", "torch"] = "cpu"
+
+    @property
+    def batches_ahead(self) -> int:
+        """Batches that workers make behind the one that is waited for."""
+        if not self.num_workers:
+            return 0
+        # A stock DataLoader counts for each worker.
+        return self.prefetch_factor * (self.num_workers if self.backend == "torch" else 1)
+
+    @property
+    def batches_at_once(self) -> int:
+        """Batches that arrive together: the workers of a stock DataLoader deliver in waves."""
+        return max(1, self.num_workers) if self.backend == "torch" else 1
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types."""

@@ -1,33 +1,39 @@
-"""What a tuned result depends on: it is used where all of this is the same, and nowhere else.
+"""What tuned settings depend on: they are used where all of this is the same, and nowhere else.
 
 The machine
     Host name, processor, cores of this process (affinity and CPU quota), memory limit,
     how many processes share it (``LOCAL_WORLD_SIZE``), GPUs and their driver, versions of
     fastdata, Python, torch, OpenCV and DALI, and whether the compiled library is used.
 The work
-    Content of the dataset (`Dataset.digest`) and its fields, transforms with the code of
-    callables among them (`fastdata.tuning.describing`), batch size, dtype, kind of device,
-    decoder, cache, and whether the order is random.
+    Content of the dataset (`Dataset.digest`) and its fields, transforms, batch size, dtype, kind
+    of device, backend, decoder, cache, and whether the order is random.
 
 Not in it: what tuning chooses; seed, rank and what else leaves rates as they are, so that all
 ranks find the same; where the file lies and whether it is LMDB or HDF5.
 
-A torch Dataset that is not packed has no digest: it is described by its class, length and
-attributes, or by its own attribute ``digest``.  Where that cannot be done for sure, there is no
-key, and nothing is kept.
+Settings of another key would cost speed and nothing else.  So transforms, callables and datasets
+that are not packed are compared by their name, the source of their code, and what their ``repr``
+shows (`identity_of`); what code reads elsewhere is not seen.  A dataset may tell its identity by
+an attribute ``digest``.  What has no name for sure has no key, and nothing is kept.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import platform
+import re
 import sys
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
 
+import numpy as np
 import torch
 import xxhash
 from torch.utils.data import IterableDataset
@@ -37,21 +43,32 @@ from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.engine import memory
 from fastdata.engine.cores import available_cores, cpu_quota, local_processes
 from fastdata.engine.tasks import is_packed
+from fastdata.errors import FastdataError
 from fastdata.formats.digest import canonical_json
 from fastdata.native.library import compiled
+from fastdata.options import LoaderOptions
 from fastdata.transforms.pipeline import listed
-from fastdata.tuning.describing import UndescribableError, describe, named
 
-if TYPE_CHECKING:
-    from fastdata.options import LoaderOptions
-
-__all__ = ["Key", "described_data", "key_of", "machine", "work"]
+__all__ = ["Key", "UnnamedError", "dataset_identity", "identity_of", "key_of", "machine", "work"]
 
 log = logging.getLogger("fastdata")
 
 DRIVER = Path("/proc/driver/nvidia")
 
 DALI = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-dali-cuda110")
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_SCRIPT = re.compile(r"\b(__main__|__mp_main__|fastdata_user_script)\.")
+
+_DEEPEST = 4
+"""Levels of attributes and containers that are looked into."""
+
+_LONGEST = 64
+"""Items of a container that are looked at: of more, the first and last half of these."""
+
+
+class UnnamedError(FastdataError, ValueError):
+    """There is something of which two processes could not tell whether it is the same."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,7 @@ def key_of(data: Any, options: LoaderOptions) -> Key | None:
     """
     try:
         return Key(machine(), work(data, options), name_of(data))
-    except UndescribableError as error:
+    except UnnamedError as error:
         _say_once(str(error))
         return None
 
@@ -132,7 +149,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
 
     Raises
     ------
-    UndescribableError
+    UnnamedError
         If that cannot be told for sure.
     """
     target = options.target
@@ -140,15 +157,16 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
     if transform is None and is_packed(data):
         transform = getattr(data, "transform", None)
     return {
-        "dataset": described_data(data),
+        "dataset": dataset_identity(data),
         "batch_size": _batch_size(options),
         "order": _order(options),
-        "transform": describe(listed(transform)),
+        "transform": [identity_of(each) for each in listed(transform)],
         "dtype": None if options.dtype is None else str(options.dtype),
         "device": None if target is None else target.type,
+        "backend": "dali" if options.backend == "dali" else "cpu",
         "decoder": [options.decoder, jpeg_decoder(options.decoder).name],
         "cache": [options.cache, options.cache_scope],
-        "others": describe(options.others),
+        "others": identity_of(options.others),
         "started": _start_method(options),
     }
 
@@ -164,7 +182,7 @@ def name_of(data: Any) -> str:
     return f"{type(data).__module__}.{type(data).__qualname__}"
 
 
-def described_data(data: Any) -> dict[str, Any]:
+def dataset_identity(data: Any) -> dict[str, Any]:
     """Return what a dataset is, as plain JSON types: the part of `work` that is the data's own.
 
     Parameters
@@ -173,25 +191,119 @@ def described_data(data: Any) -> dict[str, Any]:
 
     Raises
     ------
-    UndescribableError
+    UnnamedError
         If that cannot be told for sure.
     """
     if is_packed(data):
         return {"digest": data.digest, "schema": data.schema.to_json(), "samples": len(data)}
     if isinstance(data, IterableDataset) and not hasattr(data, "digest"):
         # Where its samples come from stands in its code, if anywhere.
-        raise UndescribableError(
+        raise UnnamedError(
             f"{type(data).__name__} is an IterableDataset, of which nobody knows what it will "
             "yield; give it an attribute `digest`, a str that changes when its samples do"
         )
+    return {
+        "torch": identity_of(data),
+        "samples": len(data) if hasattr(data, "__len__") else None,
+    }
+
+
+def identity_of(value: Any, depth: int = 0) -> Any:
+    """Return what tells an object from others, as plain JSON types, the same in every process.
+
+    Class or function by its name and the hash of its source; then its own ``digest``, if that is
+    a str, or its ``repr``.  Where an address stands in that, its attributes take its place.
+    Values of tensors and arrays are left out, as they change no rate.
+
+    Raises
+    ------
+    UnnamedError
+        If it is a function without a name, whose source cannot be had.
+    Exception
+        Whatever the object's own ``repr`` or ``digest`` raises.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ascii(value)
+    if isinstance(value, functools.partial):
+        parts = (value.func, value.args, value.keywords)
+        return ["partial", *(identity_of(part, depth) for part in parts)]
+    if isinstance(value, MethodType):
+        return [value.__name__, identity_of(value.__self__, depth)]
+    if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        return _code_identity(value, depth)
+    kind = type(value).__qualname__
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return [kind, list(value.shape), str(value.dtype)]
+    if depth > _DEEPEST:
+        return kind
+    if isinstance(value, Mapping):
+        items = _shortened(list(value.items()))
+        return [kind, len(value), [[_shown(k), identity_of(v, depth + 1)] for k, v in items]]
+    if isinstance(value, Set):
+        return [kind, len(value), _shortened(sorted(map(_shown, value)))]
+    if isinstance(value, (list, tuple)):
+        return [kind, len(value), [identity_of(each, depth + 1) for each in _shortened(value)]]
+    named = _code_identity(type(value), depth)
+    digest = None if isinstance(value, torch.nn.Module) else _own_digest(value)
+    if isinstance(digest, str):
+        return [*named, digest]
+    text = xxhash.xxh3_128_hexdigest(_shown(value).encode())
+    if not _ADDRESS.search(repr(value)):
+        return [*named, text]
+    state = getattr(value, "__dict__", {})
+    return [*named, text, [[k, identity_of(v, depth + 1)] for k, v in sorted(state.items())]]
+
+
+def _shown(value: Any) -> str:
+    """Return a ``repr`` without addresses, and without the names that a script's module has."""
+    return _SCRIPT.sub("", _ADDRESS.sub("", ascii(value)))
+
+
+def _code_identity(code: Any, depth: int) -> list[Any]:
+    """Return what tells a class or function: name, source, and for a function its values."""
+    source = _source_hash(code)
+    if not source and "<" in code.__qualname__:
+        raise UnnamedError(
+            f"{code.__qualname__} is a function without a name whose source cannot be read"
+        )
+    identity = [code.__qualname__, source]
+    if isinstance(code, FunctionType) and depth <= _DEEPEST:
+        cells = [_cell_contents(cell) for cell in code.__closure__ or ()]
+        values = [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values(), *cells]
+        identity += [identity_of(each, depth + 1) for each in values]
+    return identity
+
+
+def _source_hash(code: Any) -> str:
+    """Return the hash of a class's or function's source; "" where there is none to be had.
+
+    Of fastdata and torch there is none needed: their versions are part of the key.
+    """
+    if (code.__module__ or "").partition(".")[0] in ("fastdata", "torch", "numpy", "builtins"):
+        return ""
     try:
-        described = describe(data)
-    except UndescribableError as error:
-        raise UndescribableError(
-            f"{error}. Give {type(data).__name__} an attribute `digest`, a str that changes when "
-            "its samples do"
-        ) from None
-    return {"torch": described, "samples": len(data) if hasattr(data, "__len__") else None}
+        return xxhash.xxh3_128_hexdigest(inspect.getsource(code).encode(errors="replace"))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+
+
+def _own_digest(value: Any) -> Any:
+    """Return what an object says of itself: a `digest` that is no method."""
+    if isinstance(getattr(type(value), "digest", None), property):
+        return value.digest
+    return getattr(value, "__dict__", {}).get("digest")
+
+
+def _cell_contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that has no value yet
+        return None
+
+
+def _shortened(items: Any) -> Any:
+    half = _LONGEST // 2
+    return items if len(items) <= _LONGEST else [*items[:half], *items[-half:]]
 
 
 def _batch_size(options: LoaderOptions) -> int:
@@ -199,7 +311,7 @@ def _batch_size(options: LoaderOptions) -> int:
         return options.batch_size
     size = getattr(options.batch_sampler, "batch_size", None)
     if type(size) is not int:
-        raise UndescribableError(
+        raise UnnamedError(
             f"{type(options.batch_sampler).__name__} is a batch_sampler without an attribute "
             "`batch_size`, so how large batches are cannot be told"
         )
@@ -211,11 +323,11 @@ def _order(options: LoaderOptions) -> Any:
     if isinstance(options.shuffle, bool | str):
         order: Any = options.shuffle
     else:
-        order = describe(options.shuffle)
+        order = identity_of(options.shuffle)
     for name in ("sampler", "batch_sampler"):
         given = getattr(options, name)
         if given is not None:
-            order = {name: named(type(given))}
+            order = {name: type(given).__qualname__}
     return "weights" if options.weights is not None else order
 
 

@@ -1,39 +1,70 @@
-"""Windows: batches with nothing done to them, steps on batches that are there, both together.
+"""Timed windows: batches with nothing done to them, steps on batches that are there, and both.
 
 A window begins and ends as a batch arrives, after what was made ahead has been thrown away, so
 that it counts what workers can go on with and not what they had in stock.
+
+Windows of a second are skewed: something else took the core, never the other way.  So rates
+are medians, and their intervals are order statistics, which assume nothing of a distribution.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
+
+from fastdata.measuring.batches import EndlessBatches
 from fastdata.steps.meter import Meter
-from fastdata.tuning.batches import Endless
-from fastdata.tuning.fitting import ahead_of
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = [
+    "CONFIDENCE",
     "LEAST_BATCHES",
-    "Supplied",
+    "Rate",
+    "Supply",
     "Windows",
-    "demand",
-    "group_of",
+    "in_turns",
+    "measure_demand",
+    "measure_supply",
+    "measure_training",
+    "rate_of",
     "steps_of_run",
-    "storage_bytes",
-    "supply",
-    "trained",
+    "storage_bytes_read",
 ]
+
+CONFIDENCE = 0.95
 
 LEAST_BATCHES = 2
 """Of a window, however long they take."""
 
 MOST_STEPS = 10_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Batches a second, of several windows.
+
+    Attributes
+    ----------
+    median : float
+    low, high : float
+        A 95% interval of the median.
+    windows : tuple of float
+        Each window's own rate, in the order in which they were measured.
+    """
+
+    median: float
+    low: float
+    high: float
+    windows: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +84,14 @@ class Windows:
     seconds: float
     most_seconds: float = math.inf
 
+    def another(self, done: int, until: float) -> bool:
+        """Return whether one more window is wanted after `done`, and fits, lasting `until`."""
+        return not done or (done < self.count and until <= self.most_seconds)
+
 
 @dataclass(frozen=True, slots=True)
-class Supplied:
-    """What a turn of some settings gave.
+class Supply:
+    """What one measurement of a loader gave.
 
     Attributes
     ----------
@@ -73,7 +108,53 @@ class Supplied:
     storage_bytes_per_second: float = 0.0
 
 
-def supply(
+def rate_of(windows: Sequence[float]) -> Rate:
+    """Return the median of some windows' rates and its 95% interval.
+
+    The interval is from the k-th smallest to the k-th largest, k as large as the binomial
+    distribution allows (Conover, "Practical Nonparametric Statistics", 3.2).  Of fewer than six
+    it is all there are, which is less sure: 94% of five, 75% of three.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if not len(windows):
+        raise ValueError("a rate needs a window")
+    ordered = np.sort(np.asarray(windows, float))
+    left_out = _left_out(len(ordered))
+    return Rate(
+        median=float(np.median(ordered)),
+        low=float(ordered[left_out]),
+        high=float(ordered[-1 - left_out]),
+        windows=tuple(float(window) for window in windows),
+    )
+
+
+def _left_out(count: int) -> int:
+    """Return how many of so many windows lie outside of the interval at each end."""
+    left_out, outside = 0, 2 / 2**count
+    while 2 * (left_out + 1) < count:
+        outside += 2 * math.comb(count, left_out + 1) / 2**count
+        if outside > 1 - CONFIDENCE:
+            break
+        left_out += 1
+    return left_out
+
+
+def in_turns(contenders: Sequence[T], rounds: int, seed: int = 0) -> Iterator[tuple[int, T]]:
+    """Yield each contender once a round, in a random order: with the number of its round.
+
+    So whatever the machine does meanwhile happens to all of them.
+    """
+    order = random.Random(seed)
+    for number in range(rounds):
+        for contender in order.sample(contenders, len(contenders)):
+            yield number, contender
+
+
+def measure_supply(
     loader: Any,
     settings: Settings,
     windows: Windows,
@@ -82,7 +163,7 @@ def supply(
     meter: Meter,
     clock: Callable[[], float] = time.perf_counter,
     batches_of_epoch: int | None = None,
-) -> Supplied:
+) -> Supply:
     """Take batches and do nothing to them.
 
     Parameters
@@ -100,23 +181,23 @@ def supply(
         Where workers do not persist: each window's rate is that of an epoch which begins with
         their start, unless epochs are so short that windows have several starts anyway.
     """
-    batches = Endless(loader)
+    batches = EndlessBatches(loader)
     try:
         next(batches)
         meter.synchronize()
         start_seconds = clock() - began
-        for _ in range(ahead_of(settings) + 1):
+        for _ in range(settings.batches_ahead + 1):
             next(batches)
-        group, epochs = group_of(settings), batches.epochs
+        wave, epochs = settings.batches_at_once, batches.epochs
         rates: list[float] = []
         took, begun = 0.0, clock()
-        while _another(len(rates), windows, clock() - begun + took):
+        while windows.another(len(rates), clock() - begun + took):
             meter.synchronize()
             count, started = 0, clock()
             while True:
-                for _ in range(group):
+                for _ in range(wave):
                     next(batches)
-                count += group
+                count += wave
                 if count >= LEAST_BATCHES:
                     meter.synchronize()
                     took = clock() - started
@@ -125,12 +206,12 @@ def supply(
             rates.append(count / took)
         if batches_of_epoch and batches.epochs == epochs:
             rates = [batches_of_epoch / (start_seconds + batches_of_epoch / r) for r in rates]
-        return Supplied(tuple(rates), start_seconds)
+        return Supply(tuple(rates), start_seconds)
     finally:
         batches.close()
 
 
-def demand(
+def measure_demand(
     step: Callable[[Any], Any],
     batches: Sequence[Any],
     windows: Windows,
@@ -164,13 +245,13 @@ def demand(
     else:
         least = max(1, min(10, int(windows.seconds / max(once, 1e-9))))
         count = min(meter.repeats(work, windows.seconds, least=least), MOST_STEPS)
-    while _another(len(rates), windows, clock() - begun + took):
+    while windows.another(len(rates), clock() - begun + took):
         took = meter.seconds(partial(work, count))
         rates.append(count / took)
     return tuple(rates)
 
 
-def trained(
+def measure_training(
     loader: Any,
     step: Callable[[Any], Any],
     settings: Settings,
@@ -190,7 +271,7 @@ def trained(
         About how many steps a second are expected, for the length of windows.
     clock : callable
     """
-    batches = Endless(loader)
+    batches = EndlessBatches(loader)
     first, count = steps_of_run(settings, rate, windows.seconds)
     rates: list[float] = []
 
@@ -201,7 +282,7 @@ def trained(
     try:
         took, begun = 0.0, clock()
         work(first)
-        while _another(len(rates), windows, clock() - begun + took):
+        while windows.another(len(rates), clock() - begun + took):
             took = meter.seconds(partial(work, count))
             rates.append(count / took)
         return tuple(rates)
@@ -210,7 +291,7 @@ def trained(
 
 
 def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, int]:
-    """Return the steps of a run before its windows, and those of a window.
+    """Return the steps of a training run before its windows, and those of a window.
 
     Parameters
     ----------
@@ -220,23 +301,13 @@ def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, 
     seconds : float
         Of a window, at least.
     """
-    group = group_of(settings)
+    wave = settings.batches_at_once
     count = max(LEAST_BATCHES, round(rate * seconds))
     # What is in stock must be used up, or shown to last.
-    return ahead_of(settings) + 3, -(-count // group) * group
+    return settings.batches_ahead + 3, -(-count // wave) * wave
 
 
-def group_of(settings: Settings) -> int:
-    """Return how many batches come at once: workers of a stock loader come in waves."""
-    return max(1, settings.num_workers) if settings.backend == "torch" else 1
-
-
-def _another(done: int, windows: Windows, until: float) -> bool:
-    """Return whether one more window is wanted, and fits, as it would last `until`."""
-    return not done or (done < windows.count and until <= windows.most_seconds)
-
-
-def storage_bytes() -> int:
+def storage_bytes_read() -> int:
     """Return what this process, with children that it has waited for, has read from disks."""
     try:
         with open("/proc/self/io") as file:
