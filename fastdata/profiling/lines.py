@@ -138,6 +138,12 @@ class LineSampler(threading.Thread):
         """Return what was seen so far."""
         return dict(self._counts.copy())
 
+    def __enter__(self) -> LineSampler:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
         """End the thread.  Idempotent."""
         self._stopped.set()

@@ -69,14 +69,17 @@ class Times:
             "collate": self.wall["collate"],
         }
 
-    def stages_by_clock(self) -> dict[str, float]:
-        """Return the same where reading is recorded by itself: making a sample is decoding."""
-        wall = self.wall
+    def stages_by_clock(self, seconds: dict[Kind, float] | None = None) -> dict[str, float]:
+        """Return `wall`, or `cpu`, by stage, where reading is recorded by itself.
+
+        The rest of making a sample is decoding.
+        """
+        seconds = self.wall if seconds is None else seconds
         return {
-            "read": wall["read"],
-            "decode": wall["decode"] + wall["sample"] + wall["load"],
-            "augment": wall["augment"],
-            "collate": wall["collate"],
+            "read": seconds["read"],
+            "decode": seconds["decode"] + seconds["sample"] + seconds["load"],
+            "augment": seconds["augment"],
+            "collate": seconds["collate"],
         }
 
     def add(self, other: Times) -> None:

@@ -122,7 +122,9 @@ class StallCounter:
         if self.device.type == "cpu" and _runs_in(frame, _TORCH_OPTIMISERS):
             return
         line = user_line(frame)
-        self.add("synchronisation", _as_written(line) if operation == ".item()" else operation, line)
+        self.add(
+            "synchronisation", _as_written(line) if operation == ".item()" else operation, line
+        )
 
     def synchronising_lines(self) -> set[str]:
         """Return the lines of the synchronisations so far."""

@@ -1,4 +1,4 @@
-"""What the measured times come to: stalls by stage, the bottleneck, one line.
+"""What the measured times amount to: stalls by stage, the bottleneck, one line.
 
 All of it is arithmetic on a fitted `Model` and the times that it was fitted to.
 """
@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from fastdata.profiling.lines import short_line
 from fastdata.profiling.model import Model
 from fastdata.profiling.report import Stage, StageName, Stall
-from fastdata.profiling.where import short
 
 __all__ = [
-    "WAITS",
     "Measured",
     "bottleneck_of",
     "is_input_bound",
@@ -29,11 +28,11 @@ WAITS = 0.05
 """A step that waits a smaller share of its time is fed."""
 
 LEAST_RESTARTS = 2
-"""Of fewer nothing is said: one may be an accident."""
+"""Fewer are not mentioned: one may be an accident."""
 
-NOTHING = "nothing to gain from the data side"
+NOTHING_TO_GAIN = "nothing to gain from the data side"
 
-DOING: dict[str, str] = {
+ACTIVITIES: dict[str, str] = {
     "read": "reading",
     "decode": "decoding",
     "augment": "augmentation",
@@ -47,17 +46,9 @@ DOING: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds a step, in the median.
+    """Median seconds a step: with the real loader, a cached host batch, cached device batches.
 
-    Attributes
-    ----------
-    loader, host, device : float
-        With the real loader; one cached host batch; cached batches on the device.
-    waited : float
-        Share of the time with the real loader in which the loop stood and waited for a batch.
-    has_step : bool
-        Whether there is a step at all.
-    on_gpu : bool
+    `waited` is the share of the time with the real loader in which the loop waited for a batch.
     """
 
     loader: float
@@ -92,12 +83,13 @@ def shares_cores(measured: Measured) -> bool:
     return fed and measured.waiting > WAITS
 
 
-def stages_of(model: Model, measured: Measured, where: Mapping[str, str]) -> tuple[Stage, ...]:
-    """Return what each stage takes, and how much of the waiting is its.
+def stages_of(model: Model, measured: Measured, lines: Mapping[str, str]) -> tuple[Stage, ...]:
+    """Return what each stage takes, and how much of the waiting it causes.
 
     What copying in the loop costs is measured: host batches against device batches.  The rest of
-    the waiting belongs to what the loop waits for, by the time that each takes of it: the stages
-    of the workers, or those of the loop itself, or all where there are no workers.
+    the waiting is split among the stages that the loop waits for, in proportion to their times:
+    those of the workers, or those of the loop itself, or all where there are no workers.  `lines`
+    are the user's, by stage.
     """
     seconds: dict[str, float] = {}
     shared: dict[str, float] = {}
@@ -105,32 +97,37 @@ def stages_of(model: Model, measured: Measured, where: Mapping[str, str]) -> tup
         seconds[cost.name] = seconds.get(cost.name, 0.0) + cost.seconds
         if cost.parallel:
             shared[cost.name] = shared.get(cost.name, 0.0) + cost.seconds
+    stalls = _stall_seconds(model, measured)
+    period = model.period()
+    stages = []
+    for name in get_args(StageName):
+        free = model.period(free=(name,))
+        gain = max(period / free, 1.0) if free > 0 else (1.0 if not period else float("inf"))
+        line = lines.get(name, "")
+        if name == "step" and measured.has_step:
+            stages.append(Stage("step", model.step, False, 0.0, gain, line))
+        elif name in seconds:
+            parallel = model.workers > 0 and shared.get(name, 0.0) > seconds[name] / 2
+            stages.append(Stage(name, seconds[name], parallel, stalls.get(name, 0.0), gain, line))
+    return tuple(stages)
+
+
+def _stall_seconds(model: Model, measured: Measured) -> dict[str, float]:
+    """Return seconds a batch that the loop waits because of each stage."""
+    stalls: dict[str, float] = {}
     rest = max(measured.loader - measured.device, 0.0)
-    stalls = dict.fromkeys(seconds, 0.0)
     if any(cost.name == "copy" and not cost.overlapped for cost in model.costs):
         stalls["copy"] = min(rest, max(measured.host - measured.device, 0.0))
         rest -= stalls["copy"]
     waited_for = [cost for cost in model.binding() if cost.name != "copy" or cost.overlapped]
-    if shares_cores(measured):  # nothing is waited for: it is those who compute beside the step
+    if shares_cores(measured):  # nothing is waited for: workers compute beside the step
         waited_for = [cost for cost in model.costs if cost.parallel]
     waited_for = waited_for or [cost for cost in model.costs if cost.name != "copy"]
     total = sum(cost.seconds for cost in waited_for)
     for cost in waited_for:
         if total:
-            stalls[cost.name] += rest * cost.seconds / total
-    period = model.period()
-    found = []
-    for name in get_args(StageName):
-        free = model.period(free=(name,))
-        gain = max(period / free, 1.0) if free > 0 else (1.0 if not period else float("inf"))
-        if name == "step" and measured.has_step:
-            found.append(Stage("step", model.step, False, 0.0, gain, where.get("step", "")))
-        elif name in seconds:
-            parallel = model.workers > 0 and shared.get(name, 0.0) > seconds[name] / 2
-            found.append(
-                Stage(name, seconds[name], parallel, stalls[name], gain, where.get(name, ""))
-            )
-    return tuple(found)
+            stalls[cost.name] = stalls.get(cost.name, 0.0) + rest * cost.seconds / total
+    return stalls
 
 
 def bottleneck_of(
@@ -146,14 +143,14 @@ def bottleneck_of(
 
 
 def restarts_of(seconds: Sequence[float], batches: int, wait: float, measured: Measured) -> str:
-    """Return what the beginnings of passes cost, which are in no rate; "" where that is little.
+    """Return what beginning an epoch costs, which is in no rate; "" where that is little.
 
     Parameters
     ----------
     seconds : sequence of float
-        To the first batch of some passes.
+        To the first batch of some epochs.
     batches : int
-        Of a pass.
+        Of an epoch.
     wait : float
         Seconds for any other batch.
     measured : Measured
@@ -182,60 +179,50 @@ def verdict_of(
 ) -> str:
     """Return one line: what limits, by how much, and what would change it.
 
-    `restarts` is what is to be said of the beginnings of passes, as of `restarts_of`.
+    `restarts` is what `restarts_of` returns.
     """
-    said = _limit(model, measured, stages, bottleneck, stalls)
-    if not restarts:
-        return said
-    return f"{said.removesuffix(': ' + NOTHING)}; but {restarts}"
-
-
-def _limit(
-    model: Model,
-    measured: Measured,
-    stages: Sequence[Stage],
-    bottleneck: StageName | None,
-    stalls: Sequence[Stall],
-) -> str:
-    """Return what limits within a pass."""
-    who = "the GPU" if measured.on_gpu else "the step"
     if bottleneck in (None, "step"):
-        bound = "GPU-bound" if measured.on_gpu else "step-bound"
-        if not stalls:
-            if shares_cores(measured):
-                longer = measured.loader / measured.device
-                return (
-                    f"{bound}: the step waits for no batch, but shares its cores with the "
-                    f"workers, and takes {longer:.2g} times as long beside them"
-                )
-            return f"{bound}: {NOTHING}"
-        first = stalls[0]
-        what = f"{first.operation} at {first.where.partition(' ')[0]}"
-        if first.kind == "host tensor":
-            return f"{bound}, and the step makes a large tensor on the host: {what}"
-        makes = "makes the device wait" if measured.on_gpu else "would make a GPU wait"
-        return f"{bound}, and the step {makes}: {what}"
-    stage = next(stage for stage in stages if stage.name == bottleneck)
-    verb = f"{DOING[stage.name]} is the bottleneck"
+        verdict = _step_bound(measured, stalls)
+    else:
+        stage = next(stage for stage in stages if stage.name == bottleneck)
+        verdict = _input_bound(model, measured, stage)
+    if not restarts:
+        return verdict
+    return f"{verdict.removesuffix(': ' + NOTHING_TO_GAIN)}; but {restarts}"
+
+
+def _step_bound(measured: Measured, stalls: Sequence[Stall]) -> str:
+    bound = "GPU-bound" if measured.on_gpu else "step-bound"
+    if not stalls:
+        if not shares_cores(measured):
+            return f"{bound}: {NOTHING_TO_GAIN}"
+        longer = measured.loader / measured.device
+        return (
+            f"{bound}: the step waits for no batch, but shares its cores with the "
+            f"workers, and takes {longer:.2g} times as long beside them"
+        )
+    first = stalls[0]
+    where = f"{first.operation} at {first.where.partition(' ')[0]}"
+    if first.kind == "host tensor":
+        return f"{bound}, and the step makes a large tensor on the host: {where}"
+    makes = "makes the device wait" if measured.on_gpu else "would make a GPU wait"
+    return f"{bound}, and the step {makes}: {where}"
+
+
+def _input_bound(model: Model, measured: Measured, stage: Stage) -> str:
+    bottleneck = f"{ACTIVITIES[stage.name]} is the bottleneck"
     if stage.where:
-        verb += f" ({short(stage.where)})"
+        bottleneck += f" ({short_line(stage.where)})"
     if not measured.has_step:
         rate = 1 / measured.loader if measured.loader else 0.0
-        return f"no step to compare with: {rate:,.4g} batches a second are made; {verb}"
-    parts = [f"input-bound: {who} waits {measured.waiting:.0%} of the time", verb]
-    more = _workers(model)
-    if more:
-        parts.append(more)
-    return "; ".join(parts)
-
-
-def _workers(model: Model) -> str:
-    """Return what more workers would change; "" where they would not."""
+        return f"no step to compare with: {rate:,.4g} batches a second are made; {bottleneck}"
+    waits = "the GPU" if measured.on_gpu else "the step"
+    verdict = f"input-bound: {waits} waits {measured.waiting:.0%} of the time; {bottleneck}"
     if not any(cost.parallel for cost in model.costs):
-        return ""
-    wanted = model.workers_to_saturate() or model.best_workers()
-    waiting = model.waiting(wanted)
-    if wanted <= model.workers or waiting > model.waiting() - WAITS:
-        return ""
-    noun = "worker" if wanted == 1 else "workers"
-    return f"with {wanted} {noun} it would wait {waiting:.0%}"
+        return verdict
+    workers = model.workers_to_saturate() or model.best_workers()
+    waiting = model.waiting(workers)
+    if workers <= model.workers or waiting > model.waiting() - WAITS:
+        return verdict
+    noun = "worker" if workers == 1 else "workers"
+    return f"{verdict}; with {workers} {noun} it would wait {waiting:.0%}"
