@@ -21,25 +21,10 @@ class BatchesExhaustedError(OptionError):
 class EndlessBatches(Iterator[Any]):
     """Batches of one epoch after another; for one thread.
 
-    A subclass may override `begin_epoch`, to time it or to throw batches away.
-
-    Parameters
-    ----------
-    loader : iterable of batches
-
-    Attributes
-    ----------
-    epochs : int
-        Begun so far.
-    taken : int
-        Batches of this epoch so far.
-
-    Raises
-    ------
-    OptionError
-        While iterating, if the first epoch has no batch.
-    BatchesExhaustedError
-        While iterating, if the loader can be iterated over once only.
+    `epochs` have been begun so far, and `taken` batches of this one.  A loader whose first epoch
+    has no batch raises `OptionError`, one that can be iterated over once only
+    `BatchesExhaustedError`.  A subclass may override `begin_epoch`, to time it or to throw
+    batches away.
     """
 
     def __init__(self, loader: Iterable[Any]) -> None:

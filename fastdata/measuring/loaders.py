@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -69,34 +69,21 @@ _PARAMETERS = inspect.signature(DataLoader.__init__).parameters
 
 @dataclass(frozen=True, slots=True)
 class LoaderInfo:
-    """What can be told of a loader without taking a batch.
-
-    Attributes
-    ----------
-    kind : {"packed", "stock", "iterable"}
-        A `fastdata.Loader`, a `DataLoader`, anything else.
-    workers : int
-    batches_ahead : int
-        That may be made before they are asked for, by workers, a thread that pins memory, and a
-        copy to a device.
-    batches_at_once : int
-        Workers of a stock `DataLoader` each make a whole batch, side by side: they arrive in
-        waves of so many.
-    batches_per_epoch : int or None
-        None where the loader does not tell.
-    persistent : bool
-        Whether workers outlive an epoch.
-    calls_python : bool
-        Of packed data: whether callables make samples.
-    """
+    """What can be told of a loader without taking a batch."""
 
     kind: Literal["packed", "stock", "iterable"]
+    """A `fastdata.Loader`, a `DataLoader`, anything else."""
     workers: int = 0
     batches_ahead: int = 0
+    """That may be made before they are asked for: by workers, a thread that pins memory, and a
+    copy to a device."""
     batches_at_once: int = 1
+    """Workers of a stock `DataLoader` each make a whole batch, and deliver in waves of so many."""
     batches_per_epoch: int | None = None
     persistent: bool = True
+    """Whether workers outlive an epoch."""
     calls_python: bool = False
+    """Of packed data: whether callables make samples."""
 
 
 def loader_info(loader: Any) -> LoaderInfo:
@@ -157,33 +144,30 @@ def dali_is_installed() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """What is known of the first image field of packed data.
-
-    Attributes
-    ----------
-    codecs : tuple of str
-        "file" for files that are not packed.
-    sides : tuple of int
-        The median short side; and the short side in batches, where that is fixed.
-    decoded_bytes : int
-        All images in memory.
-    """
+    """What is known of the first image field of packed data."""
 
     codecs: tuple[str, ...] = ()
+    """``"file"`` for files that are not packed."""
     sides: tuple[int, ...] = ()
+    """The median short side; and the short side in batches, where that is fixed."""
     decoded_bytes: int = 0
+    """All images in memory."""
 
 
 class LoaderFactory(ABC):
     """Makes loaders of the same batches with given settings.
 
-    Attributes
-    ----------
-    device : torch.device or None
-        Where batches arrive; None where they stay on the host.
+    Batches arrive on `device`, or stay on the host where it is None.  `calls_python` says whether
+    callables make samples of packed data, and `allows_dali` whether DALI could make the batches.
     """
 
     device: torch.device | None
+    calls_python: bool = False
+    allows_dali: bool = False
+    paths: Sequence[Path] = ()
+    """The files that are read, where they are known."""
+    notes: Sequence[str] = ()
+    """What is measured otherwise than asked for."""
 
     @property
     @abstractmethod
@@ -204,45 +188,16 @@ class LoaderFactory(ABC):
     def open(self, settings: Settings) -> contextlib.AbstractContextManager[Any]:
         """Return a context with an iterable of batches, whose workers end with it."""
 
-    @property
-    def paths(self) -> list[Path]:
-        """The files that are read, where they are known."""
-        return []
-
-    @property
-    def notes(self) -> list[str]:
-        """What is measured otherwise than asked for."""
-        return []
-
-    @property
-    def allows_dali(self) -> bool:
-        """Whether DALI could make these batches, if it is installed."""
-        return False
-
-    @property
-    def calls_python(self) -> bool:
-        """Whether callables make samples of packed data."""
-        return False
-
     def images(self, batch: Any) -> ImageInfo:
         """Return what is known of the images, of which this is a batch."""
         return ImageInfo()
 
 
 def loader_factory(data: Any, options: dict[str, Any]) -> LoaderFactory:
-    """Return what makes loaders of `data`.
+    """Return what makes loaders of a path, a dataset or a loader.
 
-    Parameters
-    ----------
-    data : path, Dataset, Loader, torch Dataset, DataLoader or CUDAPrefetcher
-    options : dict
-        Of `fastdata.loader`, for a dataset.  By default batches have 256 samples, are
-        shuffled, and the incomplete one is left out.
-
-    Raises
-    ------
-    OptionError
-        If it is something else, or options are given for a loader, which has its own.
+    `options` are those of `fastdata.loader`, and an error where a loader is given, which has its
+    own.  By default batches have 256 samples, are shuffled, and the incomplete one is left out.
     """
     device = data.device if isinstance(data, CUDAPrefetcher) else None
     data = inner_loader(data)
@@ -303,19 +258,29 @@ def _length_of(data: Any) -> int:
 class PackedLoaderFactory(LoaderFactory):
     """Makes loaders of packed data.
 
-    Parameters
-    ----------
-    data : PackedData
-    options : LoaderOptions
-        What is in `Settings` is replaced.  Caches are left out: once they are full, no worker
-        has anything to read.
+    Caches are left out: once they are full, no worker has anything to read.
     """
 
     def __init__(self, data: Any, options: LoaderOptions) -> None:
         self._data = data
         self._given = options
         self._options = dataclasses.replace(options, cache=None, cache_scope="all")
+        self._probe = packed_loader(data, self._options_with(Settings(0)))
         self.device = options.target
+        self.paths = list(getattr(data, "paths", []))
+        self.calls_python = not self._probe.pipeline.direct
+        self.allows_dali = (
+            options.backend == "auto"
+            and options.decoder == "auto"
+            and options.worker_method != "process"
+            and options.cache is None  # which DALI does not go with
+            and not isinstance(data, UnpackedDataset)
+        )
+        if options.cache is not None:
+            self.notes = [
+                f"measured without cache={options.cache!r}: these workers fill it in the first "
+                "epoch"
+            ]
 
     @property
     def base(self) -> Settings:
@@ -325,10 +290,10 @@ class PackedLoaderFactory(LoaderFactory):
             return Settings(1, "thread", 2, options.pinned, options.persistent, "dali")
         method = options.worker_method
         if method == "auto":
-            work = self._probe().backend._work
+            work = self._probe.backend.work
             method = choose_method(
                 2,
-                calls_python=not work.pipeline.direct,
+                calls_python=self.calls_python,
                 releases_lock=work.releases_lock,
                 context=options.multiprocessing_context,
             )
@@ -344,35 +309,6 @@ class PackedLoaderFactory(LoaderFactory):
     def key(self) -> Key | None:
         """The key of a loader of this data with the options as they were given."""
         return key_of(self._data, self._given)
-
-    @property
-    def paths(self) -> list[Path]:
-        """The shards."""
-        return list(getattr(self._data, "paths", []))
-
-    @property
-    def notes(self) -> list[str]:
-        """What is measured otherwise than asked for."""
-        cache = self._given.cache
-        if cache is None:
-            return []
-        return [f"measured without cache={cache!r}: these workers fill it in the first epoch"]
-
-    @property
-    def allows_dali(self) -> bool:
-        """Whether DALI could make these batches, if it is installed."""
-        return (
-            self._given.backend == "auto"
-            and self._given.decoder == "auto"
-            and self._given.worker_method != "process"
-            and self._given.cache is None  # which DALI does not go with
-            and not isinstance(self._data, UnpackedDataset)
-        )
-
-    @property
-    def calls_python(self) -> bool:
-        """Whether callables make samples."""
-        return not self._probe().pipeline.direct
 
     def images(self, batch: Any) -> ImageInfo:
         """Return what is known of the images, of which this is a batch."""
@@ -396,9 +332,6 @@ class PackedLoaderFactory(LoaderFactory):
         """Make a loader, and close it in the end."""
         with packed_loader(self._data, self._options_with(settings)) as made:
             yield made
-
-    def _probe(self) -> Any:
-        return packed_loader(self._data, self._options_with(Settings(0)))
 
     def _options_with(self, settings: Settings) -> LoaderOptions:
         return dataclasses.replace(
@@ -436,15 +369,9 @@ def _stored_images(data: Any, name: str) -> tuple[set[str], NDArray[np.int64], i
 
 
 class StockLoaderFactory(LoaderFactory):
-    """Makes stock DataLoaders from the attributes of one.
+    """Makes stock DataLoaders from the attributes of one, whose batches are copied to `device`.
 
-    Parameters
-    ----------
-    like : DataLoader
-    device : torch.device, optional
-        Where batches are copied to.
-    options : LoaderOptions, optional
-        By which `fastdata.loader` makes it; by default as can be seen of `like`.
+    `options` are those by which `fastdata.loader` makes it; by default as can be seen of it.
     """
 
     def __init__(
@@ -456,6 +383,9 @@ class StockLoaderFactory(LoaderFactory):
         self.device = device
         self._like = like
         self._options = options or _options_like(like, device)
+        if type(like) is not DataLoader:
+            name = type(like).__qualname__
+            self.notes = [f"{name} was measured as the stock DataLoader that it is made from"]
 
     @property
     def base(self) -> Settings:
@@ -475,14 +405,6 @@ class StockLoaderFactory(LoaderFactory):
     def key(self) -> Key | None:
         """The key of what `fastdata.loader` makes of the same dataset."""
         return key_of(self._like.dataset, self._options)
-
-    @property
-    def notes(self) -> list[str]:
-        """What is measured otherwise than asked for."""
-        if type(self._like) is DataLoader:
-            return []
-        name = type(self._like).__qualname__
-        return [f"{name} was measured as the stock DataLoader that it is made from"]
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:
@@ -514,18 +436,9 @@ def dataloader_arguments(
 ) -> dict[str, Any]:
     """Return the arguments that make a `DataLoader` like another, but for its workers.
 
-    Parameters
-    ----------
-    like : DataLoader
-    as_batch_sampler : bool
-        Whether batches are given by ``batch_sampler`` also where `DataLoader` made that itself,
-        of ``batch_size``, ``sampler`` and ``drop_last``.
-
-    Returns
-    -------
-    dict
-        ``dataset``, ``collate_fn``, ``worker_init_fn``, ``generator``, perhaps ``in_order``, and
-        what decides the batches.
+    Batches are given by ``batch_size``, ``sampler`` and ``drop_last``, unless the other has a
+    batch sampler of its own; with `as_batch_sampler` always by ``batch_sampler``, also where
+    `DataLoader` made that itself.
     """
     arguments: dict[str, Any] = {
         "dataset": like.dataset,

@@ -62,19 +62,9 @@ def _pages(path: str | os.PathLike[str]) -> np.ndarray[tuple[int], np.dtype[np.u
 
 
 def read_within(paths: Iterable[str | os.PathLike[str]], seconds: float, most_bytes: int) -> bool:
-    """Read files, so that they are in memory, until the time is up.
+    """Read files, so that they are in memory, until the time is up; return whether all was read.
 
-    Parameters
-    ----------
-    paths : iterable of path
-    seconds : float
-    most_bytes : int
-        Larger ones altogether are not begun: they would push each other out.
-
-    Returns
-    -------
-    bool
-        Whether all was read.
+    Files of more than `most_bytes` altogether are not begun: they would push each other out.
     """
     files = [Path(path) for path in paths]
     if sum(file.stat().st_size for file in files) > most_bytes:

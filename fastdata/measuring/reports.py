@@ -37,15 +37,10 @@ def plain_json(value: Any) -> Any:
 
 
 def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """Return rows as lines of a table, columns being two spaces apart.
+    """Return rows as lines of a table, with two spaces between columns.
 
-    Parameters
-    ----------
-    rows : sequence of sequences of str
-        A row that is shorter than the first one ends with a cell of text, which no column has
-        to be wide enough for.
-    left : int
-        How many columns are aligned to the left; the others are to the right.
+    The first `left` columns are aligned to the left, the others to the right.  A row that is
+    shorter than the first one ends with text of any width.
     """
     count = len(rows[0])
     widths = [0] * count
@@ -71,13 +66,7 @@ def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return an empty figure of matplotlib, of so many inches.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    """
+    """Return an empty figure of matplotlib, of so many inches; the extra ``plot``."""
     return _figure_class()(figsize=(width, height), layout="constrained")
 
 
@@ -93,12 +82,8 @@ def _figure_class() -> Any:
 def check_picture_path(path: str | os.PathLike[str]) -> None:
     """Raise, before time is spent, what writing a picture there would.
 
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OptionError
-        If it knows no format of this suffix, or there is no such folder.
+    `MissingExtraError` without matplotlib; `OptionError` where it knows no format of this suffix,
+    or there is no such folder.
     """
     known = _figure_class()().canvas.get_supported_filetypes()
     place = Path(path)
@@ -111,13 +96,7 @@ def check_picture_path(path: str | os.PathLike[str]) -> None:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Write a figure to a file, whose suffix says the format.
-
-    Raises
-    ------
-    OptionError
-        If matplotlib knows no such format.
-    """
+    """Write a figure to a file, whose suffix says the format."""
     try:
         figure.savefig(path, dpi=120)
     except ValueError as error:

@@ -81,10 +81,8 @@ class Runner(Protocol):
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
         """Return what a method returns.
 
-        Raises
-        ------
-        TrialFailedError
-            If it raises, dies, takes more than `seconds` or too much memory.
+        Raises `TrialFailedError` where it raises, dies, or takes more than `seconds` or too much
+        memory.
         """
 
     def close(self) -> None:
@@ -92,14 +90,7 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """Calls in this process: no limit, no time-out.
-
-    Parameters
-    ----------
-    make : callable
-        Of `spec`: returns the object whose methods are called.
-    spec : Any
-    """
+    """Calls in this process: no limit, no time-out."""
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
         self._subject = make(spec)
@@ -122,18 +113,6 @@ class ProcessRunner:
     Started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
     `close`, with this object, with the interpreter, and when this process is killed; with it
     all processes that it has started, what they left in ``/dev/shm``, and its temporary files.
-
-    Parameters
-    ----------
-    make : callable
-        Of `spec`, found by its name in the other process: returns the object whose methods are
-        called there.
-    spec : Any
-
-    Raises
-    ------
-    Exception
-        Whatever pickling `spec` raises.
     """
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
@@ -280,32 +259,11 @@ def open_runner(
     must_be_sent: bool,
     seconds: float,
 ) -> tuple[Runner, Any, str]:
-    """Return a runner, and what its method ``probe`` says: a process, or else this one.
+    """Return a runner, what its method ``probe`` returns, and why it is in this process, or "".
 
-    Parameters
-    ----------
-    make, spec
-        As of `ProcessRunner`.
-    local : callable
-        Returns the runner of this process, for what another one cannot have.
-    must_be_sent : bool
-        Whether that is an error instead.
-    seconds : float
-        After which the probe is given up.
-
-    Returns
-    -------
-    runner : Runner
-    info : Any
-    why : str
-        Why it is this process; "" where it is not.
-
-    Raises
-    ------
-    FastdataError
-        What is wrong with the data or its options.
-    WorkerError
-        If the probe fails.
+    What another process cannot have is measured by what `local` returns; with `must_be_sent` that
+    is an error.  What is wrong with the data or its options is raised as it is, and any other
+    failure of the probe as `WorkerError`.
     """
     try:
         runner: Runner = ProcessRunner(make, spec)

@@ -50,15 +50,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Batches a second, of several windows.
+    """Batches a second: the median of several windows, and a 95% interval of it.
 
-    Attributes
-    ----------
-    median : float
-    low, high : float
-        A 95% interval of the median.
-    windows : tuple of float
-        Each window's own rate, in the order in which they were measured.
+    `windows` has the rate of each, in the order in which they were measured.
     """
 
     median: float
@@ -69,15 +63,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How many windows are measured, and how long.
+    """How many windows are measured, of at least so many seconds each.
 
-    Attributes
-    ----------
-    count : int
-    seconds : float
-        Of each, at least.
-    most_seconds : float
-        For all of them: none is begun that would not fit, but one there always is.
+    Of those that would not fit into `most_seconds` altogether, only the first is begun.
     """
 
     count: int
@@ -91,16 +79,9 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What one measurement of a loader gave.
+    """Batches a second of each window of a loader; how long its first batch took.
 
-    Attributes
-    ----------
-    rates : tuple of float
-        Batches a second, of each window.
-    start_seconds : float
-        From the making of the loader to its first batch.
-    storage_bytes_per_second : float
-        Read from disks meanwhile, by this process and workers that have ended.
+    Read from storage is what this process and workers that have ended have read meanwhile.
     """
 
     rates: tuple[float, ...]
@@ -113,12 +94,8 @@ def rate_of(windows: Sequence[float]) -> Rate:
 
     The interval is from the k-th smallest to the k-th largest, k as large as the binomial
     distribution allows (Conover, "Practical Nonparametric Statistics", 3.2).  Of fewer than six
-    it is all there are, which is less sure: 94% of five, 75% of three.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
+    it is all there are, which is less sure: 94% of five, 75% of three.  Of none it raises
+    `ValueError`.
     """
     if not len(windows):
         raise ValueError("a rate needs a window")
@@ -166,20 +143,10 @@ def measure_supply(
 ) -> Supply:
     """Take batches and do nothing to them.
 
-    Parameters
-    ----------
-    loader : iterable
-    settings : Settings
-        Those it was made with.
-    windows : Windows
-    began : float
-        When the making of the loader was begun, by `clock`.
-    meter : Meter
-        Of the device where batches arrive.
-    clock : callable
-    batches_of_epoch : int, optional
-        Where workers do not persist: each window's rate is that of an epoch which begins with
-        their start, unless epochs are so short that windows have several starts anyway.
+    The making of the loader, with `settings`, was begun at `began` by `clock`; its batches arrive
+    on the device of `meter`.  Where workers do not persist, `batches_of_epoch` makes each
+    window's rate that of an epoch which begins with their start, unless epochs are so short that
+    windows have several starts anyway.
     """
     batches = EndlessBatches(loader)
     try:
@@ -221,14 +188,7 @@ def measure_demand(
 ) -> tuple[float, ...]:
     """Return steps a second on batches that are where the step wants them, in turn.
 
-    Parameters
-    ----------
-    step : callable
-    batches : sequence of batches
-    windows : Windows
-        A step that is longer than a window is one, and two steps are then all there need be.
-    meter : Meter
-    clock : callable
+    A step that is longer than a window is one, and two steps are then all there need be.
     """
 
     def work(count: int) -> None:
@@ -263,13 +223,7 @@ def measure_training(
 ) -> tuple[float, ...]:
     """Return steps a second of a training loop: each takes a batch, and does the step on it.
 
-    Parameters
-    ----------
-    loader, step, settings, windows, meter
-        As above.
-    rate : float
-        About how many steps a second are expected, for the length of windows.
-    clock : callable
+    About `rate` steps a second are expected, for the length of windows.
     """
     batches = EndlessBatches(loader)
     first, count = steps_of_run(settings, rate, windows.seconds)
@@ -291,16 +245,7 @@ def measure_training(
 
 
 def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, int]:
-    """Return the steps of a training run before its windows, and those of a window.
-
-    Parameters
-    ----------
-    settings : Settings
-    rate : float
-        Steps a second.
-    seconds : float
-        Of a window, at least.
-    """
+    """Return the steps of a run at `rate` steps a second before its windows, and of a window."""
     wave = settings.batches_at_once
     count = max(LEAST_BATCHES, round(rate * seconds))
     # What is in stock must be used up, or shown to last.

@@ -55,16 +55,9 @@ CACHED_BATCHES = 4
 class WorkloadSpec:
     """What to measure.
 
-    Attributes
-    ----------
-    data : Any
-        A path, dataset or loader, or a script's function that returns one, perhaps with a step.
-    options : dict
-        Of `fastdata.loader`, where `data` is no loader.
-    step : callable, str or None
-        A step, or the name of a reference model; a script may have its own.
-    device : str or None
-        Where batches are when the step gets them.
+    `data` is a path, dataset or loader, or a script's function that returns one, perhaps with a
+    step.  `options` are those of `fastdata.loader`, where `data` is no loader.  The step may be
+    the name of a reference model, and is called with batches that are on `device`.
     """
 
     data: Any
@@ -75,62 +68,35 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadInfo:
-    """What a first look at a workload tells.
-
-    Attributes
-    ----------
-    base : Settings
-        With which to begin.
-    batch_size, batch_bytes : int
-    batches : int or None
-        Of an epoch, where that is known.
-    batch_seconds : float
-        That making one takes in the calling thread.
-    to_device, cuda : bool
-        Whether batches go on to a device; whether there is CUDA.
-    allows_dali : bool
-        Whether DALI could make the batches, if it is installed.
-    step : str
-        What a script's own step is called; "" without one.
-    images : ImageInfo
-    device_free_bytes : int
-        Memory of the device that is free; 0 without one.
-    notes : tuple of str
-    key : Key or None
-        Of the settings that are found; None where they cannot be kept.
-    calls_python : bool
-        Whether callables make samples: batches of worker threads are then others than those of
-        processes, as only processes can seed what the callables draw from.
-    """
+    """What a first look at a workload tells."""
 
     base: Settings
+    """With which to begin."""
     batch_size: int
     batch_bytes: int
     batches: int | None
+    """Of an epoch, where that is known."""
     batch_seconds: float = 0.0
+    """That making one takes in the calling thread."""
     to_device: bool = False
+    """Whether batches go on to a device."""
     cuda: bool = False
     allows_dali: bool = False
+    """Whether DALI could make the batches, if it is installed."""
     step: str = ""
+    """What the step is called; "" without one."""
     images: ImageInfo = field(default_factory=ImageInfo)
     device_free_bytes: int = 0
     notes: tuple[str, ...] = ()
     key: Key | None = None
+    """Of the settings that are found; None where they cannot be kept."""
     calls_python: bool = False
+    """Whether callables make samples: batches of worker threads are then others than those of
+    processes, as only processes can seed what the callables draw from."""
 
 
 class Workload:
-    """Makes loaders and measures them; for one thread.
-
-    Parameters
-    ----------
-    spec : WorkloadSpec
-
-    Raises
-    ------
-    FastdataError
-        If there are no such loaders to be had.
-    """
+    """Makes loaders and measures them and the step; for one thread."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         data, step = spec.data, spec.step
@@ -185,11 +151,7 @@ class Workload:
     def warm(self, settings: Settings | None, seconds: float) -> str:
         """Have data read that is not in memory; return "warm", "cold", or "" if nobody knows.
 
-        Parameters
-        ----------
-        settings : Settings or None
-            By which an epoch is read, where files are not known; None: it is not.
-        seconds : float
+        Where files are not known, an epoch is read with these settings; with None it is not.
         """
         paths = self.loaders.paths
         share = resident(paths) if paths else None
@@ -261,17 +223,8 @@ def _without_workers(base: Settings) -> Settings:
 def is_script_target(target: Any) -> TypeGuard[str]:
     """Return whether `target` is ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``.
 
-    What exists under this name, colon and all, is a path.
-
-    Parameters
-    ----------
-    target : Any
-        What a user gives as the data.
-
-    Raises
-    ------
-    OptionError
-        If it is a script that does not exist, or a script without a function.
+    What exists under this name, colon and all, is a path.  A script that does not exist, or has
+    no function, is an `OptionError`.
     """
     if not isinstance(target, (str, os.PathLike)):
         return False

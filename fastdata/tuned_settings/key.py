@@ -73,17 +73,7 @@ class UnnamedError(FastdataError, ValueError):
 
 @dataclass(frozen=True)
 class Key:
-    """Under what a result is kept; plain JSON types.
-
-    Attributes
-    ----------
-    machine : dict
-        See `machine`.
-    work : dict
-        See `work`.
-    name : str
-        What people call the data: its path, or a class.  Not compared.
-    """
+    """What `machine` and `work` return; and the data's path or class, which is not compared."""
 
     machine: dict[str, Any]
     work: dict[str, Any]
@@ -96,29 +86,16 @@ class Key:
 
 
 def key_of(data: Any, options: LoaderOptions) -> Key | None:
-    """Return under what a result for a loader of `data` with `options` is kept.
+    """Return the key of a loader of opened `data` with `options`, as they were asked for.
 
-    Parameters
-    ----------
-    data : packed data or torch Dataset
-        Opened, not a path.
-    options : LoaderOptions
-        As the loader was asked for: settings that tuning chooses do not matter.
-
-    Returns
-    -------
-    Key or None
-        None where something cannot be told for sure; why is logged at INFO, once a process.
-
-    Notes
-    -----
-    Takes about a millisecond, for a dataset whose digest is stored; of several opened as one the
-    digest is computed.  CUDA is not initialised.
+    None where something cannot be told for sure; why is logged at INFO, once a process.  Takes
+    about a millisecond, for a dataset whose digest is stored; of several opened as one the digest
+    is computed.  CUDA is not initialised.
     """
     try:
         return Key(machine(), work(data, options), name_of(data))
     except UnnamedError as error:
-        _say_once(str(error))
+        _log_once(str(error))
         return None
 
 
@@ -145,13 +122,7 @@ def machine() -> dict[str, Any]:
 
 
 def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
-    """Return what the loader is to do, as plain JSON types.
-
-    Raises
-    ------
-    UnnamedError
-        If that cannot be told for sure.
-    """
+    """Return what the loader is to do, as plain JSON types."""
     target = options.target
     transform = options.transform
     if transform is None and is_packed(data):
@@ -183,17 +154,7 @@ def name_of(data: Any) -> str:
 
 
 def dataset_identity(data: Any) -> dict[str, Any]:
-    """Return what a dataset is, as plain JSON types: the part of `work` that is the data's own.
-
-    Parameters
-    ----------
-    data : packed data or torch Dataset
-
-    Raises
-    ------
-    UnnamedError
-        If that cannot be told for sure.
-    """
+    """Return what a dataset is, as plain JSON types: the part of `work` that is the data's own."""
     if is_packed(data):
         return {"digest": data.digest, "schema": data.schema.to_json(), "samples": len(data)}
     if isinstance(data, IterableDataset) and not hasattr(data, "digest"):
@@ -213,14 +174,9 @@ def identity_of(value: Any, depth: int = 0) -> Any:
 
     Class or function by its name and the hash of its source; then its own ``digest``, if that is
     a str, or its ``repr``.  Where an address stands in that, its attributes take its place.
-    Values of tensors and arrays are left out, as they change no rate.
-
-    Raises
-    ------
-    UnnamedError
-        If it is a function without a name, whose source cannot be had.
-    Exception
-        Whatever the object's own ``repr`` or ``digest`` raises.
+    Values of tensors and arrays are left out, as they change no rate.  A function without a name,
+    whose source cannot be had, raises `UnnamedError`; an object's own ``repr`` or ``digest`` may
+    raise anything.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return ascii(value)
@@ -389,5 +345,5 @@ def _opencv() -> str:
 
 
 @cache
-def _say_once(why: str) -> None:
+def _log_once(why: str) -> None:
     log.info("no tuned result can be kept or used for this loader: %s", why)

@@ -64,35 +64,20 @@ class _OtherVersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TunedSettings:
-    """What is kept of a tuning: the settings, and what people are shown of them.
-
-    Attributes
-    ----------
-    settings : Settings
-    batch_size : int
-    verdict : str
-        One line: whether they keep the step busy.
-    saturates : bool
-    supply, demand : float or None
-        Batches a second, where they are known.
-    """
+    """What is kept of a tuning: the settings, and what people are shown of them."""
 
     settings: Settings
     batch_size: int
     verdict: str
     saturates: bool
+    """Whether they keep the step busy."""
     supply: float | None = None
     demand: float | None = None
+    """Batches a second, where they are known."""
 
     @classmethod
     def from_json(cls, entry: Any) -> TunedSettings:
-        """Build it from plain JSON types.
-
-        Raises
-        ------
-        ValueError
-            If these are not tuned settings.
-        """
+        """Build it from plain JSON types; `ValueError` if these are not tuned settings."""
         if not isinstance(entry, dict) or set(entry) != {item.name for item in fields(cls)}:
             raise ValueError(f"these are not tuned settings: {entry!r:.200}")
         if type(entry["batch_size"]) is not int or entry["batch_size"] < 1:
@@ -110,17 +95,7 @@ class TunedSettings:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Tuned settings that are kept.
-
-    Attributes
-    ----------
-    key : Key
-    tuned : TunedSettings
-    measured_at : datetime
-        When it was saved, UTC.
-    path : Path
-        The file.
-    """
+    """A file of tuned settings: their key, and when they were saved (UTC)."""
 
     key: Key
     tuned: TunedSettings
@@ -144,12 +119,9 @@ def is_empty() -> bool:
 
 
 def save(key: Key, tuned: TunedSettings) -> Path | None:
-    """Keep settings, in place of those that were kept under this key.
+    """Keep settings, in place of those that were kept under this key; return the file.
 
-    Returns
-    -------
-    Path or None
-        The file; None where it could not be written, with a warning that says why.
+    None where it could not be written, with a warning that says why.
     """
     path = directory() / f"{key.digest}.json"
     document = {
@@ -203,16 +175,10 @@ def entries() -> list[Entry]:
 
 
 def forget(*kept: Entry) -> int:
-    """Remove the files of these entries; return how many were there.
-
-    Raises
-    ------
-    OSError
-        If one cannot be removed.
-    """
+    """Remove the files of these entries; return how many existed."""
     count = 0
     for entry in kept:
-        with suppress(FileNotFoundError):  # somebody else was faster
+        with suppress(FileNotFoundError):  # another process was faster
             entry.path.unlink()
             count += 1
     return count
@@ -278,15 +244,8 @@ def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
     `pin_memory` and `persistent_workers` that are given stay.  What no result decides stays
     "auto".  No result changes which backend makes the batches, nor what is in them.
 
-    Parameters
-    ----------
-    data : packed data or torch Dataset
-    options : LoaderOptions
-
-    Notes
-    -----
-    Logs at INFO what is used and when it was measured, once a process and key.  Whatever is wrong
-    with what is kept, it raises nothing.  ``FASTDATA_TUNED=0`` uses nothing.  It costs
+    What is used, and when it was measured, is logged at INFO once a process and key.  Whatever is
+    wrong with what is kept, this raises nothing.  ``FASTDATA_TUNED=0`` uses nothing.  It costs
     microseconds where nothing is kept.
     """
     if options.num_workers != "auto" or os.environ.get("FASTDATA_TUNED") == "0" or is_empty():

@@ -1,32 +1,15 @@
-"""What tuning found: rates with their intervals, trials, the choice and why."""
+"""The result of a tuning: what was tried, the choice and why; as JSON and back."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from fastdata.measuring.reports import plain_json
+from fastdata.measuring.windows import Rate
 from fastdata.tuned_settings.settings import Settings
 
-__all__ = ["Demand", "Rate", "Trial", "TuningResult"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Batches a second, of several windows.
-
-    Attributes
-    ----------
-    median : float
-    low, high : float
-        A 95% interval of the median.
-    windows : tuple of float
-        Each window's own rate, in the order in which they were measured.
-    """
-
-    median: float
-    low: float
-    high: float
-    windows: tuple[float, ...] = ()
+__all__ = ["Demand", "Trial", "TuningResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +98,7 @@ class TuningResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types; `from_json` builds the same from them."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = plain_json(asdict(self))
         return plain
 
     @classmethod
@@ -174,12 +157,3 @@ def _fields(kind: Any, entry: Any) -> dict[str, Any]:
     if not isinstance(entry, dict) or set(entry) != names:
         raise ValueError(f"these are not the fields of a {kind.__name__}: {entry!r:.200}")
     return dict(entry)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with its tuples as lists, as JSON has no others."""
-    if isinstance(value, dict):
-        return {name: _plain(content) for name, content in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(content) for content in value]
-    return value
