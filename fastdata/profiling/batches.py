@@ -40,7 +40,6 @@ from fastdata.steps.meter import Meter
 
 __all__ = [
     "CachedBatches",
-    "CopyCosts",
     "LoaderBatches",
     "measure_copying",
     "measure_prefetcher_transform",
@@ -75,25 +74,12 @@ class LoaderBatches(EndlessBatches):
     When an epoch ends and the next one has to start its workers anew, the clock is stopped, and
     the batches that were made before they were asked for are thrown away.
 
-    Attributes
-    ----------
-    workers : int
-    primed : int
-        Batches that may be made before they are asked for.
-    wave : int
-        Batches that come at once, where the loop waits for them.
-    makes_ahead : bool
-        Whether some are, in workers or in a prefetcher's thread.
-    joins_epochs : bool
-        Whether the next epoch is made ahead like any batch, so that its begin costs nothing.
-    paused_seconds : float
-        Time so far in which epochs were begun.
-    start_seconds : float
-        From the beginning of the first epoch to its first batch.
-    restart_seconds : list of float
-        The same of each later epoch whose first batch was not made ahead.
-    epoch_length : int
-        Batches of an epoch: of the last one that ended, or as the loader says; else a large number.
+    `primed` batches may be made before they are asked for, by workers or a prefetcher's thread if
+    it `makes_ahead`; `wave` of them come at once, where the loop waits for them.  A loader that
+    `joins_epochs` makes the next one's first batches ahead, like any other.  `start_seconds` passed
+    from the beginning of the first epoch to its first batch, `restart_seconds` of each later one
+    that is not joined, and `paused_seconds` of all together.  `epoch_length` are the batches of
+    the last epoch that ended, or as the loader says, else a large number.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -271,18 +257,16 @@ def _copied_back(leaf: Any) -> Any:
 # -- what copying takes ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CopyCosts:
-    """What bringing a batch to the device takes; 0 bytes a second without a known copy."""
+def measure_copying(
+    loader: Any, cached: CachedBatches, device: torch.device
+) -> tuple[tuple[Cost, ...], float]:
+    """Return what page-locking and copying a batch cost, and the copy's bytes a second.
 
-    costs: tuple[Cost, ...] = ()
-    bytes_per_second: float = 0.0
-
-
-def measure_copying(loader: Any, cached: CachedBatches, device: torch.device) -> CopyCosts:
-    """Return what page-locking and copying a batch take, timed alone on a cached batch."""
+    They are timed alone, on a cached batch.  Without a copy, or where it is not known what is
+    copied, there are no costs, and 0 bytes a second.
+    """
     if device.type == "cpu" or not cached.host_known:
-        return CopyCosts()
+        return (), 0.0
     meter, batch = Meter(device), cached.host[0]
     copy = partial(move_batch, batch, device)
     copy()
@@ -291,7 +275,7 @@ def measure_copying(loader: Any, cached: CachedBatches, device: torch.device) ->
     inner = inner_loader(loader)
     if device.type == "cuda" and isinstance(inner, DataLoader) and inner.pin_memory:
         costs.append(Cost("pin", _pinning_seconds(batch), False, overlapped=True))
-    return CopyCosts(tuple(costs), cached.nbytes / took if took else 0.0)
+    return tuple(costs), cached.nbytes / took if took else 0.0
 
 
 def _pinning_seconds(batch: object) -> float:

@@ -14,7 +14,7 @@ import torch
 
 from fastdata.engine.cores import available_cores
 from fastdata.measuring.workload import describe_loader
-from fastdata.profiling.batches import CachedBatches, CopyCosts, LoaderBatches
+from fastdata.profiling.batches import CachedBatches, LoaderBatches
 from fastdata.profiling.fixes import conditions_of, fixes_for
 from fastdata.profiling.model import Cost, LoaderCosts, Model
 from fastdata.profiling.rates import Rates, median
@@ -44,7 +44,8 @@ class Measurements:
     cached: CachedBatches
     rates: Rates
     costs: LoaderCosts
-    copying: CopyCosts
+    copy_costs: tuple[Cost, ...]
+    copy_bytes_per_second: float
     stalls: tuple[Stall, ...]
     timeline: tuple[Event, ...]
 
@@ -93,7 +94,7 @@ def conclude(measurements: Measurements, notes: Sequence[str] = ()) -> ProfileRe
         batch_seconds_p99=p99,
         ready_batches=statistics.fmean(ready) if ready else math.nan,
         wait_seconds=wait,
-        copy_bytes_per_second=m.copying.bytes_per_second,
+        copy_bytes_per_second=m.copy_bytes_per_second,
         workers=batches.workers,
         workers_to_saturate=model.workers_to_saturate() if more_help else None,
         cores=model.cores,
@@ -112,7 +113,7 @@ def _model(m: Measurements, measured: Measured, wait: float) -> Model:
     """Return the model of the pipeline, fitted to the measured rate."""
     rates, costs = m.rates, m.costs.costs
     model = Model(
-        (*(costs or (Cost("load", wait, False),)), *m.copying.costs),
+        (*(costs or (Cost("load", wait, False),)), *m.copy_costs),
         measured.device if measured.has_step else 0.0,
         max(m.batches.workers, int(makes_batches_in_thread(m.loader))) if costs else 0,
         available_cores(),

@@ -32,50 +32,32 @@ LEAST_GAIN_OF_WORKERS = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What decides which fixes apply.
-
-    Attributes
-    ----------
-    kind : {"packed", "stock", "iterable"}
-    input_bound : bool
-    shares_cores : bool
-        Whether workers make the step slower, as they compute on its cores.
-    on_gpu : bool
-        Whether the step computes on one.
-    loader_copies : bool
-        Whether batches come on the device, copied ahead.
-    pinned : bool
-    raw : bool
-        Whether packed images are stored as pixels.
-    calls_python : bool
-        Whether there are callables among the transforms of packed data.
-    plain : bool
-        Whether packed data come from fastdata's own workers, without a cache.
-    float_bytes : float
-        Share of a batch's bytes that have floating dtypes.
-    start_seconds : float
-        Until the first batch of an epoch.
-    epoch_batches : int or None
-    persistent : bool
-        Whether workers outlive an epoch.
-    dali : bool
-        Whether it is installed.
-    """
+    """What decides which fixes apply."""
 
     kind: Literal["packed", "stock", "iterable"]
     input_bound: bool = True
     shares_cores: bool = False
+    """Whether workers make the step slower, as they compute on its cores."""
     on_gpu: bool = False
+    """Whether the step computes on one."""
     loader_copies: bool = False
+    """Whether batches come on the device, copied ahead."""
     pinned: bool = False
     raw: bool = False
+    """Whether packed images are stored as pixels."""
     calls_python: bool = False
+    """Whether there are callables among the transforms of packed data."""
     plain: bool = True
+    """Whether packed data come from fastdata's own workers, without a cache."""
     float_bytes: float = 0.0
+    """Share of a batch's bytes that have floating dtypes."""
     start_seconds: float = 0.0
+    """Until the first batch of an epoch."""
     epoch_batches: int | None = None
     persistent: bool = True
+    """Whether workers outlive an epoch."""
     dali: bool = False
+    """Whether it is installed."""
 
 
 def conditions_of(

@@ -100,6 +100,21 @@ def measure_packed(loader: Loader, seconds: float) -> LoaderCosts:
     return LoaderCosts(tuple(costs), lines, overhead)
 
 
+def _for_seconds(
+    requests: Iterator[Request],
+    seconds: float,
+    *,
+    least: int = LEAST_BATCHES,
+    most: int = MOST_BATCHES,
+) -> Iterator[tuple[int, Request]]:
+    """Yield requests with their number; number 0 pays for what is done once, and is not counted."""
+    deadline = time.perf_counter() + seconds
+    for number, request in enumerate(requests):
+        yield number, request
+        if number >= most or (number >= least and time.perf_counter() > deadline):
+            return
+
+
 def _measure(
     maker: BatchMaker,
     recorder: Recorder,
@@ -111,8 +126,7 @@ def _measure(
     device = backend.device
     times: list[tuple[Times, Times]] = []
     device_seconds: list[float] = []
-    deadline = time.perf_counter() + seconds
-    for number, request in enumerate(requests):
+    for number, request in _for_seconds(requests, seconds):
         if device is None or device.type == "cpu":
             tasks, loop, _ = _make_recorded(maker, recorder, request)
         else:
@@ -121,11 +135,8 @@ def _measure(
             took = Meter(device).seconds(partial(arrive, work.pipeline, work.seed, request, there))
             if number:
                 device_seconds.append(took)
-        if number:  # the first pays for what is done once
+        if number:
             times.append((tasks, loop))
-        enough = len(times) >= LEAST_BATCHES and time.perf_counter() > deadline
-        if enough or len(times) >= MOST_BATCHES:
-            break
     return times, device_seconds
 
 
@@ -185,11 +196,8 @@ def _sample_lines(
 ) -> dict[str, str]:
     """Return the user's line that takes most of each stage."""
     with LineSampler(recorder) as sampler:
-        deadline = time.perf_counter() + seconds
-        for request in itertools.islice(requests, MOST_BATCHES):
+        for _, request in _for_seconds(requests, seconds, least=0):
             _make_recorded(maker, recorder, request)
-            if time.perf_counter() > deadline:
-                break
     return heaviest_lines(sampler.counts())
 
 
@@ -204,8 +212,7 @@ def _hand_over(
     with closing(BufferPool(4, kind="shared" if shared else "private")) as buffers:
         maker = BatchMaker(work, pieces=options.num_workers, buffers=buffers)
         with closing(WorkerOptions(0).start(work)) as caller, closing(one.start(work)) as worker:
-            deadline = time.perf_counter() + seconds
-            for number, request in enumerate(requests):
+            for number, request in _for_seconds(requests, seconds, most=MOST_BATCHES // 2):
                 # In turns first, as the second finds bytes and pages warm.
                 order = [caller, worker] if number % 2 == 0 else [worker, caller]
                 _time_batch(maker, caller, request)  # warm for both
@@ -213,9 +220,6 @@ def _hand_over(
                 if number:
                     added.append(took[worker][0] - took[caller][0])
                     busy.append(took[worker][1])
-                enough = len(added) >= LEAST_BATCHES and time.perf_counter() > deadline
-                if enough or len(added) >= MOST_BATCHES // 2:
-                    break
     return hand_over_costs(max(statistics.median(added), 0.0), statistics.median(busy))
 
 

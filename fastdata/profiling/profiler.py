@@ -159,10 +159,9 @@ def _profile(
         events = trace(loader, run, primed=batches.primed, seconds=TIMELINE_SHARE * seconds)
     show("stages")
     costs = _loader_costs(inner, (1 - RATES_SHARE - TIMELINE_SHARE) * seconds)
-    copying = measure_copying(loader, cached, device)
+    copy_costs, copy_bytes_per_second = measure_copying(loader, cached, device)
     if costs.costs:
-        added = measure_prefetcher_transform(loader, device)
-        copying = replace(copying, costs=copying.costs + added)
+        copy_costs += measure_prefetcher_transform(loader, device)
     stalls: tuple[Stall, ...] = ()
     if step is not None:
         show("stalls of the step")
@@ -175,7 +174,8 @@ def _profile(
         cached=cached,
         rates=rates,
         costs=costs,
-        copying=copying,
+        copy_costs=copy_costs,
+        copy_bytes_per_second=copy_bytes_per_second,
         stalls=stalls,
         timeline=events or tuple(rates.timeline),
     )

@@ -55,38 +55,28 @@ log = logging.getLogger("fastdata")
 
 @dataclass(slots=True)
 class Rates:
-    """What was measured, in seconds.
-
-    Attributes
-    ----------
-    loader, host, device : list of float
-        A step, of each window.
-    device_cpu : list of float
-        On cores, of this process, a step on cached batches.
-    intervals, waits, busy, ready : list of float
-        From one batch to the next; waiting for a batch; on a core in that time, in this thread;
-        batches that were ready then.
-    timeline : list of Event
-    steps : int
-        With the real loader.
-    ended : bool
-        Whether there were no more batches.
-    reading_clocks : float
-        What taking times took, of a step with the real loader.
-    """
+    """What was measured, in seconds."""
 
     loader: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
     device: list[float] = field(default_factory=list)
+    """A step, of each window."""
     device_cpu: list[float] = field(default_factory=list)
+    """On cores, of this process, a step on cached batches."""
     intervals: list[float] = field(default_factory=list)
+    """From one batch to the next."""
     waits: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
+    """Waiting for a batch, and on a core in that time, in this thread."""
     ready: list[float] = field(default_factory=list)
+    """Batches that were ready when the loop asked for one."""
     timeline: list[Event] = field(default_factory=list)
     steps: int = 0
+    """With the real loader."""
     ended: bool = False
+    """Whether there were no more batches."""
     reading_clocks: float = 0.0
+    """What taking times took, of a step with the real loader."""
 
 
 def median(values: list[float]) -> float:

@@ -10,9 +10,9 @@ import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
+from fastdata.measuring.reports import plain_json
 from fastdata.printable import printable
 from fastdata.profiling.figures import (
     BAR_CHARACTERS,
@@ -246,26 +246,11 @@ class ProfileReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types; numbers that are nan or infinite, as None."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = plain_json(asdict(self))
         return plain
 
     def __str__(self) -> str:
         return render_text(self)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON types."""
-    if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, Integral):  # NumPy's too
-        return int(value)
-    if isinstance(value, Real):
-        return float(value) if math.isfinite(value) else None
-    return str(value)
 
 
 # -- what text and page have in common -------------------------------------------------------

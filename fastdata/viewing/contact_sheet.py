@@ -45,7 +45,7 @@ class Thumbnail(NamedTuple):
 class SheetSample(NamedTuple):
     """A sample of the contact sheet; the caption has its other values."""
 
-    index: int
+    position: int
     key: str
     pictures: list[Thumbnail]
     caption: str

@@ -96,7 +96,7 @@ def view(
     counts = [(printable(name), len(indices)) for name, indices in classes]
     rejects = _read_rejects(dataset)
     # A sample with boxes of several classes may stand under each.
-    shown = len({sample.index for group in groups for sample in group.samples})
+    shown = len({sample.position for group in groups for sample in group.samples})
     page = render(
         __package__,
         "view.html.jinja",
