@@ -7,11 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fastdata.profiling.fixes import Conditions, fixes_for
-from fastdata.profiling.model import Cost, Model
-from fastdata.profiling.recorder import Times
-from fastdata.profiling.report import Stall
-from fastdata.profiling.verdict import (
+from fastdata.profiling.conclusion import (
     Measured,
     bottleneck_of,
     is_input_bound,
@@ -19,6 +15,10 @@ from fastdata.profiling.verdict import (
     stages_of,
     verdict_of,
 )
+from fastdata.profiling.fixes import Conditions, fixes_for
+from fastdata.profiling.model import Cost, Model
+from fastdata.profiling.recorder import Times
+from fastdata.profiling.report import Stall
 
 READ, DECODE = Cost("read", 0.010, True, 0.0), Cost("decode", 0.030, True, 0.030)
 COLLATE = Cost("collate", 0.002, False, 0.002)

@@ -1,7 +1,7 @@
 """Where the time of training goes, and what would be gained by mending it.
 
     loader, step --rates--> three rates -----------.
-                 --packed, stock--> costs --model--+--verdict, fixes--> ProfileReport
+                 --packed, stock--> costs --model--+--conclusion, fixes--> ProfileReport
                  --stalls--> lines of the step ----|
                  --tracing--> timeline ------------'
 
@@ -17,9 +17,8 @@
 ``lines.py``        lines of the user's code, and where a stage spends its time
 ``stalls.py``       what in a step makes a device wait
 ``model.py``        what stages cost, and how fast the pipeline would be if changed
-``verdict.py``      stalls by stage, the bottleneck, one line
 ``fixes.py``        what to do about it
-``conclusion.py``   from all that was measured to the report
+``conclusion.py``   from all that was measured to the report: stalls by stage, the verdict
 ``report.py``       the report: data, JSON, text
 ``page.py``         the report as an HTML page: ``report.html.jinja``, filled in
 ``figures.py``      its numbers as text

@@ -153,30 +153,21 @@ class CachedBatches:
 
     A loader that copies its batches to a device may hand out something else than what it sends
     there: uint8 images travel, and arrive as float32.  So `host` is taken where batches are made.
-
-    Attributes
-    ----------
-    host : list of batch
-        On the CPU, as they travel; page-locked where the loader's are.
-    device : list of batch
-        On the device, as the step gets them, or would if it were given them there.
-    on_arrival : callable or None
-        What the loader does on the device to the first of `host`, once it is copied there.
-    loader_copies : bool
-        Whether the loader copies batches to the device, and not the step.
-    host_known : bool
-        Whether `host` is what travels; if not, it is copies of what arrived.
-    size, nbytes : int
-        Samples of a batch, and bytes of one that travels.
     """
 
     host: list[Any]
+    """On the CPU, as they travel; page-locked where the loader's are."""
     device: list[Any]
+    """On the device, as the step gets them, or would if it were given them there."""
     on_arrival: Callable[[Any], Any] | None
+    """What the loader does on the device to the first of `host`, once it is copied there."""
     loader_copies: bool
+    """Whether the loader copies batches to the device, and not the step."""
     host_known: bool
+    """Whether `host` is what travels; if not, it is copies of what arrived."""
     size: int
     nbytes: int
+    """Samples of a batch, and bytes of one that travels."""
 
     @classmethod
     def take(cls, batches: LoaderBatches, device: torch.device) -> CachedBatches:

@@ -109,36 +109,24 @@ def _copying_seconds(costs: Iterable[Cost]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A pipeline of stages and a step.
-
-    Attributes
-    ----------
-    costs : tuple of Cost
-        All but the step.
-    step : float
-        Seconds a step, on batches that are there already.
-    workers, cores : int
-    step_cpu : float
-        Seconds on cores, of all its threads, a step.
-    scale : float
-        Of what workers do.
-    contention : float
-        Seconds a batch that workers lose to each other.
-    loop_scale : float
-        Of what the loop does itself apart from copying, where there are workers.
-    core_scale : float
-        Of what needs a core: others may have some of the cores, or two of them share one.
-    """
+    """A pipeline of stages and a step."""
 
     costs: tuple[Cost, ...]
+    """All but the step."""
     step: float
+    """Seconds a step, on batches that are there already."""
     workers: int
     cores: int
     step_cpu: float = 0.0
+    """Seconds on cores, of all its threads, a step."""
     scale: float = 1.0
+    """Of what workers do."""
     contention: float = 0.0
+    """Seconds a batch that workers lose to each other."""
     loop_scale: float = 1.0
+    """Of what the loop does itself apart from copying, where there are workers."""
     core_scale: float = 1.0
+    """Of what needs a core: others may have some of the cores, or two of them share one."""
 
     def fitted(self, seconds: float, loop: float = 0.0) -> Model:
         """Return the model that gives the measured seconds a batch, with real loader and step.

@@ -62,69 +62,45 @@ step       the training step
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one stage takes.
-
-    Attributes
-    ----------
-    name : StageName
-    seconds : float
-        Mean seconds a batch, of one worker's time (of the loop's for ``step``; of the device's
-        for ``copy``).
-    parallel : bool
-        Whether workers share it.
-    stall_seconds : float
-        Seconds a batch that the loop waits because of this stage.
-    speedup_if_free : float
-        Steps a second if this stage took no time, divided by those measured; 1 or more.
-    where : str
-        The line of the user's code that takes most of it, ``FILE:LINE function``, where that is
-        known.
-    """
+    """What one stage takes."""
 
     name: StageName
     seconds: float
+    """Mean seconds a batch, of one worker's time (of the loop's for ``step``; of the device's for
+    ``copy``)."""
     parallel: bool
+    """Whether workers share it."""
     stall_seconds: float = 0.0
+    """Seconds a batch that the loop waits because of this stage."""
     speedup_if_free: float = 1.0
+    """Steps a second if this stage took no time, divided by those measured; 1 or more."""
     where: str = ""
+    """The line of the user's code that takes most of it, ``FILE:LINE function``, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
     """A place in the step where the device has to wait for the host.
 
-    Attributes
-    ----------
-    kind : {"synchronisation", "host tensor"}
-        The host waits for all work of the device; or a large tensor is made on the host
-        and then copied.
-    operation : str
-        ``.item()``, ``nonzero``, ``torch.randperm``...
-    where : str
-        ``FILE:LINE function`` of the user's code.
-    count : int
-        Times a step.
-    nbytes : int
-        Bytes copied a step; 0 for a synchronisation of a few bytes.
+    The host waits for all work of the device; or a large tensor is made on the host and copied.
     """
 
     kind: Literal["synchronisation", "host tensor"]
     operation: str
+    """``.item()``, ``nonzero``, ``torch.randperm``..."""
     where: str
+    """``FILE:LINE function`` of the user's code."""
     count: int = 1
+    """Times a step."""
     nbytes: int = 0
+    """Bytes copied a step; 0 for a synchronisation of a few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A change to make, and the predicted gain.
+    """A change to make, in one sentence, and the steps a second after it over those measured.
 
-    Attributes
-    ----------
-    text : str
-        One sentence: what to do, with the option or line to change.
-    speedup : float
-        Steps a second after it, divided by those measured; 1 where that cannot be predicted.
+    The speed-up is 1 where it cannot be predicted.
     """
 
     text: str
@@ -133,25 +109,16 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A stretch of the timeline.
-
-    Attributes
-    ----------
-    row : str
-        "loop: wait", "loop: step", "worker 0"...
-    start, seconds : float
-        Since the beginning of the window.
-    label : str
-        "batch 12", say.
-    stage : str
-        The `StageName` of a worker's stretch; "" for the loop.
-    """
+    """A stretch of the timeline, in seconds since the beginning of its window."""
 
     row: str
+    """Such as "loop: wait", "loop: step", "worker 0"."""
     start: float
     seconds: float
     label: str = ""
+    """Such as "batch 12"."""
     stage: str = ""
+    """The `StageName` of a worker's stretch; "" for the loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,18 +59,22 @@ def trace(loader: Any, step: Step, *, primed: int, seconds: float) -> tuple[Even
     Exception
         Whatever loader or step raise.
     """
-    info = loader_info(loader)
+    info, inner = loader_info(loader), inner_loader(loader)
     log = _Log(has_workers=bool(info.workers) or makes_batches_in_thread(loader))
-    inner = _traced(inner_loader(loader), log)
-    if inner is None:
+    if isinstance(inner, Loader) and isinstance(inner.backend, CpuBackend):
+        traced = _packed_batches(inner, inner.backend, log)
+    elif isinstance(inner, DataLoader):
+        traced = _stock_batches(inner, log)
+    else:
         return ()
-    batches: Any = inner
-    if isinstance(loader, CUDAPrefetcher):
-        batches = CUDAPrefetcher(inner, loader.device, loader._transform, depth=loader._depth)
     skipped = primed
     if info.batches_per_epoch is not None:
         skipped = min(primed, (info.batches_per_epoch - 1) // 2)
-    return log.events(_run_steps(batches, step, skipped, seconds))
+    with closing(traced):
+        batches: Any = traced
+        if isinstance(loader, CUDAPrefetcher):
+            batches = CUDAPrefetcher(traced, loader.device, loader._transform, depth=loader._depth)
+        return log.events(_run_steps(batches, step, skipped, seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,26 +147,7 @@ def _run_steps(iterable: Iterable[Any], step: Step, skipped: int, seconds: float
     return events
 
 
-def _traced(inner: Any, log: _Log) -> Iterable[Any] | None:
-    """Return the same batches, whose workers report to the log; None where they cannot."""
-    if isinstance(inner, Loader) and isinstance(inner.backend, CpuBackend):
-        return _Iterable(partial(_packed_batches, inner, inner.backend, log))
-    if isinstance(inner, DataLoader):
-        return _Iterable(partial(_stock_batches, inner, log))
-    return None
-
-
-class _Iterable:
-    """An iterable of what a generator function gives."""
-
-    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
-        self._begin = begin
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._begin()
-
-
-def _stock_batches(loader: DataLoader[Any], log: _Log) -> Iterator[Any]:
+def _stock_batches(loader: DataLoader[Any], log: _Log) -> Generator[Any, None, None]:
     recorded_loader = RecordedDataLoader(loader)
     with recorded_loader.open(loader.num_workers, loader.prefetch_factor or 2) as made:
         for one in made:
@@ -171,18 +155,15 @@ def _stock_batches(loader: DataLoader[Any], log: _Log) -> Iterator[Any]:
             yield one.batch
 
 
-def _packed_batches(loader: Loader, backend: CpuBackend, log: _Log) -> Iterator[Any]:
+def _packed_batches(loader: Loader, backend: CpuBackend, log: _Log) -> Generator[Any, None, None]:
     def prepare(request: Request) -> Job:
         return _TracedJob(backend.maker.prepare(request), log)
 
     workers = backend.workers.start(_TracedWork(backend.work))
     with closing(backend.stream_of(prepare, workers)) as stream:
         stream.begin(requests_of(loader))
-        while True:
-            try:
-                batch = next(stream)
-            except StopIteration:
-                return
+        end = object()
+        while (batch := next(stream, end)) is not end:
             yield batch
 
 
