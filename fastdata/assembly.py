@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from fastdata.cache.backend import DeviceCacheBackend
+from fastdata.cache.device import DeviceCacheBackend
 from fastdata.cache.ram import RamCacheBackend
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
+from fastdata.engine.backend import Backend
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import Backend, BatchOrder
+from fastdata.engine.job import BatchOrder
 from fastdata.engine.packed import Loader
 from fastdata.engine.stock import stock_loader
 from fastdata.engine.tasks import PackedData
@@ -154,7 +155,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
         here = torch.device("cpu") if target is None else target
         return DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
     if options.cache == "ram" and _of_files(work):
-        from fastdata.unpacked.holding import FileCacheBackend
+        from fastdata.cache.files import FileCacheBackend
 
         return FileCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
     if options.cache == "ram":

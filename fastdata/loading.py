@@ -106,8 +106,8 @@ def loader(
         DataLoader); 0 makes them in the calling thread.  "auto": what
         ``fastdata tune-workers`` has found for this dataset, these transforms and this
         machine, if it is kept and nothing of it has changed; it then also decides what
-        else is "auto" of `worker_method`, `prefetch_factor`, `pin_memory`, `persistent_workers`
-        and `backend`, and says so at INFO (``docs/tuned_settings.md``).  Otherwise one a
+        else is "auto" of `worker_method`, `prefetch_factor`, `pin_memory` and
+        `persistent_workers`, and says so at INFO (``docs/tuned_settings.md``).  Otherwise one a
         core that this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
         Batches are the same, bit for bit, whatever the number and method.
     worker_method : {"auto", "thread", "process"}
@@ -149,7 +149,7 @@ def loader(
         (``docs/dali.md``).  `num_workers` is then the number of its threads, 1 or more.
         Callables among the transforms, worker processes, `cache` and `decoder` are for
         "cpu".
-        "auto" is "cpu", unless a tuned result says that DALI was faster here.
+        "auto" is "cpu", whatever was tuned: pixels do not depend on a measurement.
     cache : {None, "ram", "device"}
         For packed data.  "ram": the packed bytes are copied, in the first epoch, to
         memory of the host that stays, page-locked where there is CUDA; for disks that

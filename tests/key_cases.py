@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from fastdata.engine.sharing import PickledFile
 from fastdata.loading import options_of
 from fastdata.measuring.workload import Workload, WorkloadSpec
+from fastdata.processes.sharing import PickledFile
 from fastdata.tuned_settings.key import key_of
 
 

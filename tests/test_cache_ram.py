@@ -19,7 +19,7 @@ from worker_helpers import PICTURES, damage_image, layouts, pictures, worker_thr
 import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.cache import ram as ram_module
-from fastdata.cache.copies import FileCopy
+from fastdata.cache.ram import FileCopy
 from fastdata.errors import OptionError, ShardCorruptError
 
 WORKERS: list[dict[str, Any]] = [

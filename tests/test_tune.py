@@ -33,6 +33,7 @@ from fastdata.measuring.trials import LocalRunner, ProcessRunner, TrialFailedErr
 from fastdata.measuring.windows import Rate, Windows
 from fastdata.measuring.workload import Workload, WorkloadSpec, is_script_target
 from fastdata.tuned_settings.settings import Settings
+from fastdata.tuning import tuner
 from fastdata.tuning.choice import CEILING
 from fastdata.tuning.report import plot
 from fastdata.tuning.results import Demand, Trial, TuningResult
@@ -461,6 +462,17 @@ def test_crop_is_not_for_a_script() -> None:
     found = run("tune-workers", f"{TESTS / 'tune_helpers.py'}:build", "--crop", "224")
     assert found.exit_code == 2
     assert "its own transforms" in found.stderr
+
+
+def test_dali_that_is_not_installed_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Path]
+) -> None:
+    monkeypatch.setattr(tuner, "dali_is_installed", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[dali\]'"):
+        tune(tiny["lmdb"], dali=True)
+    found = run("tune-workers", tiny["lmdb"], "--dali")
+    assert found.exit_code == 1
+    assert "needs NVIDIA DALI" in found.stderr
 
 
 # -- the picture and the page cache --------------------------------------------------------------

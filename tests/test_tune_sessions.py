@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 
-from fastdata.measuring.loaders import ImageInfo
+from fastdata.measuring.factories import ImageInfo
 from fastdata.measuring.trials import TrialFailedError
 from fastdata.measuring.windows import (
     Rate,
@@ -396,6 +396,33 @@ def test_workers_that_start_slowly_persist() -> None:
     session = session_of(machine, 100.0, info=replace(info, batches=100_000))
     session.sweep(2, 2, ["process"])
     assert not session.settle().persistent_workers  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("demand", [None, 150.0, 1000.0])
+def test_dali_is_a_row_of_the_comparison_and_never_chosen(demand: float | None) -> None:
+    machine = Machine(
+        lambda s: (10_000.0 if s.backend == "dali" else 100.0) * max(s.num_workers, 1)
+    )
+    session = session_of(machine, demand, info=replace(INFO, allows_dali=True))
+    session.sweep(2, 2, ["thread"])
+    assert not [one for one in machine.asked if one.backend == "dali"]
+    session.compare_dali()
+    chosen = session.settle()
+    assert chosen is not None
+    assert chosen.backend == "cpu"
+    (row,) = (row for row in session.trials.rows() if row.settings.backend == "dali")
+    assert row.supply is not None
+    assert row.supply.median > 1000
+    assert "DALI is for comparison" in session.notes[-1]
+
+
+def test_dali_is_not_measured_where_it_makes_no_such_batches() -> None:
+    machine = Machine(lambda s: 100.0)
+    session = session_of(machine, None)
+    session.sweep(1, 1, ["thread"])
+    session.compare_dali()
+    assert all(one.backend == "cpu" for one in machine.asked)
+    assert "DALI was not measured" in session.notes[-1]
 
 
 # -- words --------------------------------------------------------------------------------

@@ -37,9 +37,9 @@ from worker_helpers import (
 )
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.outcomes import WorkerTraceback
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.loading import Loader, loader
+from fastdata.processes.outcomes import WorkerTraceback
 
 # -- errors -----------------------------------------------------------------------------
 

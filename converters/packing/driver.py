@@ -196,7 +196,7 @@ def pack(
         packer.begin(overwrite)
         for line in (found.read_as, *found.notes):
             log.info("%s", printable(line))
-        with start_workers(found, encode, num_workers, executor, job.directory / "chunks") as run:
+        with start_workers(found, encode, num_workers, executor) as run:
             return packer.run(run)
 
 

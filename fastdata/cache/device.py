@@ -1,4 +1,9 @@
-"""What of a dataset is held on a device, and batches made of it.
+"""``cache="device"``: decoded images that stay where batches arrive, a GPU's memory mostly.
+
+    requests --> FillJob: images that are not there yet, decoded whole by the usual workers
+        |                                     |
+        v                                     v
+    DeviceCache.batch: plan - gather - resize - pixels  <--  ImageStore
 
 The plan of a batch is made on the CPU, by the code and from the draws of any other loader;
 its numbers, some an image, are all that crosses the bus once everything is held.
@@ -6,37 +11,266 @@ its numbers, some an image, are all that crosses the bus once everything is held
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.cache.filling import Filled
 from fastdata.cache.store import ImageStore
 from fastdata.collate import collate_column
-from fastdata.engine.batches import report_skipped
-from fastdata.engine.finishing import finish_on_device
+from fastdata.engine.backend import Backend, BatchStream, buffers_for
+from fastdata.engine.batches import SAMPLES_PER_TASK, BatchMaker
+from fastdata.engine.buffers import BufferPool, Slot
+from fastdata.engine.cpu import SPARE_BUFFERS
+from fastdata.engine.delivery import Delivery
 from fastdata.engine.job import Request
 from fastdata.engine.memory import available_on, in_words
-from fastdata.engine.tasks import PackedData, image_sizes
+from fastdata.engine.stream import Stream
+from fastdata.engine.tasks import DecodeTask, Done, PackedData, image_sizes
 from fastdata.engine.work import BatchWork
+from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
+from fastdata.random import SampleKeys
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.geometry import Geometry, Ints
 from fastdata.transforms.pipeline import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.some import to_device
 
-__all__ = ["DeviceCache"]
+__all__ = ["DeviceCache", "DeviceCacheBackend"]
 
-SAMPLES_AT_ONCE = 1 << 16
+SIZES_AT_ONCE = 1 << 16
+"""Samples whose sizes are asked for together."""
+
+log = logging.getLogger("fastdata")
+
+
+class DeviceCacheBackend(Backend):
+    """Makes batches of decoded images that stay on a device.
+
+    In the first epoch workers decode what is not there yet, whole; each sample is decoded
+    once.  When all are there the workers end.
+
+    Parameters
+    ----------
+    work, workers
+        As of `Backend`.
+    device : torch.device
+        With its index, if it has one.
+    pin_memory : bool
+        Whether images are decoded into pinned memory.
+    part : ndarray of int64, optional
+        The samples to hold, ascending; all by default.
+
+    Raises
+    ------
+    OptionError
+        If they do not fit, or callables are among the transforms, which run on the CPU.
+    """
+
+    def __init__(
+        self,
+        work: BatchWork,
+        workers: WorkerOptions,
+        *,
+        device: torch.device,
+        pin_memory: bool = False,
+        part: NDArray[np.int64] | None = None,
+    ) -> None:
+        if not work.pipeline.direct:
+            raise OptionError(
+                'cache="device" transforms whole batches on the device, but a callable among the '
+                "transforms takes one sample after another; use those of fastdata.transforms, or "
+                'cache="ram"'
+            )
+        if work.pipeline.views:
+            raise OptionError(
+                'cache="device" makes one view of an image, but Views are among the transforms; '
+                'leave them out, or use cache="ram"'
+            )
+        buffers = buffers_for(workers, workers.ahead + SPARE_BUFFERS, pin_memory=pin_memory)
+        super().__init__(work, workers, device=device, buffers=buffers)
+        self._cache = DeviceCache(work, device, part, self.maker)
+        self.cache_bytes = self._cache.nbytes
+        log.info("%s", self._cache.summary)
+
+    def stream(self) -> BatchStream:
+        """Return a new stream; workers start where there is something to fill."""
+        stream = _CachedStream(self._cache, self.work, self._start_filling)
+        return Delivery(stream, self.pipeline, self.seed, None)  # they are made on the device
+
+    def close(self) -> None:
+        """Free the images, and unused buffers.  Idempotent."""
+        super().close()
+        self._cache.free()
+
+    def __str__(self) -> str:
+        return f"cached on {self._cache.device}"
+
+    def _start_filling(self) -> Stream:
+        return Stream(
+            partial(FillJob, self.work, self.buffers),
+            self.workers.start(self.work),
+            ahead=self.workers.ahead,
+        )
+
+
+class _CachedStream:
+    """A `BatchStream` that fills the cache with what its batches need first.
+
+    `start_filling` returns a stream of `Filled`, with workers.
+    """
+
+    def __init__(
+        self, cache: DeviceCache, work: BatchWork, start_filling: Callable[[], Stream]
+    ) -> None:
+        self._cache = cache
+        self._work = work
+        self._start_filling = start_filling
+        self._filling: Stream | None = None
+        self._requests: Iterator[Request] = iter(())
+        self._announced: deque[Request] = deque()
+        self.request: Request | None = None
+
+    @property
+    def ready(self) -> int:
+        """Batches that can be made without waiting: one, if not those of a filling cache."""
+        return 1 if self._filling is None else self._filling.ready
+
+    def begin(self, requests: Iterable[Request]) -> None:
+        """Make the batches of `requests`."""
+        self.stop()
+        self._requests = iter(requests)
+        if not self._cache.full:
+            self._filling = self._filling or self._start_filling()
+            self._filling.begin(self._missing())
+
+    def _missing(self) -> Iterator[Request]:
+        """Yield a request for each batch, of its samples that are neither there nor on the way."""
+        coming = self._cache.held.copy()
+        for request in self._requests:
+            self._announced.append(request)
+            places = self._cache.places(request.indices)
+            new = np.unique(places[~coming[places]])
+            coming[new] = True
+            yield Request(request.number, SampleKeys(request.epoch, self._cache.indices[new]))
+
+    def stop(self) -> None:
+        """Drop what is in the making."""
+        if self._filling is not None:
+            self._filling.stop()
+        self._announced.clear()
+        self._requests = iter(())
+
+    def __next__(self) -> Any:
+        if self._filling is not None:
+            self._cache.put(next(self._filling))
+            if self._cache.full:
+                self._end_filling()
+        request = self._announced.popleft() if self._announced else next(self._requests)
+        indices, missing = self._cache.sound_samples(request)
+        while len(missing):  # what comes in place of a corrupt sample, and may be corrupt itself
+            self._cache.put(self._decode(missing))
+            indices, missing = self._cache.sound_samples(request)
+        self.request = request
+        return self._cache.batch(request, indices)
+
+    def _decode(self, indices: NDArray[np.int64]) -> Filled:
+        """Decode samples here and now."""
+        pool = BufferPool(0)
+        job = FillJob(self._work, pool, Request(0, SampleKeys(0, indices)))
+        memory = None if job.slot is None else job.slot.memory
+        return job.finish([self._work(task, memory) for task in job.tasks()])
+
+    def _end_filling(self) -> None:
+        if self._filling is not None:
+            self._filling.close()
+            self._filling = None
+
+    def close(self) -> None:
+        """End the workers.  Idempotent."""
+        self.stop()
+        self._end_filling()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """Decoded images.
+
+    Attributes
+    ----------
+    indices : ndarray of int64, shape [k]
+    memory : dict of str to torch.Tensor
+        Of each image field, uint8 [m]: the images in the order of `indices`.
+    failed : dict of int to str
+        Sample indices that could not be decoded, and why; their pixels mean nothing.
+    nbytes : int
+        Stored bytes that were read.
+    """
+
+    indices: Ints
+    memory: dict[str, torch.Tensor]
+    failed: dict[int, str]
+    nbytes: int
+
+
+class _FieldMemory(NamedTuple):
+    """Where the images of a field lie in a slot: each, and all of them."""
+
+    begins: Ints
+    ends: Ints
+    start: int
+    stop: int
+
+
+class FillJob:
+    """A `fastdata.engine.job.Job` that decodes the samples of a request, whole.
+
+    They lie one after another in one slot of `buffers`.  There may be none.
+    """
+
+    def __init__(self, work: BatchWork, buffers: BufferPool, request: Request) -> None:
+        self._indices = request.indices
+        self._fields: dict[str, _FieldMemory] = {}
+        begin = 0
+        for name, field in work.dataset.schema.images.items():
+            heights, widths = image_sizes(work.dataset, name, request.indices, work.decoder)
+            sizes = heights * widths * field.channels
+            end = begin + int(sizes.sum())
+            ends = begin + np.cumsum(sizes)
+            self._fields[name] = _FieldMemory(ends - sizes, ends, begin, end)
+            begin = end
+        self.slot: Slot | None = buffers.take(begin) if begin else None
+
+    def tasks(self) -> Sequence[DecodeTask]:
+        """Return one for each few samples."""
+        tasks = []
+        for first in range(0, len(self._indices) if self.slot else 0, SAMPLES_PER_TASK):
+            some = slice(first, first + SAMPLES_PER_TASK)
+            begins = {name: field.begins[some] for name, field in self._fields.items()}
+            ends = {name: field.ends[some] for name, field in self._fields.items()}
+            tasks.append(DecodeTask(self._indices[some], first, begins, ends))
+        return tasks
+
+    def finish(self, results: Sequence[Done]) -> Filled:
+        """Return the images, in the slot's memory."""
+        empty = torch.empty(0, dtype=torch.uint8)
+        tensor = empty if self.slot is None else self.slot.tensor
+        memory = {n: tensor[field.start : field.stop] for n, field in self._fields.items()}
+        failed = {int(self._indices[at]): why for done in results for at, why in done.failed}
+        return Filled(self._indices, memory, failed, sum(done.nbytes for done in results))
 
 
 class DeviceCache:
-    """Decoded images and columns of some samples, on a device.
+    """Decoded images and columns of some samples on a device, and batches made of them.
 
     Parameters
     ----------
@@ -44,8 +278,10 @@ class DeviceCache:
         Data and transforms.
     device : torch.device
         With its index, if it has one.
-    part : ndarray of int64, optional
-        The samples to hold, ascending; all by default.
+    part : ndarray of int64 or None
+        The samples to hold, ascending; None: all.
+    maker : BatchMaker
+        Counts what is read and replaced.
 
     Attributes
     ----------
@@ -53,8 +289,8 @@ class DeviceCache:
         Device memory that it takes when all is held.
     held : ndarray of bool, shape [n]
         Which samples are there, by their place in `part`.
-    skipped, bytes_read : int
-        As of `fastdata.engine.stats.LoaderStats`.
+    bad : dict of int to str
+        Samples that could not be decoded, and why.
 
     Raises
     ------
@@ -67,27 +303,25 @@ class DeviceCache:
     """
 
     def __init__(
-        self, work: BatchWork, device: torch.device, part: NDArray[np.int64] | None = None
+        self,
+        work: BatchWork,
+        device: torch.device,
+        part: NDArray[np.int64] | None,
+        maker: BatchMaker,
     ) -> None:
         self._work = work
         self.device = device
         self._part = part
+        self._maker = maker
         dataset, schema = work.dataset, work.dataset.schema
         self.indices = np.arange(len(dataset)) if part is None else part
         self.held = np.zeros(len(self.indices), np.bool_)
         self.bad: dict[int, str] = {}
-        self.skipped = 0
-        self.bytes_read = 0
         sizes = {name: _sizes(dataset, name, self.indices, work) for name in schema.images}
         self._stores = {
             name: ImageStore(*sizes[name], field.channels, device)
             for name, field in schema.images.items()
         }
-        self._names = [  # of columns that are held too
-            name
-            for name, field in schema.items()
-            if isinstance(field, ScalarField) or (isinstance(field, ArrayField) and field.fixed)
-        ]
         self._columns: dict[str, torch.Tensor] | None = None
         self.nbytes = sum(store.nbytes for store in self._stores.values())
         self._mover = Mover(streams_of(device), report=False)
@@ -104,7 +338,7 @@ class DeviceCache:
             )
 
     def free(self) -> None:
-        """Let go of what is held."""
+        """Release the memory."""
         for store in self._stores.values():
             store.free()
         self._columns = None
@@ -153,40 +387,35 @@ class DeviceCache:
                     store.end_behind(self.held)
         self.held[places] = True  # where there are no images, too
         self.bad |= filled.failed
-        self.bytes_read += filled.nbytes
+        self._maker.count([Done(filled.nbytes)])
 
-    def stand_ins(self, request: Request) -> tuple[Ints, Ints]:
-        """Return the samples to make a request of, int64 [n], and those of them not there yet."""
+    def sound_samples(self, request: Request) -> tuple[Ints, Ints]:
+        """Return the samples to make a request of, int64 [n], and those of them not there yet.
+
+        Others are in the place of those that are known to be corrupt.
+        """
         indices = request.indices
         wrong = [at for at, index in enumerate(indices.tolist()) if index in self.bad]
         if wrong:
             indices = indices.copy()
         for at in wrong:
-            indices[at] = self._stand_in(request.epoch, int(indices[at]))
+            indices[at] = self._replacement(request.epoch, int(indices[at]))
         missing = np.unique(indices[~self.held[self.places(indices)]])
         return indices, missing
 
-    def _stand_in(self, epoch: int, index: int) -> int:
+    def _replacement(self, epoch: int, index: int) -> int:
         for other in self._work.stand_ins(epoch, index):
             if other not in self.bad:
                 return other
         raise ShardCorruptError(self.bad[index])
 
     def batch(self, request: Request, indices: Ints) -> Any:
-        """Return the batch of a request, made of samples that are there, finished.
-
-        Parameters
-        ----------
-        request : Request
-        indices : ndarray of int64, shape [n]
-            Those that were asked for, or what stands in for them.
-        """
-        work = self._work
-        for index in request.indices[request.indices != indices].tolist():
-            if not self.skipped:
-                report_skipped(self.bad[index])
-            self.skipped += 1
-        schema, pipeline = work.dataset.schema, work.pipeline
+        """Return the batch of a request, of samples that are there, as `sound_samples` says."""
+        work, pipeline, schema = self._work, self._work.pipeline, self._work.dataset.schema
+        replaced = np.flatnonzero(request.indices != indices).tolist()
+        reasons = [self.bad[index] for index in request.indices[replaced].tolist()]
+        others = zip(replaced, indices[replaced].tolist(), reasons, strict=True)
+        self._maker.count([Done(replaced=list(others))])
         places = self.places(indices)
         geometry = self._geometry(request, indices, places)
         where = to_device(places, self.device)
@@ -210,8 +439,7 @@ class DeviceCache:
             pipeline.drop.run_batch(rest, indices)  # those whose number varies, on the host still
         if rest:
             values |= self._mover.take(self._mover.send(rest))
-        batch = schema.sample_type(*(values[name] for name in schema))
-        return finish_on_device(batch, request, pipeline, work.seed)
+        return schema.sample_type(*(values[name] for name in schema))
 
     def _geometry(self, request: Request, indices: Ints, places: Ints) -> dict[str, Geometry]:
         """Return what becomes of the images of each field."""
@@ -232,12 +460,13 @@ class DeviceCache:
         return planned
 
     def _held_columns(self) -> dict[str, torch.Tensor]:
-        """Return the columns of numbers, on the device; read when they are first wanted."""
+        """Return the columns of fixed size, on the device; read when they are first wanted."""
         if self._columns is None:
             dataset = self._work.dataset
             self._columns = {
                 name: torch.from_numpy(np.array(dataset.gather(name, self.indices))).to(self.device)
-                for name in self._names
+                for name, field in dataset.schema.items()
+                if isinstance(field, ScalarField) or (isinstance(field, ArrayField) and field.fixed)
             }
         return self._columns
 
@@ -245,8 +474,8 @@ class DeviceCache:
 def _sizes(dataset: PackedData, name: str, indices: Ints, work: BatchWork) -> tuple[Ints, Ints]:
     """Return heights and widths of a field's images, int64 [n] each."""
     parts = [
-        image_sizes(dataset, name, indices[first : first + SAMPLES_AT_ONCE], work.decoder)
-        for first in range(0, len(indices), SAMPLES_AT_ONCE)
+        image_sizes(dataset, name, indices[first : first + SIZES_AT_ONCE], work.decoder)
+        for first in range(0, len(indices), SIZES_AT_ONCE)
     ]
     empty = [np.empty(0, np.int64)]
     heights = np.concatenate([part[0] for part in parts] or empty)

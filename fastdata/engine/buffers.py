@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.engine.pinning import register_pinned
-from fastdata.engine.sharing import map_file, new_file
 from fastdata.errors import WorkerError
+from fastdata.processes.sharing import map_file, new_file
 
 __all__ = ["Block", "BufferPool", "Kind", "Slot"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fastdata.engine.job import BatchStream
+from fastdata.engine.backend import BatchStream
 
 if TYPE_CHECKING:
     from fastdata.engine.packed import Loader

@@ -2,7 +2,7 @@
 
     Request  --Prepare-->  Job: tasks  --Workers-->  results  --Job.finish-->  batch
 
-Who makes batches altogether is a `Backend`; most of this is how one of them does it.
+What makes batches altogether is a `fastdata.engine.backend.Backend`.
 
 A task says what to do and a slot where to put it.  Both can reach a worker in
 this process as they are, and one in another process as a short message and a
@@ -11,7 +11,7 @@ block of shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,21 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.engine.buffers import Slot
-from fastdata.engine.tasks import PackedData
 from fastdata.random import SampleKeys
 from fastdata.sampling import SamplerEpoch
-from fastdata.transforms.pipeline import Pipeline
 
 __all__ = [
-    "Backend",
     "BatchOrder",
-    "BatchStream",
     "EpochOfBatches",
     "Job",
     "Pending",
     "Prepare",
     "Request",
-    "Usage",
     "Work",
     "Workers",
     "request_of",
@@ -113,73 +108,6 @@ class BatchOrder(Protocol):
     def __len__(self) -> int: ...
 
     def of(self, epoch: int, /) -> EpochOfBatches: ...
-
-
-class BatchStream(Protocol):
-    """Batches in the order of their requests, some ahead: as the training loop gets them."""
-
-    @property
-    def request(self) -> Request | None:
-        """What the batch that was taken last is the answer to."""
-
-    @property
-    def ready(self) -> int:
-        """Batches that are made and not yet taken."""
-
-    def begin(self, requests: Iterable[Request], /) -> None:
-        """Drop what is in the making and make the batches of `requests`."""
-
-    def stop(self) -> None:
-        """Drop what is in the making; workers stay."""
-
-    def __next__(self) -> Any:
-        """Return the next batch, or raise its error in its place; `StopIteration` after all."""
-
-    def close(self) -> None:
-        """End all workers.  Idempotent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a backend has used and done; attributes as of `LoaderStats`."""
-
-    buffers_in_use: int = 0
-    skipped_samples: int = 0
-    bytes_read: int = 0
-    cache_bytes: int = 0
-
-
-class Backend(Protocol):
-    """Who makes batches: from requests to what the training loop gets."""
-
-    @property
-    def dataset(self) -> PackedData: ...
-
-    @property
-    def pipeline(self) -> Pipeline: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def num_workers(self) -> int:
-        """Threads or processes that make batches."""
-
-    @property
-    def persistent(self) -> bool:
-        """Whether a stream outlives an epoch, and begins the next one in this."""
-
-    @property
-    def slow_to_start(self) -> bool:
-        """Whether a stream is worth keeping also where it stands at no next batch."""
-
-    def stream(self) -> BatchStream:
-        """Return a new stream, with whatever workers it needs."""
-
-    def usage(self) -> Usage: ...
-
-    def close(self) -> None:
-        """Free what streams share.  Idempotent; after all streams are closed."""
 
 
 class Work(Protocol):

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from fastdata.distributed import accelerate_in_use, agreed_seed, rank_and_world_size
+from fastdata.engine.backend import Backend, BatchStream
 from fastdata.engine.epoch import Counts, Epoch, Place
-from fastdata.engine.job import Backend, BatchOrder, BatchStream, Request, request_of
+from fastdata.engine.job import BatchOrder, Request, request_of
 from fastdata.engine.stats import LoaderStats
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.engine.tasks import PackedData

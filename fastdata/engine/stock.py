@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
-from fastdata.engine.shared_folder import shared_folder_fault
 from fastdata.errors import OptionError, WorkerError
 
 __all__ = ["stock_loader"]
+
+_SHARED_FOLDER = Path("/dev/shm")
+_PROBE_BYTES = 1 << 16
 
 
 def stock_loader(
@@ -71,17 +75,35 @@ def stock_loader(
             "drop_last": drop_last,
         }
     if num_workers > 0:
-        fault = shared_folder_fault()
-        if fault:
-            raise WorkerError(
-                f"{fault}. Or use num_workers=0; loaders of packed data need none of it."
-            )
+        _check_shared_folder()
         arguments |= {
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
             "worker_init_fn": partial(_start_worker, options.pop("worker_init_fn", None)),
         }
     return DataLoader(dataset, **arguments | options)
+
+
+def _check_shared_folder() -> None:
+    """Raise `WorkerError` if the folder cannot be used in which stock workers leave batches.
+
+    What torch raises says nothing of it.
+    """
+    if not os.path.isdir("/proc/self"):
+        return  # not Linux: nothing of the kind
+    try:
+        with tempfile.TemporaryFile(dir=_SHARED_FOLDER) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        fault = "is missing" if missing else f"cannot be written to ({error.strerror})"
+        raise WorkerError(
+            f"worker processes need {_SHARED_FOLDER}, which {fault}. Mount it or make it larger: "
+            f"`mount -t tmpfs tmpfs {_SHARED_FOLDER}`, "
+            f"`mount -o remount,rw,size=4G {_SHARED_FOLDER}`, or `docker run --shm-size=4g`. "
+            "Or use num_workers=0; loaders of packed data need none of it."
+        ) from error
 
 
 def _start_worker(then: Callable[[int], None] | None, worker: int) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSam
 from fastdata.errors import OptionError
 
 if TYPE_CHECKING:
-    from fastdata.engine.job import Backend
+    from fastdata.engine.backend import Backend
     from fastdata.engine.packed import Loader
     from fastdata.options import LoaderOptions
 

@@ -6,7 +6,8 @@
 
 =================  ==================================================================
 ``workload.py``    what is measured: data, step, device; names for people
-``loaders.py``     equivalent loaders with other settings; what is known of a loader
+``loaders.py``     what is known of a loader; arguments of a `DataLoader` like another
+``factories.py``   equivalent loaders with other settings
 ``batches.py``     batches of one epoch after another, their size, moving them
 ``windows.py``     timed windows of batches and steps; medians with intervals
 ``trials.py``      calls in a process that may die, hang or take all memory

@@ -1,35 +1,33 @@
-"""Trials: calls of a workload's methods in a process that may die, hang or take all memory.
+"""Trials: calls of a workload's methods in a process of their own, or in this one.
 
-    ProcessRunner  --request-->  subprocess_main  -->  make(spec).method(*arguments)
-                   <--Answer---
+Whatever a trial does (it is killed, crashes, hangs, takes all memory), its caller goes on and has
+the reason as text: with a `ProcessRunner` that holds without exception.
 
-Whatever a trial does (it is killed, crashes, hangs, takes all memory), its caller goes on, and
-has the reason in words.  What cannot be sent to another process is measured in this one, by
-`LocalRunner`, where a trial that dies or hangs does so for all.
+    ProcessRunner --request--> make(spec).method(*arguments), in a process that is spawned
+                  <-result or TrialFailedError--
 """
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import multiprocessing.process
 import os
 import pickle
 import shutil
 import signal
 import tempfile
 import time
+import traceback
 import weakref
 from collections.abc import Callable
-from multiprocessing.connection import wait
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from fastdata.engine.memory import available_bytes, in_words
-from fastdata.engine.sharing import PickledFile
 from fastdata.errors import FastdataError, WorkerError
-from fastdata.tuning.life import Life
-from fastdata.tuning.serving import Answer, in_a_line, run
+from fastdata.processes.groups import kill_group, lead_group
+from fastdata.processes.pool import ProcessPool, Ticket
+from fastdata.processes.starting import Death, Role
 
 __all__ = [
     "RESERVE_BYTES",
@@ -42,7 +40,6 @@ __all__ = [
     "open_runner",
 ]
 
-PROCESS_NAME = "fastdata-trials"
 START_SECONDS = 120.0
 """For the interpreter, torch, and what the user's modules import."""
 
@@ -56,10 +53,7 @@ _TICK_SECONDS = 0.1
 class TrialFailedError(FastdataError, RuntimeError):
     """A trial has no result; the message is the reason.
 
-    Attributes
-    ----------
-    refused : FastdataError or None
-        What fastdata itself said is wrong with an argument.
+    `refused` is the error of fastdata's own that says what is wrong with an argument, if it is one.
     """
 
     def __init__(self, message: str, refused: FastdataError | None = None) -> None:
@@ -100,114 +94,76 @@ class LocalRunner:
         try:
             return getattr(self._subject, name)(*arguments)
         except Exception as error:
-            refused = error if isinstance(error, FastdataError) else None
-            raise TrialFailedError(in_a_line(error), refused) from error
+            raise _failure(error) from error
 
     def close(self) -> None:
         """Nothing stays."""
 
 
 class ProcessRunner:
-    """Calls in a process that is started when it is needed, and again after it has failed.
+    """A process that is started when it is needed, and again after it has failed.
 
     Started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
     `close`, with this object, with the interpreter, and when this process is killed; with it
     all processes that it has started, what they left in ``/dev/shm``, and its temporary files.
+    `make` and `spec` are pickled, which may raise anything.
     """
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
-        self._recipe = PickledFile.of((make, spec))
-        self._temporary = tempfile.mkdtemp(prefix="fastdata-tune-")
-        self._lives: list[Life] = []
+        self._work = _Requests(pickle.dumps((make, spec), pickle.HIGHEST_PROTOCOL))
+        self._temporary = tempfile.mkdtemp(prefix="fastdata-trials-")
+        self._running: list[tuple[int, ProcessPool]] = []  # the process ID and the pool, or empty
+        self._answered = False
         self._finalizer = weakref.finalize(
-            self, _close, self._lives, self._recipe, self._temporary, os.getpid()
+            self, _close, self._running, self._temporary, os.getpid()
         )
 
     @property
     def pid(self) -> int | None:
         """The process, if there is one."""
-        return self._lives[0].process.pid if self._lives else None
+        return self._running[0][0] if self._running else None
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
         """Have a method called there.  A Ctrl-C while waiting ends the process."""
-        if not self._lives:
+        if not self._running:
             self._start()
-        life = self._lives[0]
+        _, pool = self._running[0]
         try:
-            answer = self._ask(life, ("", ()), seconds) if life.fresh else Answer("value")
-            if answer.kind == "value":  # it has started, which is no part of the time
-                answer = self._ask(life, (name, arguments), seconds)
-        except BaseException:
+            if not self._answered:  # starting is no part of the time
+                _wait(pool.submit(None), seconds + START_SECONDS)
+                self._answered = True
+            return _wait(pool.submit((name, arguments)), seconds)
+        except WorkerError as error:
             self._end()
+            if pool.death is None:  # it raised what cannot be sent
+                raise _failure(error) from error
+            raise _died(pool.death, self._answered) from error
+        except BaseException:
+            self._end()  # what it was in the middle of goes with it
             raise
-        if answer.kind == "value":
-            return answer.value
-        self._end()  # what it was in the middle of goes with it
-        error = _error_of(answer)
-        if answer.kind == "unsent":
-            raise UnsentError(answer.text) from error
-        refused = error if isinstance(error, FastdataError) else None
-        raise TrialFailedError(answer.text, refused) from error
 
     def close(self) -> None:
         """End the process and all that it has started.  Idempotent."""
         self._finalizer()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
         method = multiprocessing.get_start_method(allow_none=True)
-        process = context.Process(
-            target=run, args=(self._recipe, there, self._temporary, method), name=PROCESS_NAME
+        role = Role(
+            name="fastdata-trials",
+            set_up=partial(_set_up, self._temporary, method),
+            remedy=(
+                "In a script, call tune_workers under `if __name__ == '__main__':`, as all worker "
+                "processes need it"
+            ),
+            end=partial(_end_group, self._temporary),
+            daemon=False,
         )
-        # Until it leads a group of its own, a Ctrl-C would have it print a traceback.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process.start()
-        except (AssertionError, EOFError, OSError, RuntimeError) as error:
-            here.close()
-            raise WorkerError(
-                f"the process that measures cannot be started here ({error}). In a script, call "
-                "tune_workers under `if __name__ == '__main__':`, as all worker processes need it"
-            ) from error
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            there.close()
-        # multiprocessing would wait for it as this interpreter ends.
-        getattr(multiprocessing.process, "_children", set()).discard(process)
-        self._lives.append(Life(process, here))
-
-    def _ask(self, life: Life, request: tuple[str, tuple[Any, ...]], seconds: float) -> Answer:
-        if life.fresh:
-            seconds += START_SECONDS
-        with contextlib.suppress(BrokenPipeError):  # it has died: said below
-            life.end.send(request)
-        deadline = time.monotonic() + seconds
-        while True:
-            ready = wait([life.end, life.process.sentinel], _TICK_SECONDS)
-            if life.end in ready:
-                with contextlib.suppress(EOFError, ConnectionResetError):
-                    answer: Answer = life.end.recv()
-                    life.fresh = False
-                    return answer
-            # The sentinel says nothing while something that it has forked lives on.
-            if ready or not life.process.is_alive():
-                raise _died(life)
-            if time.monotonic() > deadline:
-                raise TrialTimeoutError(
-                    f"gave no answer within {seconds:.0f} s, and was ended: it hangs, or is that "
-                    "slow (trial_seconds is the limit)"
-                )
-            free = available_bytes()
-            if free < RESERVE_BYTES // 2:
-                raise TrialFailedError(
-                    f"took memory until {in_words(free)} were left, and was ended"
-                )
+        pool = ProcessPool(self._work, 1, role, context="spawn")
+        self._running.append((pool.pids[0], pool))
+        self._answered = False
 
     def _end(self) -> None:
-        while self._lives:
-            self._lives[0].kill()
-            self._lives.pop(0)
+        _kill(self._running)
         for left in Path(self._temporary).glob("*"):
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
@@ -215,40 +171,58 @@ class ProcessRunner:
                 left.unlink(missing_ok=True)
 
 
-def _close(lives: list[Life], recipe: PickledFile, temporary: str, owner: int) -> None:
-    if os.getpid() != owner:  # a fork of the process that it belongs to
-        return
-    while lives:
-        lives[0].kill()
-        lives.pop(0)
-    recipe.close()
-    shutil.rmtree(temporary, ignore_errors=True)
+def _wait(ticket: Ticket, seconds: float) -> Any:
+    """Return the result of a request, which has so long and must leave some memory free."""
+    deadline = time.monotonic() + seconds
+    while not ticket.wait(_TICK_SECONDS):
+        if time.monotonic() > deadline:
+            raise TrialTimeoutError(
+                f"gave no answer within {seconds:.0f} s, and was ended: it hangs, or is that "
+                "slow (trial_seconds is the limit)"
+            )
+        free = available_bytes()
+        if free < RESERVE_BYTES // 2:
+            raise TrialFailedError(f"took memory until {in_words(free)} were left, and was ended")
+    return ticket.result()
 
 
-def _error_of(answer: Answer) -> BaseException | None:
-    """Return the error of an answer; None where its class is a script's, not loaded here."""
-    try:
-        error: BaseException | None = pickle.loads(answer.value) if answer.value else None
-    except Exception:
-        return None
-    return error
+def _kill(running: list[tuple[int, ProcessPool]]) -> None:
+    while running:
+        pid, pool = running[0]
+        kill_group(pid)
+        pool.close()
+        running.pop(0)
 
 
-def _died(life: Life) -> TrialFailedError:
-    """Return the error of a process that is no more."""
-    code = life.exit_code()
-    if life.fresh and code == 1:
+def _close(running: list[tuple[int, ProcessPool]], temporary: str, owner: int) -> None:
+    if os.getpid() == owner:  # else it is a fork of the process that has this runner
+        _kill(running)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _died(death: Death, answered: bool) -> TrialFailedError:
+    """Return the error of a process that has ended."""
+    if not answered and death.exit_code == 1:
         return UnsentError(
             "the process that measures died as it started; its own message is above, on standard "
             "error. In a script, call tune_workers under `if __name__ == '__main__':`"
         )
-    if code is not None and code < 0:
-        name = f"signal {-code}"
-        with contextlib.suppress(ValueError):
-            name = signal.Signals(-code).name
-        hint = ": out of memory, most likely" if -code == signal.SIGKILL else ""
-        return TrialFailedError(f"the process died of {name}{hint}")
-    return TrialFailedError(f"the process ended with exit code {code}")
+    if death.signal is None:
+        return TrialFailedError(f"the process ended with exit code {death.exit_code}")
+    hint = ": out of memory, most likely" if death.signal == signal.SIGKILL else ""
+    return TrialFailedError(f"the process died of {death.signal_name}{hint}")
+
+
+def _failure(error: BaseException) -> TrialFailedError:
+    """Return what a trial fails with: the type and message of an error, in one line.
+
+    Of an error that a worker has sent, with its traceback as text: the last line, which says it.
+    """
+    text = traceback.format_exception_only(type(error), error)[-1].strip()
+    if "Traceback (most recent call last)" in text:
+        text = text.splitlines()[-1]
+    refused = error if isinstance(error, FastdataError) else None
+    return TrialFailedError(" ".join(text.split()), refused)
 
 
 def open_runner(
@@ -293,3 +267,56 @@ def _probe(runner: Runner, seconds: float) -> Any:
         if error.refused is not None:
             raise error.refused from None
         raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+
+
+# -- in the process that measures ----------------------------------------------------------
+
+
+class _Requests:
+    """The work of the process: a request is a method's name and its arguments.
+
+    None asks whether there is anything to call methods of.
+    """
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+        self._subject: Any = None
+
+    def __call__(self, request: tuple[str, tuple[Any, ...]] | None, memory: object) -> Any:
+        try:
+            if self._subject is None:
+                try:
+                    make, spec = pickle.loads(self._pickled)
+                except Exception as error:  # classes of a notebook, say
+                    raise UnsentError(str(_failure(error))) from error
+                self._subject = make(spec)
+            if request is None:
+                return None
+            name, arguments = request
+            return getattr(self._subject, name)(*arguments)
+        except TrialFailedError:
+            raise
+        except BaseException as error:  # SystemExit too: it is the user's code's
+            raise _failure(error) from error
+
+
+def _set_up(temporary: str, start_method: str | None) -> None:
+    """Make this process one that measures.
+
+    `temporary` is the folder for temporary files of everything that runs here.  The parent
+    removes it; where the parent was killed, this process does.  `start_method` is how the parent
+    starts processes: as loaders would there, they do here.
+    """
+    lead_group()
+    os.dup2(2, 1)  # what the user's code prints is no part of a command's output
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A spawned process would spawn its own.
+    multiprocessing.set_start_method(start_method, force=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = temporary
+
+
+def _end_group(temporary: str) -> NoReturn:
+    """End this process and all that it has started."""
+    shutil.rmtree(temporary, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)

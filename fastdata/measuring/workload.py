@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from fastdata.engine.memory import available_bytes
 from fastdata.errors import OptionError
 from fastdata.measuring.batches import EndlessBatches, batch_nbytes
-from fastdata.measuring.loaders import ImageInfo, LoaderFactory, loader_factory
+from fastdata.measuring.factories import ImageInfo, LoaderFactory, loader_factory
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.measuring.windows import (
     Supply,

@@ -19,13 +19,14 @@ an attribute ``digest``.  What has no name for sure has no key, and nothing is k
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import logging
 import platform
 import re
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import metadata
@@ -60,11 +61,11 @@ DALI = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-dali-cuda110")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _SCRIPT = re.compile(r"\b(__main__|__mp_main__|fastdata_user_script)\.")
 
-_DEEPEST = 4
-"""Levels of attributes and containers that are looked into."""
+_DEEPEST = 3
+"""Levels of attributes and containers that are looked into, below the first."""
 
-_LONGEST = 64
-"""Items of a container that are looked at: of more, the first and last half of these."""
+_ENDS = 8
+"""Items at each end of a container that are looked at."""
 
 
 class UnnamedError(FastdataError, ValueError):
@@ -157,7 +158,7 @@ def dataset_identity(data: Any) -> dict[str, Any]:
     """Return what a dataset is, as plain JSON types: the part of `work` that is the data's own."""
     if is_packed(data):
         return {"digest": data.digest, "schema": data.schema.to_json(), "samples": len(data)}
-    if isinstance(data, IterableDataset) and not hasattr(data, "digest"):
+    if isinstance(data, IterableDataset) and not isinstance(_own_digest(data), str):
         # Where its samples come from stands in its code, if anywhere.
         raise UnnamedError(
             f"{type(data).__name__} is an IterableDataset, of which nobody knows what it will "
@@ -174,9 +175,9 @@ def identity_of(value: Any, depth: int = 0) -> Any:
 
     Class or function by its name and the hash of its source; then its own ``digest``, if that is
     a str, or its ``repr``.  Where an address stands in that, its attributes take its place.
-    Values of tensors and arrays are left out, as they change no rate.  A function without a name,
-    whose source cannot be had, raises `UnnamedError`; an object's own ``repr`` or ``digest`` may
-    raise anything.
+    Values of tensors and arrays are left out, as they change no rate, and so is what lies deep or
+    in the middle of much.  A function without a name, whose source cannot be had, raises
+    `UnnamedError`; an object's own ``repr`` or ``digest`` may raise anything.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return ascii(value)
@@ -192,22 +193,35 @@ def identity_of(value: Any, depth: int = 0) -> Any:
         return [kind, list(value.shape), str(value.dtype)]
     if depth > _DEEPEST:
         return kind
-    if isinstance(value, Mapping):
-        items = _shortened(list(value.items()))
-        return [kind, len(value), [[_shown(k), identity_of(v, depth + 1)] for k, v in items]]
     if isinstance(value, Set):
-        return [kind, len(value), _shortened(sorted(map(_shown, value)))]
+        return [kind, len(value), _ends(sorted(map(_shown, value)))]
+    if isinstance(value, Mapping):
+        return [kind, len(value), _items(value.items(), depth)]
     if isinstance(value, (list, tuple)):
-        return [kind, len(value), [identity_of(each, depth + 1) for each in _shortened(value)]]
-    named = _code_identity(type(value), depth)
+        return [kind, len(value), [identity_of(each, depth + 1) for each in _ends(value)]]
+    if isinstance(value, (bytes, bytearray)):
+        return [kind, len(value)]
+    return [*_code_identity(type(value), depth), *_state(value, depth)]
+
+
+def _state(value: Any, depth: int) -> list[Any]:
+    """Return what tells an object from others of its class."""
     digest = None if isinstance(value, torch.nn.Module) else _own_digest(value)
     if isinstance(digest, str):
-        return [*named, digest]
+        return [digest]
+    if dataclasses.is_dataclass(value):  # whose repr may be as long as all that it holds
+        names = [one.name for one in dataclasses.fields(value) if hasattr(value, one.name)]
+        return [_items([(name, getattr(value, name)) for name in names], depth)]
+    attributes = sorted(getattr(value, "__dict__", {}).items())
+    own_repr: Any = type(value).__repr__
+    if own_repr is object.__repr__:  # which tells the class and an address
+        return [_items(attributes, depth)]
     text = xxhash.xxh3_128_hexdigest(_shown(value).encode())
-    if not _ADDRESS.search(repr(value)):
-        return [*named, text]
-    state = getattr(value, "__dict__", {})
-    return [*named, text, [[k, identity_of(v, depth + 1)] for k, v in sorted(state.items())]]
+    return [text, _items(attributes, depth)] if _ADDRESS.search(repr(value)) else [text]
+
+
+def _items(pairs: Iterable[tuple[Any, Any]], depth: int) -> list[Any]:
+    return [[_shown(name), identity_of(value, depth + 1)] for name, value in _ends(list(pairs))]
 
 
 def _shown(value: Any) -> str:
@@ -257,9 +271,9 @@ def _cell_contents(cell: Any) -> Any:
         return None
 
 
-def _shortened(items: Any) -> Any:
-    half = _LONGEST // 2
-    return items if len(items) <= _LONGEST else [*items[:half], *items[-half:]]
+def _ends(items: Any) -> Any:
+    """Return the first and the last items, or all where they are few."""
+    return items if len(items) <= 2 * _ENDS else [*items[:_ENDS], *items[-_ENDS:]]
 
 
 def _batch_size(options: LoaderOptions) -> int:

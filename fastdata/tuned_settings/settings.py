@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, is_dataclass
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "from_plain"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ class Settings:
     pin_memory: bool = False
     persistent_workers: bool = True
     backend: Literal["cpu", "dali", "torch"] = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_workers", 0), ("prefetch_factor", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is an int from {least} up, not {getattr(self, name)!r}")
 
     @property
     def batches_ahead(self) -> int:
@@ -58,22 +66,7 @@ class Settings:
         ValueError
             If these are not settings, or out of any range.
         """
-        names = {item.name for item in fields(cls)}
-        if not isinstance(entry, dict) or set(entry) != names:
-            raise ValueError(f"these are not settings: {entry!r:.200}")
-        for name, least in (("num_workers", 0), ("prefetch_factor", 1)):
-            if type(entry[name]) is not int or entry[name] < least:
-                raise ValueError(f"{name} is an int from {least} up, not {entry[name]!r}")
-        for name in ("pin_memory", "persistent_workers"):
-            if type(entry[name]) is not bool:
-                raise ValueError(f"{name} is true or false, not {entry[name]!r}")
-        for name, choices in (
-            ("worker_method", ("thread", "process")),
-            ("backend", ("cpu", "dali", "torch")),
-        ):
-            if entry[name] not in choices:
-                raise ValueError(f"{name} is one of {', '.join(choices)}, not {entry[name]!r}")
-        return cls(**entry)
+        return from_plain(cls, entry)
 
     def __str__(self) -> str:
         kind = {"thread": "thread", "process": "process"}[self.worker_method]
@@ -87,3 +80,31 @@ class Settings:
             "" if self.persistent_workers or not self.num_workers else "not persistent",
         ]
         return ", ".join(filter(None, parts))
+
+
+def from_plain(kind: type[T], entry: Any) -> T:
+    """Return a dataclass made of the plain JSON types of exactly its fields, also nested ones.
+
+    Anything else is a `ValueError`.
+    """
+    hints = get_type_hints(kind)
+    if not isinstance(entry, dict) or set(entry) != set(hints):
+        raise ValueError(f"these are not the fields of {kind.__name__}: {entry!r:.200}")
+    return kind(**{name: _value(hint, entry[name], name) for name, hint in hints.items()})
+
+
+def _value(hint: Any, plain: Any, name: str) -> Any:
+    """Return a field's value, which its type hint describes."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):  # of one type and None
+        return None if plain is None else _value(arguments[0], plain, name)
+    if origin is tuple and isinstance(plain, list):  # of any length
+        return tuple(_value(arguments[0], each, name) for each in plain)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return from_plain(hint, plain)
+    if hint is float and type(plain) in (int, float):
+        return float(plain)
+    valid = plain in arguments if origin is Literal else type(plain) is (origin or hint)
+    if not valid:
+        raise ValueError(f"{name} is {plain!r:.100}")
+    return plain

@@ -21,7 +21,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from fastdata.engine.cores import available_cores
 from fastdata.engine.tasks import is_packed
 from fastdata.options import LoaderOptions
 from fastdata.tuned_settings.key import Key, key_of
-from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.settings import Settings, from_plain
 
 __all__ = [
     "Entry",
@@ -74,23 +74,6 @@ class TunedSettings:
     supply: float | None = None
     demand: float | None = None
     """Batches a second, where they are known."""
-
-    @classmethod
-    def from_json(cls, entry: Any) -> TunedSettings:
-        """Build it from plain JSON types; `ValueError` if these are not tuned settings."""
-        if not isinstance(entry, dict) or set(entry) != {item.name for item in fields(cls)}:
-            raise ValueError(f"these are not tuned settings: {entry!r:.200}")
-        if type(entry["batch_size"]) is not int or entry["batch_size"] < 1:
-            raise ValueError(f"batch_size is {entry['batch_size']!r}")
-        for name, kinds in (
-            ("verdict", (str,)),
-            ("saturates", (bool,)),
-            ("supply", (float, int, type(None))),
-            ("demand", (float, int, type(None))),
-        ):
-            if not isinstance(entry[name], kinds):
-                raise ValueError(f"{name} is {entry[name]!r:.100}")
-        return cls(**{**entry, "settings": Settings.from_json(entry["settings"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +202,7 @@ def _entry(path: Path, document: Any) -> Entry:
         raise ValueError(f"measured_at has no time zone: {document['measured_at']!r}")
     return Entry(
         Key(document["machine"], document["work"], document["name"]),
-        TunedSettings.from_json(document["tuned"]),
+        from_plain(TunedSettings, document["tuned"]),
         measured,
         path,
     )

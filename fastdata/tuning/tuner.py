@@ -8,6 +8,7 @@ has the function.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable
@@ -155,7 +156,11 @@ def tune_workers(
     options |= {"batch_size": batch_size, "device": place}
     spec = WorkloadSpec(data, options, step if portable else None, place)
     budget = TimeBudget(seconds)
-    local = _OnlyOne(lambda: LocalRunner(Workload, replace(spec, step=step)))
+
+    @functools.cache
+    def local() -> LocalRunner:
+        return LocalRunner(Workload, replace(spec, step=step))
+
     with ProgressBar(budget, progress) as bar:
         bar.show("starting")
         runner, info, why = open_runner(
@@ -187,19 +192,6 @@ def tune_workers(
     if not keep:
         return result
     return _kept(result, info.key, complete=not session.trials.cut_short)
-
-
-class _OnlyOne:
-    """Makes a runner when it is first asked for one, and returns that ever after."""
-
-    def __init__(self, make: Callable[[], LocalRunner]) -> None:
-        self._make = make
-        self._made: LocalRunner | None = None
-
-    def __call__(self) -> LocalRunner:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
 
 
 def cores_of_rank() -> int:

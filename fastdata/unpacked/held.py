@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.engine.sharing import map_file, new_file
 from fastdata.errors import WorkerError
+from fastdata.processes.sharing import map_file, new_file
 
 __all__ = ["HeldFiles"]
 
@@ -72,6 +72,6 @@ class HeldFiles:
 
 def _of_process(bounds: NDArray[np.int64], process: int, descriptor: int) -> HeldFiles:
     """Return the memory that another process of this machine has."""
-    # As of fastdata.cache.copies.FileCopy.
+    # As of fastdata.cache.ram.FileCopy.
     found = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     return HeldFiles(bounds, found)

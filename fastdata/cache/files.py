@@ -1,30 +1,28 @@
-"""The backend of ``cache="ram"`` for files that are not packed.
+"""``cache="ram"`` for files that are not packed.
 
 Each is read once, by the worker that needs it first, and stays in memory that all of them share.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.cache.ram import check_memory
 from fastdata.converters.reading.locations import stat_of
+from fastdata.engine.backend import with_dataset
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import Usage
-from fastdata.engine.memory import available_bytes, in_words
+from fastdata.engine.memory import available_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
-from fastdata.errors import FileCorruptError, OptionError
+from fastdata.errors import FileCorruptError
 from fastdata.unpacked.held import HeldFiles
 from fastdata.unpacked.listing import Listing
 
 __all__ = ["FileCacheBackend"]
-
-log = logging.getLogger("fastdata")
 
 
 class FileCacheBackend(CpuBackend):
@@ -34,10 +32,8 @@ class FileCacheBackend(CpuBackend):
     ----------
     work : BatchWork
         Of an `UnpackedDataset`.
-    workers : WorkerOptions
-    device : torch.device, optional
-    pin_memory : bool
-        Whether batches are made in page-locked memory.
+    workers, device, pin_memory
+        As of `CpuBackend`.
     part : ndarray of int64, optional
         The samples to hold; all by default.
 
@@ -58,33 +54,17 @@ class FileCacheBackend(CpuBackend):
     ) -> None:
         dataset: Any = work.dataset
         bounds = _bounds(dataset.listing, dataset.positions(part))
-        nbytes, available = int(bounds[-1]), available_bytes()
-        summary = (
-            f"the files take {in_words(nbytes)} of host memory, of which {in_words(available)} "
-            "are left"
-        )
-        if nbytes > available:
-            raise OptionError(
-                f'cache="ram": {summary}. Leave it out (the system keeps in memory what it can), '
-                'hold a part on each rank (cache_scope="rank"), or pack them at a smaller size'
-            )
-        log.info("%s", summary)
-        self._held = HeldFiles(bounds)
-        held = dataset.held_in(self._held)
-        for part_of_work in (work, *work.views):
-            part_of_work.dataset = held
+        self.cache_bytes = int(bounds[-1])
+        check_memory(self.cache_bytes, available_bytes(), "the files take", "pack them")
+        self._files = HeldFiles(bounds)
+        self._held = dataset.held_in(self._files)
+        work = with_dataset(work, self._held)
         super().__init__(work, workers, device=device, pin_memory=pin_memory)
 
-    def usage(self) -> Usage:
-        """Return what has been used and done."""
-        used = super().usage()
-        return Usage(used.buffers_in_use, used.skipped_samples, used.bytes_read, self._held.nbytes)
-
     def close(self) -> None:
-        """Let go of what is held.  Idempotent."""
-        dataset: Any = self.dataset
-        dataset.let_go()
-        self._held.close()
+        """Release the files' bytes.  Idempotent."""
+        self._held.let_go()
+        self._files.close()
         super().close()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fastdata.engine.sharing import Packet
 from fastdata.errors import WorkerError
+from fastdata.processes.sharing import Packet
 
 __all__ = ["DONE", "FAILED", "WorkerTraceback", "outcome_of", "packet_of_error", "packet_of_value"]
 

@@ -1,45 +1,36 @@
-"""What runs in a worker process: one task after another, until nobody has more.
+"""What runs in a worker process: one task after another, until the pool is closed.
 
-A worker ends by itself when its pool is closed and when the process that made
-it is gone, whatever that died of and whatever it is working on.
+A worker also ends by itself when the process that made it has ended, whatever killed that and
+whatever the worker is doing.
 """
 
 from __future__ import annotations
 
 import errno
-import gc
 import multiprocessing
 import os
 import pickle
 import signal
 import socket
 import struct
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fastdata.engine.outcomes import packet_of_error, packet_of_value
-from fastdata.engine.sharing import Packet, PickledFile, map_file, receive, send
-from fastdata.engine.signals import STOPPING
-from fastdata.transforms.generators import own_generators
+from fastdata.processes.outcomes import packet_of_error, packet_of_value
+from fastdata.processes.sharing import Packet, PickledFile, map_file, receive, send
 
-__all__ = [
-    "NOT_STARTED",
-    "NO_BLOCK",
-    "READY",
-    "Work",
-    "run_worker",
-]
+__all__ = ["NOT_STARTED", "NO_BLOCK", "READY", "STOPPING", "Work", "end_now", "run_worker"]
 
 Work: TypeAlias = "Callable[[Any, NDArray[np.uint8] | None], Any]"
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 NO_BLOCK = -1
 """A task's packet has its block's number as its kind, or this."""
@@ -52,9 +43,20 @@ _MAP_SECONDS = 5.0
 """A block not used for so long is unmapped: mapping it again costs a few ms."""
 
 
-def run_worker(work: Work | PickledFile, tasks: socket.socket, results: socket.socket) -> None:
-    """Take tasks and send results; the main function of a worker process."""
-    _become_worker()
+def run_worker(
+    work: Work | PickledFile,
+    tasks: socket.socket,
+    results: socket.socket,
+    set_up: Callable[[], None],
+    end: Callable[[], NoReturn],
+) -> None:
+    """Take tasks and send results; the main function of a worker process.
+
+    `set_up` and `end` are those of the pool's `Role`.
+    """
+    set_up()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    _end_with_parent(end)
     try:
         try:
             if isinstance(work, PickledFile):
@@ -69,42 +71,34 @@ def run_worker(work: Work | PickledFile, tasks: socket.socket, results: socket.s
         pass  # the pool was closed
 
 
-def _become_worker() -> None:
-    """Leave the terminal's signals to the parent, end with it, and take one core."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "a worker is a process of multiprocessing"
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    torch.set_num_threads(1)
-    own_generators()
-    # What is there now, torch's half a million objects, is looked through no more.
-    gc.freeze()
-    # OpenCV reads it when it is imported, which may be later.
-    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
-    if "cv2" in sys.modules:
-        # A fork's parent has ended its threads: otherwise this waits for them for ever.
-        sys.modules["cv2"].setNumThreads(1)
+def end_now() -> NoReturn:
+    """End this process at once."""
+    os._exit(1)
 
 
-def _end_with(parent: Any) -> None:
-    """End this process when its parent has ended.
+def _end_with_parent(end: Callable[[], NoReturn]) -> None:
+    """Have a thread call `end` when the parent of this process has ended.
 
     The sentinel alone is not enough: it is a pipe that is closed once the parent
     *and all it has forked since* are gone.
     """
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is a process of multiprocessing"
     signs = [parent.sentinel]
     try:
-        signs.append(os.pidfd_open(parent.pid))
+        signs.append(os.pidfd_open(parent.pid or 0))
     except ProcessLookupError:
-        os._exit(1)
+        end()
     except (AttributeError, OSError):
         pass  # not Linux, or a container that forbids it
     home = os.getppid()
-    while not wait(signs, _TICK_SECONDS) and os.getppid() == home:
-        pass
-    os._exit(1)
+
+    def watch() -> None:
+        while not wait(signs, _TICK_SECONDS) and os.getppid() == home:
+            pass
+        end()
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _serve(work: Work, tasks: socket.socket, results: socket.socket) -> None:
@@ -128,7 +122,7 @@ def _answer(work: Work, packet: Packet, maps: _Maps) -> Packet:
     try:
         memory = maps.memory(packet)
         return packet_of_value(packet.ticket, work(pickle.loads(packet.payload), memory))
-    except BaseException as error:  # SystemExit too: it is the transform's, not the worker's
+    except BaseException as error:  # SystemExit too: it is the user's code's, not the worker's
         return packet_of_error(packet.ticket, error)
 
 

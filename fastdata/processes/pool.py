@@ -3,7 +3,7 @@
         submit -> one socket of tasks -> whichever worker is idle
         Ticket <- one socket of results <-'
 
-Each message is read whole by one process (see `fastdata.engine.sharing`), so the
+Each message is read whole by one process (see `fastdata.processes.sharing`), so the
 kernel is the queue and there is no lock that a killed worker could hold.  There
 is no thread either: results are taken when somebody asks for one.
 """
@@ -19,20 +19,38 @@ import socket
 import time
 import weakref
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastdata.engine.buffers import Slot
-from fastdata.engine.deaths import death_explained
-from fastdata.engine.outcomes import outcome_of
-from fastdata.engine.sharing import Packet, receive, send, socket_pair
-from fastdata.engine.starting import start_workers
-from fastdata.engine.worker import NO_BLOCK, NOT_STARTED, READY, Work
-from fastdata.errors import OptionError, WorkerError
+from fastdata.errors import WorkerError
+from fastdata.processes.outcomes import outcome_of
+from fastdata.processes.sharing import Packet, receive, send, socket_pair
+from fastdata.processes.starting import Death, Role, start_workers
+from fastdata.processes.worker import NO_BLOCK, NOT_STARTED, READY, Work
 
-__all__ = ["ProcessPool", "Ticket"]
+__all__ = ["ProcessPool", "SharedBlock", "Ticket"]
 
 _GRACE_SECONDS = 1.0
 _TICK_SECONDS = 1.0
+_REAP_SECONDS = 1.0
+
+
+class SharedBlock(NamedTuple):
+    """Memory that a task writes to.
+
+    Attributes
+    ----------
+    number : int
+        A worker maps each block once, and knows it by this number.
+    descriptor : int
+        The file behind it.
+    lease : object
+        Held until the task is done, wherever the caller has gone meanwhile: nobody else
+        may use the memory while a worker writes.
+    """
+
+    number: int
+    descriptor: int
+    lease: object
 
 
 class ProcessPool:
@@ -42,10 +60,11 @@ class ProcessPool:
     ----------
     work : callable
         ``work(message, memory)`` is called in a worker for each task; `memory`
-        is the whole block of the task's slot, a writable uint8 array, or None.
+        is the whole block of the task, a writable uint8 array, or None.
         What it returns is sent back, and so should be small.  Sent to each
         worker once: it must be picklable, unless the start method is "fork".
     num_workers : int
+    role : Role
     context : str or multiprocessing context, optional
         How processes are started: "fork", "spawn" or "forkserver"; by default,
         Python's own choice.
@@ -53,22 +72,28 @@ class ProcessPool:
     Notes
     -----
     To be used by one thread at a time.  In a process forked from its owner the
-    pool is of no use, and does no harm.  Workers ignore Ctrl-C, compute on one
-    thread each, and end with the pool, also when it is merely dropped, with the
-    interpreter, and with its process, whatever kills that.
+    pool is of no use, and does no harm.  Workers end with the pool, also when it is merely
+    dropped, with the interpreter, and with its process, whatever kills that.  One that ends
+    before ends the others too, and every missing result is a `WorkerError`.
 
     Raises
     ------
     OptionError
-        If there is no such context, or `work` cannot be pickled and has to be.
+        If there is no such context, or `work` cannot be pickled and has to be
+        (`UnpicklableWorkError`).
     WorkerError
         If processes cannot be started here.
     """
 
     def __init__(
-        self, work: Work, num_workers: int, *, context: str | BaseContext | None = None
+        self,
+        work: Work,
+        num_workers: int,
+        role: Role,
+        *,
+        context: str | BaseContext | None = None,
     ) -> None:
-        self._crew = _Crew()
+        self._crew = _Crew(role)
         self._finalizer = weakref.finalize(
             self, self._crew.end, "this pool of worker processes was closed"
         )
@@ -83,23 +108,26 @@ class ProcessPool:
         """The process IDs of the workers; empty after the end."""
         return [process.pid for process in self._crew.processes]
 
-    def submit(self, message: Any, slot: Slot | None = None) -> Ticket:
+    @property
+    def death(self) -> Death | None:
+        """How the worker ended whose death ended the pool."""
+        return self._crew.death
+
+    def submit(self, message: Any, block: SharedBlock | None = None) -> Ticket:
         """Have `work` called in a worker; returns at once, unless very many tasks wait.
 
         Parameters
         ----------
         message : picklable
-            Small: above 64 kB, it goes by way of a file.
-        slot : Slot, optional
-            Of shared memory.  Kept until the task is done, wherever the caller
-            has gone meanwhile: no other batch gets it while a worker writes.
+            Above 64 kB, it goes by way of a file in memory.
+        block : SharedBlock, optional
 
         Raises
         ------
         WorkerError
             If a worker has died, or the pool is closed.
         """
-        return self._crew.submit(message, slot)
+        return self._crew.submit(message, block)
 
     def check(self) -> None:
         """Raise `WorkerError` if a worker has died, idle or at work; does not wait.
@@ -131,6 +159,12 @@ class Ticket:
             self._crew.step(0.0)
         return self._finished
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for any news, at most so long; return whether this task is done."""
+        if not self._finished:
+            self._crew.step(seconds)
+        return self._finished
+
     def result(self) -> Any:
         """Wait for the task; return what `work` returned.
 
@@ -160,11 +194,13 @@ class Ticket:
 class _Crew:
     """What pool and tickets share; does not know the pool, which ends it when dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: Role) -> None:
         self.processes: list[Any] = []
+        self.death: Death | None = None
+        self._role = role
         self._owner = os.getpid()
         self._ended: str | None = None
-        self._waiting: dict[int, tuple[Ticket, Slot | None]] = {}
+        self._waiting: dict[int, tuple[Ticket, object]] = {}
         self._numbers = itertools.count()
         self._ready: set[int] = set()
         self._start_error = ""
@@ -181,7 +217,7 @@ class _Crew:
     def start(self, work: Work, num_workers: int, context: str | BaseContext | None) -> None:
         """Start the processes."""
         ends = self._far_tasks, self._far_results
-        for process in start_workers(work, num_workers, context, ends):
+        for process in start_workers(work, num_workers, self._role, context, ends):
             self.processes.append(process)
             for sign in (process.sentinel, self._pidfd_of(process)):
                 if sign is not None:
@@ -200,17 +236,16 @@ class _Crew:
         self._pidfds.append(descriptor)
         return descriptor
 
-    def submit(self, message: Any, slot: Slot | None) -> Ticket:
+    def submit(self, message: Any, block: SharedBlock | None) -> Ticket:
         self.check()
         number = next(self._numbers)
         payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        packet = Packet(number, NO_BLOCK, payload)
-        if slot is not None:
-            if slot.block.descriptor is None:
-                raise OptionError(f'a task\'s memory is of kind "shared", not {slot.block}')
-            packet = Packet(number, slot.block.number, payload, slot.block.descriptor)
+        if block is None:
+            packet = Packet(number, NO_BLOCK, payload)
+        else:
+            packet = Packet(number, block.number, payload, block.descriptor)
         ticket = Ticket(self)
-        self._waiting[number] = ticket, slot
+        self._waiting[number] = ticket, None if block is None else block.lease
         try:
             while not self._sent(packet):
                 self.check()
@@ -266,8 +301,10 @@ class _Crew:
             dead = next((process for process in self.processes if not process.is_alive()), None)
         if dead is not None:
             self._take_results()  # what they have done before
-            why = death_explained(dead, started=dead.pid in self._ready, error=self._start_error)
-            self.end(why, grace_seconds=0.0)
+            dead.join(_REAP_SECONDS)
+            ready = dead.pid in self._ready
+            self.death = Death(dead.name, dead.pid, dead.exitcode, ready, self._start_error)
+            self.end(self._role.explain_death(self.death), grace_seconds=0.0)
 
     def _take_results(self) -> bool:
         found = False
@@ -313,7 +350,7 @@ class _Crew:
         self._signs.clear()
         while self._pidfds:
             os.close(self._pidfds.pop())
-        # Only now: no worker is left that could write to these slots.
+        # Only now: no worker is left that could write to these blocks.
         waiting, self._waiting = self._waiting, {}
         for ticket, _ in waiting.values():
             ticket.finish(None, WorkerError(self._ended))
