@@ -8,7 +8,6 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -360,7 +359,7 @@ def test_host_batches_are_those_that_travel() -> None:
     ) as loader:
         there = next(iter(loader)).image
         assert (there.device.type, there.dtype) == ("meta", torch.float32)
-        with closing(LoaderBatches(loader)) as taken:
+        with LoaderBatches(loader) as taken:
             batches = CachedBatches.take(taken, torch.device("meta"))
         seen: list[torch.Tensor] = []
         report = profiled(loader, lambda batch: seen.append(batch.image), seconds=0.1)
@@ -382,7 +381,7 @@ def test_host_batches_of_a_prefetcher_are_before_its_transform() -> None:
 
     bytes_of = [torch.zeros(4, 3, dtype=torch.uint8)] * 50
     loader = fastdata.CUDAPrefetcher(bytes_of, "meta", as_float)
-    with closing(LoaderBatches(loader)) as taken:
+    with LoaderBatches(loader) as taken:
         batches = CachedBatches.take(taken, torch.device("meta"))
     assert (batches.host[0].dtype, batches.device[0].dtype) == (torch.uint8, torch.float32)
     assert batches.nbytes == 12

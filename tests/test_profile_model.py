@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 
 from fastdata.profiling.conclusion import (
-    Measured,
     bottleneck_of,
-    is_input_bound,
     restarts_of,
     stages_of,
     verdict_of,
 )
 from fastdata.profiling.fixes import Conditions, fixes_for
 from fastdata.profiling.model import Cost, Model
+from fastdata.profiling.rates import Measured
 from fastdata.profiling.recorder import Times
 from fastdata.profiling.report import Stall
 
@@ -104,7 +103,7 @@ def test_what_no_stage_explains_is_blamed_on_none_of_them(
     assert fitted.period() == pytest.approx(0.030)
     measured = Measured(0.030, 0.010, 0.010, 0.5)
     stages = stages_of(fitted, measured, {})
-    assert bottleneck_of(stages, (), input_bound=True) == "load"
+    assert bottleneck_of(measured, stages, ()) == "load"
     found = {stage.name: stage for stage in stages}
     assert found["load"].seconds == pytest.approx(load)
     assert found["load"].speedup_if_free > 2
@@ -264,7 +263,7 @@ def test_verdict(
     made: Model, measured: Measured, stalls: tuple[Stall, ...], bottleneck: str, verdict: str
 ) -> None:
     stages = stages_of(made, measured, {"decode": "/home/a.py:3 f"})
-    found = bottleneck_of(stages, stalls, input_bound=is_input_bound(measured))
+    found = bottleneck_of(measured, stages, stalls)
     assert found == bottleneck
     assert verdict_of(made, measured, stages, found, stalls) == verdict
 
@@ -306,10 +305,10 @@ def test_a_step_that_shares_its_cores_is_told_so_and_who_computes_beside_it() ->
 
 
 def test_a_step_that_shares_its_cores_with_workers_is_not_waiting() -> None:
-    assert not is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.01))
-    assert is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.20))
+    assert not Measured(0.020, 0.015, 0.015, waited=0.01).is_input_bound
+    assert Measured(0.020, 0.015, 0.015, waited=0.20).is_input_bound
     # A GPU's loop hardly waits itself: it is the device that does.
-    assert is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.01, on_gpu=True))
+    assert Measured(0.020, 0.015, 0.015, waited=0.01, on_gpu=True).is_input_bound
 
 
 def fixes(made: Model, conditions: Conditions, *stalls: Stall) -> dict[str, float]:

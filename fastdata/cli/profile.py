@@ -14,7 +14,7 @@ from fastdata.cli.choices import WORKER_METHODS, Choice, parse_workers
 from fastdata.cli.output import emit, emit_json, json_option, say, traceback_option
 from fastdata.cli.shell import DONE, Terminated
 from fastdata.cli.stopping import stopped_by_signals
-from fastdata.cli.target import BATCH_SIZE, choose, loader_of, target_options
+from fastdata.cli.target import BATCH_SIZE, Target, choose, loader_of, target_options
 from fastdata.cli.users import users_code
 from fastdata.errors import OptionError
 
@@ -92,7 +92,12 @@ def profile_command(
                 say(note)
         with (
             stopped_by_signals(_STOPPED),
-            _loader(chosen, batch_size, num_workers, worker_method) as loader,
+            _opened(
+                chosen,
+                batch_size=batch_size,
+                num_workers=num_workers,
+                worker_method=worker_method,
+            ) as loader,
             users_code(target) if chosen.is_script else contextlib.nullcontext(),
         ):
             report = fastdata.profile(
@@ -125,12 +130,9 @@ def profile_command(
 
 
 @contextlib.contextmanager
-def _loader(target: Any, *options: Any) -> Iterator[Any]:
+def _opened(target: Target, **options: Any) -> Iterator[Any]:
     """Make a target's loader, and end its workers."""
-    batch_size, num_workers, worker_method = options
-    loader = loader_of(
-        target, batch_size=batch_size, num_workers=num_workers, worker_method=worker_method
-    )
+    loader = loader_of(target, **options)
     try:
         yield loader
     finally:

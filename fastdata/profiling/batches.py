@@ -11,7 +11,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -43,7 +43,6 @@ __all__ = [
     "LoaderBatches",
     "measure_copying",
     "measure_prefetcher_transform",
-    "position_preserved",
 ]
 
 CACHED = 4
@@ -51,21 +50,6 @@ CACHED = 4
 
 COPIES, PINNINGS = 10, 5
 """How often each is timed."""
-
-
-@contextmanager
-def position_preserved(loader: Any) -> Iterator[None]:
-    """Leave a `Loader` at the batch where it is; other loaders have no position."""
-    if not isinstance(loader, Loader):
-        yield
-        return
-    # Not by `state_dict`: an epoch that is under way keeps its position, and the next is the next.
-    before = loader._latest, loader._next
-    loader._next = dataclasses.replace(loader._next)  # an iterator moves it on
-    try:
-        yield
-    finally:
-        loader._latest, loader._next = before
 
 
 class LoaderBatches(EndlessBatches):
@@ -80,6 +64,8 @@ class LoaderBatches(EndlessBatches):
     from the beginning of the first epoch to its first batch, `restart_seconds` of each later one
     that is not joined, and `paused_seconds` of all together.  `epoch_length` are the batches of
     the last epoch that ended, or as the loader says, else a large number.
+
+    A context manager: at its end the epoch is left, and a `Loader` is at the batch where it was.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -96,6 +82,21 @@ class LoaderBatches(EndlessBatches):
         length = info.batches_per_epoch
         self.epoch_length = 1 << 30 if length is None else length
         self._requested = 0.0
+
+    def __enter__(self) -> LoaderBatches:
+        inner = inner_loader(self.loader)
+        if isinstance(inner, Loader):
+            # Not by `state_dict`: an epoch that is under way keeps its position, and the next is
+            # the next.
+            self._position = inner._latest, inner._next
+            inner._next = dataclasses.replace(inner._next)  # an iterator moves it on
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+        inner = inner_loader(self.loader)
+        if isinstance(inner, Loader):
+            inner._latest, inner._next = self._position
 
     def __next__(self) -> Any:
         self._requested = time.perf_counter()
@@ -204,7 +205,7 @@ def _before_copying(loader: Any) -> tuple[list[Any], Callable[[Any], Any] | None
     if isinstance(loader, CUDAPrefetcher):
         if isinstance(loader.iterable, Iterator):  # it has one epoch, which is under way
             return [], None
-        with position_preserved(loader.iterable), closing(LoaderBatches(loader.iterable)) as inner:
+        with LoaderBatches(loader.iterable) as inner:
             host = [map_leaves(_copied_and_pinned, batch) for batch in _some(inner)]
         return host, loader._transform
     backend = getattr(loader, "backend", None)
@@ -291,7 +292,7 @@ def measure_prefetcher_transform(loader: Any, device: torch.device) -> tuple[Cos
     if transform is None or isinstance(inner, Iterator):
         return ()
     meter = Meter(device)
-    with position_preserved(inner), closing(LoaderBatches(inner)) as batches:
+    with LoaderBatches(inner) as batches:
         moved = (move_batch(batch, device) for batch in _some(batches))
         times = [meter.seconds(partial(transform, batch)) for batch in moved]
     if len(times) < 2:

@@ -21,24 +21,18 @@ from fastdata.profiling.batches import CachedBatches, LoaderBatches
 from fastdata.profiling.fixes import conditions_of, fixes_for
 from fastdata.profiling.lines import short_line
 from fastdata.profiling.model import Cost, LoaderCosts, Model
-from fastdata.profiling.rates import Rates, median
+from fastdata.profiling.rates import WAITS, Measured, Rates, median
 from fastdata.profiling.report import Event, ProfileReport, Stage, StageName, Stall
 from fastdata.profiling.tracing import makes_batches_in_thread
 
 __all__ = [
-    "Measured",
     "Measurements",
     "bottleneck_of",
     "conclude",
-    "is_input_bound",
     "restarts_of",
-    "shares_cores",
     "stages_of",
     "verdict_of",
 ]
-
-WAITS = 0.05
-"""A step that waits a smaller share of its time is fed."""
 
 LEAST_RESTARTS = 2
 """Fewer are not mentioned: one may be an accident."""
@@ -80,35 +74,20 @@ class Measurements:
 def conclude(measurements: Measurements, notes: Sequence[str] = ()) -> ProfileReport:
     """Return the report; `notes` come before those about the measurements."""
     m, rates, batches = measurements, measurements.rates, measurements.batches
-    wait, interval = statistics.fmean(rates.waits), statistics.fmean(rates.intervals)
-    measured = Measured(
-        median(rates.loader),
-        median(rates.host),
-        median(rates.device),
-        wait / interval if interval > 0 else 0.0,
-        has_step=m.step is not None,
-        on_gpu=m.device.type == "cuda",
-    )
+    wait = statistics.fmean(rates.waits)
+    measured = rates.measured(has_step=m.step is not None, on_gpu=m.device.type == "cuda")
     model = _model(m, measured, wait)
-    input_bound = is_input_bound(measured)
     stages = stages_of(model, measured, m.costs.lines)
-    bottleneck = bottleneck_of(stages, m.stalls, input_bound=input_bound)
+    bottleneck = bottleneck_of(measured, stages, m.stalls)
     restarts = restarts_of(batches.restart_seconds, batches.epoch_length, wait, measured)
-    conditions = conditions_of(
-        m.loader,
-        m.cached,
-        on_gpu=measured.on_gpu,
-        input_bound=input_bound,
-        shares_cores=shares_cores(measured),
-        start_seconds=batches.start_seconds,
-    )
+    conditions = conditions_of(m.loader, m.cached, measured, batches.start_seconds)
     ready = [count for count in rates.ready if not math.isnan(count)]
     p50, p99 = np.quantile(rates.intervals, [0.5, 0.99]).tolist()
     more_help = measured.has_step and any(cost.parallel for cost in model.costs)
     return ProfileReport(
         verdict=verdict_of(model, measured, stages, bottleneck, m.stalls, restarts=restarts),
         bottleneck=bottleneck,
-        input_bound=input_bound,
+        input_bound=measured.is_input_bound,
         steps_per_second=_rate(measured.loader),
         steps_per_second_host=_rate(measured.host),
         steps_per_second_device=_rate(measured.device),
@@ -132,7 +111,7 @@ def conclude(measurements: Measurements, notes: Sequence[str] = ()) -> ProfileRe
         step=m.step if m.step is not None else "no step",
         loader=describe_loader(m.loader),
         machine=_describe_machine(m.device),
-        notes=(*notes, *m.costs.notes, *_remarks(m, model, measured, input_bound)),
+        notes=(*notes, *m.costs.notes, *_remarks(m, model, measured)),
     )
 
 
@@ -149,7 +128,7 @@ def _model(m: Measurements, measured: Measured, wait: float) -> Model:
     return model.fitted(measured.loader, median(rates.busy))
 
 
-def _remarks(m: Measurements, model: Model, measured: Measured, input_bound: bool) -> Iterator[str]:
+def _remarks(m: Measurements, model: Model, measured: Measured) -> Iterator[str]:
     """Yield what to know when reading the report."""
     if m.costs.overhead > 0.05:
         yield (
@@ -177,7 +156,7 @@ def _remarks(m: Measurements, model: Model, measured: Measured, input_bound: boo
             f"{m.batches.epochs - 1} passes ended while measuring; beginning the next one "
             f"is left out of all rates ({m.batches.start_seconds:.2g} s for the first)"
         )
-    if measured.has_step and not input_bound and measured.waiting > 0.05:
+    if measured.shares_cores:
         yield (
             f"beside the loader the step takes longer, by {measured.waiting:.0%} of the time, "
             "but hardly ever waits for a batch: they share cores"
@@ -210,45 +189,6 @@ def _describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 # -- findings --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Median seconds a step: with the real loader, a cached host batch, cached device batches.
-
-    `waited` is the share of the time with the real loader in which the loop waited for a batch.
-    """
-
-    loader: float
-    host: float
-    device: float
-    waited: float
-    has_step: bool = True
-    on_gpu: bool = False
-
-    @property
-    def waiting(self) -> float:
-        """Share of the time, 0 to 1, by which the real loader makes a step longer."""
-        return max(0.0, 1 - self.device / self.loader) if self.loader > 0 else 0.0
-
-
-def is_input_bound(measured: Measured) -> bool:
-    """Return whether training waits for data.
-
-    On the CPU a step is slower also where workers share its cores; it is fed all the same if
-    the loop hardly ever waits for a batch.
-    """
-    if not measured.has_step:
-        return True
-    if not measured.on_gpu and measured.waited < WAITS / 2:
-        return False
-    return measured.waiting > WAITS
-
-
-def shares_cores(measured: Measured) -> bool:
-    """Return whether the step is slower because workers compute on its cores."""
-    fed = measured.has_step and not is_input_bound(measured)
-    return fed and measured.waiting > WAITS
 
 
 def stages_of(model: Model, measured: Measured, lines: Mapping[str, str]) -> tuple[Stage, ...]:
@@ -288,7 +228,7 @@ def _stall_seconds(model: Model, measured: Measured) -> dict[str, float]:
         stalls["copy"] = min(rest, max(measured.host - measured.device, 0.0))
         rest -= stalls["copy"]
     waited_for = [cost for cost in model.binding() if cost.name != "copy" or cost.overlapped]
-    if shares_cores(measured):  # nothing is waited for: workers compute beside the step
+    if measured.shares_cores:  # nothing is waited for: workers compute beside the step
         waited_for = [cost for cost in model.costs if cost.parallel]
     waited_for = waited_for or [cost for cost in model.costs if cost.name != "copy"]
     total = sum(cost.seconds for cost in waited_for)
@@ -299,10 +239,10 @@ def _stall_seconds(model: Model, measured: Measured) -> dict[str, float]:
 
 
 def bottleneck_of(
-    stages: Sequence[Stage], stalls: Sequence[Stall], *, input_bound: bool
+    measured: Measured, stages: Sequence[Stage], stalls: Sequence[Stall]
 ) -> StageName | None:
     """Return the stage that would have to be faster; None where there is nothing to gain."""
-    if not input_bound:
+    if not measured.is_input_bound:
         return "step" if stalls else None
     loading = [stage for stage in stages if stage.name != "step"]
     if not loading:
@@ -362,7 +302,7 @@ def verdict_of(
 def _step_bound(measured: Measured, stalls: Sequence[Stall]) -> str:
     bound = "GPU-bound" if measured.on_gpu else "step-bound"
     if not stalls:
-        if not shares_cores(measured):
+        if not measured.shares_cores:
             return f"{bound}: {NOTHING_TO_GAIN}"
         longer = measured.loader / measured.device
         return (

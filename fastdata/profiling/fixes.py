@@ -18,6 +18,7 @@ from fastdata.prefetch.tree import leaves
 from fastdata.profiling.batches import CachedBatches
 from fastdata.profiling.lines import short_line
 from fastdata.profiling.model import Model
+from fastdata.profiling.rates import Measured
 from fastdata.profiling.report import Fix, Stall
 from fastdata.profiling.stalls import BLOCKING_COPY
 
@@ -61,13 +62,7 @@ class Conditions:
 
 
 def conditions_of(
-    loader: Any,
-    cached: CachedBatches,
-    *,
-    on_gpu: bool,
-    input_bound: bool,
-    shares_cores: bool,
-    start_seconds: float,
+    loader: Any, cached: CachedBatches, measured: Measured, start_seconds: float
 ) -> Conditions:
     """Return what decides which fixes apply to a loader, of which these are some batches."""
     info, inner = loader_info(loader), inner_loader(loader)
@@ -81,11 +76,11 @@ def conditions_of(
         raw = all(inner.dataset.images(n, first, decoder).all_raw for n in names)
     return Conditions(
         info.kind,
-        input_bound=input_bound,
-        shares_cores=shares_cores,
-        on_gpu=on_gpu,
+        input_bound=measured.is_input_bound,
+        shares_cores=measured.shares_cores,
+        on_gpu=measured.on_gpu,
         loader_copies=cached.loader_copies,
-        pinned=on_gpu and any(t.is_pinned() for t in tensors),
+        pinned=measured.on_gpu and any(t.is_pinned() for t in tensors),
         raw=raw,
         calls_python=info.calls_python,
         plain=isinstance(backend, CpuBackend) and not isinstance(backend, RamCacheBackend),

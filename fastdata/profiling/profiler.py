@@ -13,7 +13,7 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,6 @@ from fastdata.profiling.batches import (
     LoaderBatches,
     measure_copying,
     measure_prefetcher_transform,
-    position_preserved,
 )
 from fastdata.profiling.conclusion import Measurements, conclude
 from fastdata.profiling.model import LoaderCosts
@@ -141,9 +140,8 @@ def _profile(
 ) -> ProfileReport:
     """Measure everything; `notes` are completed, and `show` gets what is being measured."""
     run = _no_step if step is None else step  # a step may be an empty container
-    inner = inner_loader(loader)
     show("first batches")
-    with position_preserved(inner), closing(LoaderBatches(loader)) as batches:
+    with LoaderBatches(loader) as batches:
         cached = CachedBatches.take(batches, device)
         rates = measure_rates(
             batches,
@@ -155,10 +153,9 @@ def _profile(
             progress=show,
         )
     show("timeline")
-    with position_preserved(inner):
-        events = trace(loader, run, primed=batches.primed, seconds=TIMELINE_SHARE * seconds)
+    events = trace(loader, run, primed=batches.primed, seconds=TIMELINE_SHARE * seconds)
     show("stages")
-    costs = _loader_costs(inner, (1 - RATES_SHARE - TIMELINE_SHARE) * seconds)
+    costs = _loader_costs(inner_loader(loader), (1 - RATES_SHARE - TIMELINE_SHARE) * seconds)
     copy_costs, copy_bytes_per_second = measure_copying(loader, cached, device)
     if costs.costs:
         copy_costs += measure_prefetcher_transform(loader, device)

@@ -29,7 +29,16 @@ from fastdata.profiling.report import Event
 from fastdata.steps import Step
 from fastdata.steps.meter import Meter
 
-__all__ = ["LEAST_STEPS", "TIMELINE_STEPS", "Rates", "loop_events", "measure_rates"]
+__all__ = [
+    "LEAST_STEPS",
+    "TIMELINE_STEPS",
+    "WAITS",
+    "Measured",
+    "Rates",
+    "loop_events",
+    "measure_rates",
+    "median",
+]
 
 ROUNDS, LEAST_ROUNDS = 5, 3
 
@@ -47,10 +56,51 @@ LONGEST_PAUSE_SECONDS = 1.0
 NEGLIGIBLE_SECONDS = 5.0
 """A profile that takes so long is not worth a warning."""
 
+WAITS = 0.05
+"""A step that waits a smaller share of its time is fed."""
+
 WAITED = 0.03
 """Share of the warm-up in which the loop waits, from which on windows have whole waves."""
 
 log = logging.getLogger("fastdata")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Median seconds a step: with the real loader, a cached host batch, cached device batches.
+
+    `waited` is the share of the time with the real loader in which the loop waited for a batch.
+    """
+
+    loader: float
+    host: float
+    device: float
+    waited: float
+    has_step: bool = True
+    on_gpu: bool = False
+
+    @property
+    def waiting(self) -> float:
+        """Share of the time, 0 to 1, by which the real loader makes a step longer."""
+        return max(0.0, 1 - self.device / self.loader) if self.loader > 0 else 0.0
+
+    @property
+    def is_input_bound(self) -> bool:
+        """Whether training waits for data.
+
+        On the CPU a step is slower also where workers share its cores; it is fed all the same if
+        the loop hardly ever waits for a batch.
+        """
+        if not self.has_step:
+            return True
+        if not self.on_gpu and self.waited < WAITS / 2:
+            return False
+        return self.waiting > WAITS
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether the step is slower because workers compute on its cores."""
+        return self.has_step and not self.is_input_bound and self.waiting > WAITS
 
 
 @dataclass(slots=True)
@@ -77,6 +127,14 @@ class Rates:
     """Whether there were no more batches."""
     reading_clocks: float = 0.0
     """What taking times took, of a step with the real loader."""
+
+    def measured(self, *, has_step: bool, on_gpu: bool) -> Measured:
+        """Return the medians, and how much of the time the loop waited."""
+        interval = statistics.fmean(self.intervals)
+        waited = statistics.fmean(self.waits) / interval if interval > 0 else 0.0
+        return Measured(
+            median(self.loader), median(self.host), median(self.device), waited, has_step, on_gpu
+        )
 
 
 def median(values: list[float]) -> float:
