@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 CACHED = 4
-"""Batches that are kept."""
+"""Batches."""
 
 COPIES, PINNINGS = 10, 5
 """How often each is timed."""
@@ -178,20 +178,20 @@ class CachedBatches:
         copies = device.type != "cpu" and any(t.device.type == device.type for t in tensors)
         if not copies:
             host = [map_leaves(_copied_to_host, batch) for batch in taken]
-            there = [move_batch(b, device) for b in host] if device.type != "cpu" else host
-            return cls(host, there, None, False, True, batch_size(host[0]), batch_nbytes(host[0]))
-        there = [map_leaves(_copied_in_place, batch) for batch in taken]
+            moved = [move_batch(b, device) for b in host] if device.type != "cpu" else host
+            return cls(host, moved, None, False, True, batch_size(host[0]), batch_nbytes(host[0]))
+        arrived = [map_leaves(_copied_in_place, batch) for batch in taken]
         host, on_arrival = _before_copying(batches.loader)
         known = bool(host)
         if not known:
-            host = [map_leaves(_copied_back, batch) for batch in there]
-        size, nbytes = batch_size(there[0]), batch_nbytes(host[0])
-        return cls(host, there, on_arrival, True, known, size, nbytes)
+            host = [map_leaves(_copied_back, batch) for batch in arrived]
+        size, nbytes = batch_size(arrived[0]), batch_nbytes(host[0])
+        return cls(host, arrived, on_arrival, True, known, size, nbytes)
 
     def delivered(self, batch: Any, device: torch.device) -> Any:
-        """Return a host batch as the loader would hand it out: copied, and changed there."""
-        there = move_batch(batch, device)
-        return there if self.on_arrival is None else self.on_arrival(there)
+        """Return a host batch as the loader would hand it out: on the device, and changed there."""
+        moved = move_batch(batch, device)
+        return moved if self.on_arrival is None else self.on_arrival(moved)
 
 
 def _some(batches: LoaderBatches) -> Iterator[Any]:

@@ -131,8 +131,8 @@ def _measure(
             tasks, loop, _ = _make_recorded(maker, recorder, request)
         else:
             tasks, loop, batch = _make_recorded(maker, recorder, request, finish=False)
-            there, work = move_batch(batch, device), maker.work
-            took = Meter(device).seconds(partial(arrive, work.pipeline, work.seed, request, there))
+            moved, work = move_batch(batch, device), maker.work
+            took = Meter(device).seconds(partial(arrive, work.pipeline, work.seed, request, moved))
             if number:
                 device_seconds.append(took)
         if number:

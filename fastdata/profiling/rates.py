@@ -142,11 +142,11 @@ def median(values: list[float]) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def loop_events(number: int, asked: float, taken: float, ended: float) -> list[Event]:
+def loop_events(number: int, requested: float, taken: float, ended: float) -> list[Event]:
     """Return what the loop did in a step, of which these are the times."""
     label = f"batch {number}"
     return [
-        Event("loop: wait", asked, taken - asked, label),
+        Event("loop: wait", requested, taken - requested, label),
         Event("loop: step", taken, ended - taken, label),
     ]
 
@@ -314,13 +314,13 @@ class _LoaderRun:
 
     def _run(self, count: int) -> int:
         for number in range(count):
-            asked = time.perf_counter()
+            requested = time.perf_counter()
             try:
                 batch = next(self._batches)
             except BatchesExhaustedError:
                 self._rates.ended = True
                 return number
-            self._waited += time.perf_counter() - asked
+            self._waited += time.perf_counter() - requested
             self._step(batch)
         return count
 
@@ -333,7 +333,7 @@ class _LoaderRun:
         for number in range(count):
             rates.ready.append(batches.ready())
             paused = batches.paused_seconds
-            asked, core = clock(), time.thread_time()
+            requested, core = clock(), time.thread_time()
             try:
                 batch = next(batches)
             except BatchesExhaustedError:
@@ -343,12 +343,12 @@ class _LoaderRun:
             step(batch)
             now = clock()
             paused = batches.paused_seconds - paused
-            rates.waits.append(taken - asked - paused)
+            rates.waits.append(taken - requested - paused)
             if not paused:
                 rates.busy.append(core)
             self._marks.append((self._meter.mark(), paused))
             if events is not None and number < TIMELINE_STEPS:
-                events += loop_events(number, asked - start, taken - start, now - start)
+                events += loop_events(number, requested - start, taken - start, now - start)
         return count
 
 

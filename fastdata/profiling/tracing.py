@@ -50,7 +50,7 @@ def makes_batches_in_thread(loader: Any) -> bool:
 def trace(loader: Any, step: Step, *, primed: int, seconds: float) -> tuple[Event, ...]:
     """Run some steps and return their events; none where workers cannot be seen.
 
-    The loader is not iterated over itself.  `primed` batches may be made before they are asked
+    The loader is not iterated over itself.  `primed` batches may be made before they are requested
     for: so many steps are run first.  After so many `seconds` no more steps are run; some are,
     however long they take.
 
@@ -135,13 +135,13 @@ def _run_steps(iterable: Iterable[Any], step: Step, skipped: int, seconds: float
             step(batch)
         began = clock()
         for number in range(skipped, skipped + TIMELINE_STEPS):
-            asked = clock()
+            requested = clock()
             if (batch := next(iterator, end)) is end:
                 break
             taken = clock()
             step(batch)
             now = clock()
-            events += loop_events(number, asked, taken, now)
+            events += loop_events(number, requested, taken, now)
             if now - began > seconds and number + 1 >= skipped + LEAST_STEPS:
                 break
     return events
