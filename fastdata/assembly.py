@@ -10,11 +10,16 @@ LoaderOptions --> order of batches    sampling
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from fastdata.cache.device import DeviceCacheBackend
 from fastdata.cache.ram import RamCacheBackend
@@ -25,11 +30,10 @@ from fastdata.engine.backend import Backend
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.job import BatchOrder
 from fastdata.engine.packed import Loader
-from fastdata.engine.stock import stock_loader
 from fastdata.engine.tasks import PackedData
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, WorkerError
 from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.records import RecordFormat
@@ -49,6 +53,9 @@ from fastdata.transforms.pixel import ToDtype
 from fastdata.tuned_settings.store import resolve_auto_settings
 
 __all__ = ["foreign_loader", "packed_loader"]
+
+_SHARED_FOLDER = Path("/dev/shm")
+_PROBE_BYTES = 1 << 16
 
 _FOR_WORKERS = ("multiprocessing_context", "timeout")
 
@@ -247,22 +254,91 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
         options = resolve_auto_settings(data, options)
         if not options.workers:  # as tuned: then what is for workers is refused
             others = {k: v for k, v in others.items() if k not in _FOR_WORKERS}
-    loader = stock_loader(
-        data,
-        batch_size=options.batch_size,
-        shuffle=bool(options.shuffle),
-        drop_last=options.drop_last,
-        seed=options.seed,
-        num_workers=options.workers,
-        prefetch_factor=options.prefetched,
-        persistent_workers=options.persistent,
-        pin_memory=options.pinned,
-        sampler=options.sampler,
-        rank=rank,
-        world_size=world_size,
-        options=others,
-    )
+    sampler = options.sampler
+    if world_size > 1 and sampler is None and "batch_sampler" not in others:
+        if isinstance(data, IterableDataset):
+            raise OptionError(
+                "rank and world_size cannot cut an IterableDataset: let its __iter__ yield "
+                "the samples of its rank"
+            )
+        sampler = DistributedSampler(
+            data,
+            num_replicas=world_size,
+            rank=rank,
+            shuffle=bool(options.shuffle),
+            seed=options.seed or 0,
+            drop_last=options.drop_last,
+        )
+    loader = DataLoader(data, **_of_stock_loader(options, sampler, others) | others)
     target = options.target
     if target is None or target.type == "cpu":
         return loader
     return CUDAPrefetcher(loader, target)
+
+
+def _of_stock_loader(
+    options: LoaderOptions, sampler: Any, others: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a stock `DataLoader`; takes ``worker_init_fn`` out of `others`.
+
+    Workers compute on one thread each, and NumPy's, Python's and torch's generators are seeded in
+    them.
+    """
+    seed = options.seed
+    arguments: dict[str, Any] = {
+        "num_workers": options.workers,
+        "pin_memory": options.pinned,
+        "generator": None if seed is None else torch.Generator().manual_seed(seed),
+    }
+    if "batch_sampler" not in others:
+        arguments |= {
+            "batch_size": options.batch_size,
+            "shuffle": bool(options.shuffle) and sampler is None,
+            "sampler": sampler,
+            "drop_last": options.drop_last,
+        }
+    if options.workers > 0:
+        _check_shared_folder()
+        arguments |= {
+            "prefetch_factor": options.prefetched,
+            "persistent_workers": options.persistent,
+            "worker_init_fn": partial(_start_worker, others.pop("worker_init_fn", None)),
+        }
+    return arguments
+
+
+def _check_shared_folder() -> None:
+    """Raise `WorkerError` if the folder cannot be used in which stock workers leave batches.
+
+    What torch raises says nothing of it.
+    """
+    if not os.path.isdir("/proc/self"):
+        return  # not Linux: nothing of the kind
+    try:
+        with tempfile.TemporaryFile(dir=_SHARED_FOLDER) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        fault = "is missing" if missing else f"cannot be written to ({error.strerror})"
+        raise WorkerError(
+            f"worker processes need {_SHARED_FOLDER}, which {fault}. Mount it or make it larger: "
+            f"`mount -t tmpfs tmpfs {_SHARED_FOLDER}`, "
+            f"`mount -o remount,rw,size=4G {_SHARED_FOLDER}`, or `docker run --shm-size=4g`. "
+            "Or use num_workers=0; loaders of packed data need none of it."
+        ) from error
+
+
+def _start_worker(then: Callable[[int], None] | None, worker: int) -> None:
+    """Set up a worker process: it is one of many, so it takes one thread.
+
+    torch has seeded Python's and its own generator by now, and limited its
+    own threads.  OpenCV is told by its environment variable, which it reads when
+    it is imported; where it has been already, its threads may be the parent's,
+    and a forked process that sets their number waits for them for ever.
+    """
+    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
+    torch.set_num_threads(1)
+    np.random.seed(torch.initial_seed() % 2**32)
+    if then is not None:
+        then(worker)

@@ -29,11 +29,11 @@ from pack_helpers import QUICK, digest_of, image_folder, pixels, png, two_broken
 from torch.utils.data import TensorDataset
 
 import fastdata
+from fastdata import assembly
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer, pool
 from fastdata.converters.packing.chunk import ChunkResult
 from fastdata.converters.packing.pool import ChunkPool, run_in_order
-from fastdata.engine import stock
 from fastdata.errors import (
     WorkerError,
 )
@@ -359,7 +359,7 @@ def test_a_shared_folder_that_cannot_be_used_is_named(
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(stock.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(assembly.tempfile, "TemporaryFile", refuse)
     monkeypatch.setattr("_multiprocessing.SemLock", refuse)
     source = image_folder(tmp_path / "images", 4)
     assert fastdata.pack(source, tmp_path / "x.lmdb", num_workers=2).num_samples == 4

@@ -35,7 +35,7 @@ from worker_helpers import PICTURES, pictures
 import fastdata
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.errors import OptionError
-from fastdata.profiling.batches import CachedBatches, LoaderBatches
+from fastdata.profiling.batches import CachedBatches, batches_of
 from fastdata.profiling.hooks import TimedCall, hooks_installed
 from fastdata.profiling.lines import short_line
 from fastdata.profiling.profiler import step_name
@@ -359,7 +359,7 @@ def test_host_batches_are_those_that_travel() -> None:
     ) as loader:
         there = next(iter(loader)).image
         assert (there.device.type, there.dtype) == ("meta", torch.float32)
-        with LoaderBatches(loader) as taken:
+        with batches_of(loader) as taken:
             batches = CachedBatches.take(taken, torch.device("meta"))
         seen: list[torch.Tensor] = []
         report = profiled(loader, lambda batch: seen.append(batch.image), seconds=0.1)
@@ -381,7 +381,7 @@ def test_host_batches_of_a_prefetcher_are_before_its_transform() -> None:
 
     bytes_of = [torch.zeros(4, 3, dtype=torch.uint8)] * 50
     loader = fastdata.CUDAPrefetcher(bytes_of, "meta", as_float)
-    with LoaderBatches(loader) as taken:
+    with batches_of(loader) as taken:
         batches = CachedBatches.take(taken, torch.device("meta"))
     assert (batches.host[0].dtype, batches.device[0].dtype) == (torch.uint8, torch.float32)
     assert batches.nbytes == 12

@@ -97,21 +97,21 @@ def test_the_right_number_of_workers_is_found(demand: float, workers: int, seed:
     machine = Machine(lambda s: 100.0 * min(max(s.num_workers, 1), 8), noise=0.01, seed=seed)
     session = session_of(machine, demand)
     session.sweep(8, 32, ["thread"])
-    assert session.settle().num_workers == workers  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == workers  # type: ignore[union-attr]
 
 
 def test_with_no_step_the_plateau_is_chosen() -> None:
     machine = Machine(lambda s: 100.0 * min(max(s.num_workers, 1), 3))
     session = session_of(machine, None)
     session.sweep(8, 32, ["thread"])
-    assert session.settle().num_workers == 3  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 3  # type: ignore[union-attr]
 
 
 def test_more_workers_than_cores_are_tried_while_that_helps() -> None:
     machine = Machine(lambda s: 10.0 * max(s.num_workers, 1))
     session = session_of(machine, 55.0)
     session.sweep(2, 8, ["process"])
-    assert session.settle().num_workers == 7  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 7  # type: ignore[union-attr]
     machine = Machine(lambda s: 10.0 * min(max(s.num_workers, 1), 2))
     session = session_of(machine, 55.0)
     session.sweep(2, 8, ["process"])
@@ -124,7 +124,7 @@ def test_another_kind_of_worker_saves_one() -> None:
     )
     session = session_of(machine, 170.0)
     session.sweep(4, 4, ["thread", "process"])
-    assert session.settle() == Settings(2, "process", 1)
+    assert session.confirm_choice() == Settings(2, "process", 1)
 
 
 def test_what_falls_short_with_the_step_gives_way_to_the_next() -> None:
@@ -145,7 +145,7 @@ def test_what_falls_short_with_the_step_gives_way_to_the_next() -> None:
 
     machine.call = worse  # type: ignore[method-assign]
     session.sweep(4, 4, ["thread"])
-    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 4  # type: ignore[union-attr]
     assert set(trained_with) == {2, 4}
 
 
@@ -153,7 +153,7 @@ def test_where_none_reaches_the_ceiling_ties_go_to_fewer_workers() -> None:
     machine = Machine(lambda s: 100.0 * max(s.num_workers, 1), overhead=0.002)  # 1.2 of 10 ms
     session = session_of(machine, 100.0)
     session.sweep(4, 4, ["thread"])
-    assert session.settle().num_workers == 2  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 2  # type: ignore[union-attr]
     assert len(session.runs.trained) > 1
 
 
@@ -161,7 +161,7 @@ def test_where_none_is_enough_what_may_give_more_than_the_best_is_tried() -> Non
     machine = Machine(lambda s: 90.0 if s.worker_method == "thread" else 50.0 * s.num_workers)
     session = session_of(machine, 1000.0)
     session.sweep(4, 4, ["thread", "process"])
-    assert session.settle() == Settings(4, "process", 1)  # prefetching changes nothing
+    assert session.confirm_choice() == Settings(4, "process", 1)  # prefetching changes nothing
     assert Settings(4, "process", 4) in machine.asked
 
 
@@ -176,7 +176,7 @@ def test_batches_ahead_that_bring_nothing_are_saved(
 
     session = session_of(Machine(curve), demand)
     session.sweep(4, 4, ["thread"])
-    assert session.settle() == Settings(3, prefetch_factor=2 if matters else 1)
+    assert session.confirm_choice() == Settings(3, prefetch_factor=2 if matters else 1)
     assert bool(session.sufficient()) == sufficient
 
 
@@ -184,7 +184,7 @@ def test_without_workers_nothing_is_ahead_that_could_be_saved() -> None:
     machine = Machine(lambda s: 0.0 if s.num_workers else 20.0)
     session = session_of(machine, 15.0)
     session.sweep(2, 2, ["thread"])
-    assert session.settle() == Settings(0)
+    assert session.confirm_choice() == Settings(0)
     assert {one for one in machine.asked if not one.num_workers} == {Settings(0)}
 
 
@@ -192,7 +192,7 @@ def test_a_failure_is_a_row_and_others_go_on() -> None:
     machine = Machine(lambda s: 0.0 if s.num_workers == 2 else 100.0 * max(s.num_workers, 1))
     session = session_of(machine, 180.0)
     session.sweep(4, 4, ["thread"])
-    assert session.settle().num_workers == 3  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 3  # type: ignore[union-attr]
     failed = [trial for trial in session.trials.rows() if trial.supply is None]
     assert failed
     assert {trial.failure for trial in failed} == {"the process died"}
@@ -207,7 +207,7 @@ def test_what_would_not_fit_is_not_tried() -> None:
     rows = {trial.settings.num_workers: trial for trial in session.trials.rows()}
     assert "would not fit: takes about 2.42GB of memory" in rows[8].failure
     assert all(one.num_workers < 8 for one in machine.asked)
-    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 4  # type: ignore[union-attr]
 
 
 def test_slow_batches_leave_time_for_as_many_workers_as_it_takes() -> None:
@@ -254,7 +254,7 @@ def test_the_time_is_kept_and_what_was_not_tried_is_said() -> None:
     session.sweep(64, 64, ["thread"])
     assert machine.clock.now <= 4
     assert "the time was up: not tried were" in session.notes[-1]
-    assert session.settle() is not None
+    assert session.confirm_choice() is not None
 
 
 class Patient(Machine):
@@ -300,7 +300,7 @@ def test_the_run_with_the_step_is_within_the_time(
     info = replace(INFO, batch_seconds=batch_seconds)
     session = session_of(machine, machine.demand, info=info, seconds=given)
     session.sweep(4, 4, ["thread"])
-    assert session.settle() is not None
+    assert session.confirm_choice() is not None
     assert session.runs.trained
     assert not [note for note in session.notes if "that were given" in note]
     assert machine.clock.now <= given
@@ -318,7 +318,7 @@ def test_a_step_too_slow_for_the_time_is_said_before_settings_are_tried(
     assert match
     assert "takes about" in session.notes[-1]
     session.sweep(4, 4, ["thread"])
-    assert session.settle() is not None
+    assert session.confirm_choice() is not None
     assert 0.6 * int(match[1]) < machine.clock.now <= int(match[1]) + 1
     assert session._budget.total == pytest.approx(int(match[1]), abs=1)
 
@@ -337,7 +337,7 @@ def test_where_not_all_have_a_turn_the_shortest_are_first() -> None:
     session = session_of(machine, machine.demand, info=info, seconds=60)
     session.sweep(4, 4, ["thread"])
     assert machine.asked[0] == T[4]
-    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 4  # type: ignore[union-attr]
     assert machine.clock.now <= 60
 
 
@@ -392,10 +392,10 @@ def test_workers_that_start_slowly_persist() -> None:
     machine = Machine(lambda s: 1000.0 * max(s.num_workers, 1))
     session = session_of(machine, 100.0, info=info)  # an epoch of 0.1 s, and a start as long
     session.sweep(2, 2, ["process"])
-    assert session.settle().persistent_workers  # type: ignore[union-attr]
+    assert session.confirm_choice().persistent_workers  # type: ignore[union-attr]
     session = session_of(machine, 100.0, info=replace(info, batches=100_000))
     session.sweep(2, 2, ["process"])
-    assert not session.settle().persistent_workers  # type: ignore[union-attr]
+    assert not session.confirm_choice().persistent_workers  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("demand", [None, 150.0, 1000.0])
@@ -407,7 +407,7 @@ def test_dali_is_a_row_of_the_comparison_and_never_chosen(demand: float | None) 
     session.sweep(2, 2, ["thread"])
     assert not [one for one in machine.asked if one.backend == "dali"]
     session.compare_dali()
-    chosen = session.settle()
+    chosen = session.confirm_choice()
     assert chosen is not None
     assert chosen.backend == "cpu"
     (row,) = (row for row in session.trials.rows() if row.settings.backend == "dali")

@@ -224,7 +224,7 @@ def test_every_file_is_opened_once_an_epoch(tmp_path: Path, transform: Any, work
     options |= {"worker_method": "thread", "persistent_workers": False}
     files = {path.name for path in tmp_path.rglob("*.*") if path.suffix in (".jpg", ".png")}
     with fastdata.loader(root, **options) as loader:
-        loader.backend.work._pause = 10**6  # asking for files ahead opens them too
+        loader.backend.work.read_ahead.pause = 10**6  # asking for files ahead opens them too
         with files_opened() as opened:
             assert len(list(loader)) == 2
     assert len(files) == (80 if masks else 40)

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from fastdata.dataset import Dataset
 from fastdata.engine.backend import BatchStream, with_dataset
+from fastdata.engine.buffers import register_pinned
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.memory import available_bytes, in_words
-from fastdata.engine.pinning import register_pinned
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import FastdataError, OptionError, ShardCorruptError, WorkerError

@@ -8,7 +8,7 @@ makes batches of a stream of requests in its own way, and has a `Delivery` finis
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -158,7 +158,4 @@ def buffers_for(
 
 def with_dataset(work: BatchWork, dataset: PackedData) -> BatchWork:
     """Return the same work on other data, the views of it too."""
-    changed = copy.copy(work)
-    changed.dataset = dataset
-    changed.views = tuple(with_dataset(view, dataset) for view in work.views)
-    return changed
+    return dataclasses.replace(work, dataset=dataset)

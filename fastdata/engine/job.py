@@ -1,4 +1,4 @@
-"""The contracts between what is done (a batch) and who does it (workers).
+"""The contracts between batches, which are cut into tasks, and the workers that do these.
 
     Request  --Prepare-->  Job: tasks  --Workers-->  results  --Job.finish-->  batch
 
@@ -11,20 +11,20 @@ block of shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.engine.buffers import Slot
 from fastdata.random import SampleKeys
-from fastdata.sampling import SamplerEpoch
+from fastdata.sampling import Batches, SampledBatches
+from fastdata.sampling.batches import EpochBatches
 
 __all__ = [
     "BatchOrder",
-    "EpochOfBatches",
     "Job",
     "Pending",
     "Prepare",
@@ -33,6 +33,15 @@ __all__ = [
     "Workers",
     "request_of",
 ]
+
+
+BatchOrder: TypeAlias = Batches | SampledBatches
+"""Which samples make which batch."""
+
+Work: TypeAlias = "Callable[[Any, NDArray[np.uint8] | None], Any]"
+"""What a worker does with a task: leaves in the memory what is large, and returns what is small.
+
+Picklable, and safe in any number of threads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +69,7 @@ class Request:
         return self.keys.indices
 
 
-def request_of(batches: EpochOfBatches, epoch: int, number: int, rank: int = 0) -> Request:
+def request_of(batches: EpochBatches, epoch: int, number: int, rank: int = 0) -> Request:
     """Return the request of a batch of an epoch.
 
     `rank` is given where each rank has an order of its own, in which samples of others may come.
@@ -69,52 +78,6 @@ def request_of(batches: EpochOfBatches, epoch: int, number: int, rank: int = 0) 
     if places is not None:
         places = places + (rank << 48)
     return Request(number, SampleKeys(epoch, batches[number], places))
-
-
-class EpochOfBatches(Protocol):
-    """The batches of one epoch: sample indices, int64 [n] each."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> NDArray[np.int64]: ...
-
-    def places(self, number: int, /) -> NDArray[np.int64] | None:
-        """Return where these samples stand in the epoch; None if none comes more than once."""
-
-
-class BatchOrder(Protocol):
-    """Which samples make which batch; see `fastdata.sampling.Batches`."""
-
-    @property
-    def joins(self) -> bool:
-        """Whether an epoch may be looked up before the one before it has ended."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What must be the same for a place in training to mean the same."""
-
-    @property
-    def padding(self) -> int:
-        """Samples of an epoch that are there twice."""
-
-    @property
-    def samples(self) -> int | None:
-        """Samples of an epoch on this rank; None where they are not known before."""
-
-    @property
-    def sampler_epoch(self) -> SamplerEpoch | None:
-        """The epoch of the user's sampler that decides the order; None where none does."""
-
-    def __len__(self) -> int: ...
-
-    def of(self, epoch: int, /) -> EpochOfBatches: ...
-
-
-class Work(Protocol):
-    """What a worker does with a task: picklable, safe in any number of threads."""
-
-    def __call__(self, task: Any, memory: NDArray[np.uint8] | None, /) -> Any:
-        """Do it, leaving in `memory` what is large, and return what is small."""
 
 
 class Pending(Protocol):
@@ -153,7 +116,5 @@ class Job(Protocol):
         """Return the batch; called once, with the results of the tasks in their order."""
 
 
-class Prepare(Protocol):
-    """Turns a request into a job: quick, as the caller's thread does it."""
-
-    def __call__(self, request: Request) -> Job: ...
+Prepare: TypeAlias = Callable[[Request], Job]
+"""Plans a batch: quick, as the caller's thread does it."""

@@ -7,20 +7,20 @@ which makes them.  What it adds is bookkeeping: epochs, ranks, resuming, statist
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from fastdata.distributed import accelerate_in_use, agreed_seed, rank_and_world_size
-from fastdata.engine.backend import Backend, BatchStream
-from fastdata.engine.epoch import Counts, Epoch, Place
-from fastdata.engine.job import BatchOrder, Request, request_of
-from fastdata.engine.stats import LoaderStats
+from fastdata.distributed import accelerate_in_use, agreed_seed
+from fastdata.engine.backend import Backend
+from fastdata.engine.epoch import LoaderStats, Passes, Place
+from fastdata.engine.job import BatchOrder
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.engine.tasks import PackedData
 from fastdata.errors import OptionError
@@ -97,17 +97,7 @@ class Loader(DataLoaderSurface):
         given = options.seed if seed is None else seed
         self._seed = _drawn_seed() if given is None else given
         self._agreed: tuple[int, int] | None = None
-        self._batches, self._backend = assemble(*self._share, self._seed)
-        self._next = Place(0, 0)
-        self._latest = self._next
-        self._idle: tuple[BatchStream, Place | None] | None = None
-        # Epochs' streams are held here too.  Otherwise the garbage collector might
-        # find one together with its epoch, and end its processes before the epoch
-        # gives it back to be used again.
-        self._in_use: set[BatchStream] = set()
-        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
-        self._counts = Counts()
-        self._closed = False
+        self._passes = Passes(*assemble(*self._share, self._seed))
         self._adapted = False
         """Whether an integration tells Accelerate what it has to know."""
         _loaders.add(self)
@@ -117,7 +107,7 @@ class Loader(DataLoaderSurface):
     @property
     def dataset(self) -> PackedData:
         """What is loaded; with ``cache="ram"``, the same data in memory."""
-        return self._backend.dataset
+        return self.backend.dataset
 
     @property
     def options(self) -> LoaderOptions:
@@ -127,22 +117,27 @@ class Loader(DataLoaderSurface):
     @property
     def batches(self) -> BatchOrder:
         """The order of batches, on this rank."""
-        return self._batches
+        return self._passes.batches
 
     @property
     def backend(self) -> Backend:
         """What makes the batches."""
-        return self._backend
+        return self._passes.backend
 
     @property
     def pipeline(self) -> Pipeline:
         """The transforms."""
-        return self._backend.pipeline
+        return self.backend.pipeline
 
     @property
     def seed(self) -> int:
         """Of order and random transforms."""
         return self._seed
+
+    @property
+    def seed_is_final(self) -> bool:
+        """Whether no other rank's seed can take the place of this one any more."""
+        return self._options.seed is not None or self._agreed is not None
 
     # -- ranks ---------------------------------------------------------------------------
 
@@ -162,7 +157,7 @@ class Loader(DataLoaderSurface):
     def padding(self) -> int:
         """Samples that an epoch repeats, over all ranks, so that each rank has as many."""
         self._resolve(final=False)
-        return self._batches.padding
+        return self.batches.padding
 
     @property
     def samples_per_epoch(self) -> int:
@@ -174,14 +169,14 @@ class Loader(DataLoaderSurface):
             If a batch sampler decides: how many they are shows when it is iterated over.
         """
         self._resolve(final=False)
-        if self._batches.samples is None:
+        if self.batches.samples is None:
             raise TypeError("a batch_sampler does not tell the number of samples of an epoch")
-        return self._batches.samples
+        return self.batches.samples
 
     def __len__(self) -> int:
         """Batches of an epoch, on this rank."""
         self._resolve(final=False)
-        return len(self._batches)
+        return len(self.batches)
 
     def _resolve(self, *, final: bool) -> None:
         """Look up rank and world size, and follow where they, or the seed, have changed."""
@@ -190,7 +185,8 @@ class Loader(DataLoaderSurface):
             seed, self._agreed = agreed_seed(seed, share[1]), share
         if share == self._share and seed == self._seed:
             return
-        if self._in_use or (share[1] != self._share[1] and self._upcoming().batch):
+        passes = self._passes
+        if passes.under_way or (share[1] != self._share[1] and passes.upcoming().batch):
             raise OptionError(
                 f"this loader was rank {self._share[0]} of {self._share[1]} when its epoch began "
                 f"or its state was loaded, and is {share[0]} of {share[1]} now: make the process "
@@ -200,18 +196,14 @@ class Loader(DataLoaderSurface):
 
     def _change(self, share: tuple[int, int], seed: int) -> None:
         """Put order and backend together anew."""
-        self._end_idle()
-        before, told = self._backend, self._batches.sampler_epoch
-        self._batches, self._backend = self._assemble(*share, seed)
+        self._passes.end_idle()
+        self._passes.replace(*self._assemble(*share, seed))
         self._share, self._seed = share, seed
-        if told is not None and self._batches.sampler_epoch is not None:
-            self._batches.sampler_epoch.follow(told)
-        before.close()
 
     # -- epochs --------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        if self._closed:
+        if self._passes.closed:
             raise OptionError("this loader is closed; make a new one")
         if any(_other(one, self._transform) for one in self._sources):
             raise OptionError(
@@ -220,14 +212,7 @@ class Loader(DataLoaderSurface):
             )
         self._resolve(final=True)
         self._warn_of_accelerate()
-        began = time.perf_counter()
-        if self._batches.joins:  # a user's sampler is asked when the first batch is
-            upcoming = self._upcoming()
-            place = Place(upcoming.epoch, upcoming.batch)
-            self._idle = self._stream_at(place), place
-        epoch = Epoch(self, time.perf_counter() - began)
-        self._epochs.add(epoch)
-        return epoch
+        return self._passes.open(partial(self._resolve, final=True), self._record.format)
 
     @property
     def epoch(self) -> int:
@@ -241,8 +226,8 @@ class Loader(DataLoaderSurface):
         first batch.  An iterator that has given no batch yet is of this epoch too.
         """
         _check_count("epoch", epoch)
-        place = self._upcoming()
-        self._aim(place if epoch == place.epoch else Place(epoch, 0), asked=True)
+        place = self._passes.upcoming()
+        self._passes.aim(place if epoch == place.epoch else Place(epoch, 0), asked=True)
 
     def skip(self, batches: int) -> Loader:
         """Leave out that many batches of the next pass, and return the loader.
@@ -250,24 +235,18 @@ class Loader(DataLoaderSurface):
         Nothing is read of them.  Counted from a loaded place, where there is one.
         """
         _check_count("batches", batches)
-        place = self._upcoming()
-        self._aim(Place(place.epoch, place.batch + batches))
+        place = self._passes.upcoming()
+        self._passes.aim(Place(place.epoch, place.batch + batches))
         return self
 
-    def _aim(self, place: Place, *, asked: bool = False) -> None:
-        """Make `place` the one where the next pass begins; the user's sampler too, if `asked`."""
-        self._latest = self._next = place
-        told = self._batches.sampler_epoch
-        if told is not None and asked:
-            told.set(place.epoch, asked=True)
+    def place_restored(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which iterating does not move where the loader stands."""
+        return self._passes.restored()
 
     def _standing(self) -> Place:
         """Return the place of the next batch, of the iterator that began last."""
         self._resolve(final=False)
-        if self._latest is self._next and self._next.claim is None:
-            self._latest = self._upcoming()  # of the epoch of the user's sampler
-        place = self._latest
-        return Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
+        return self._passes.standing()
 
     # -- resuming ------------------------------------------------------------------------
 
@@ -329,12 +308,12 @@ class Loader(DataLoaderSurface):
                 f"of epoch {place.epoch}, in which some samples may come twice or not at all",
                 stacklevel=2,
             )
-        self._aim(place, asked=True)
+        self._passes.aim(place, asked=True)
 
     def _take_seed(self, seed: Any) -> None:
         """Take the seed of a state in place of one that was drawn."""
         _check_count("seed", seed)
-        if self._in_use:
+        if self._passes.under_way:
             raise OptionError(
                 "the state was taken with another seed than this loader has drawn (seed=None), and "
                 "an epoch is under way: load the state before the first batch, after the last, or "
@@ -345,30 +324,30 @@ class Loader(DataLoaderSurface):
 
     def _nearest(self, place: Place, state: dict[str, Any]) -> Place:
         """Return the place with as many samples of its epoch behind it, or just fewer."""
-        before, now = _samples_a_batch(state), _samples_a_batch(self._batches.identity)
+        before, now = _samples_a_batch(state), _samples_a_batch(self.batches.identity)
         if before is not None and now is not None:
             place = Place(place.epoch, place.batch * before // now)
-        return Place(place.epoch + 1, 0) if place.batch >= len(self._batches) else place
+        return self._passes.within_epoch(place)
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a state to make sense."""
-        return {"digest": self._dataset.digest, "seed": self._seed, **self._batches.identity}
+        return {"digest": self._dataset.digest, "seed": self._seed, **self.batches.identity}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._in_use:
+        if self._passes.under_way:
             raise OptionError(
                 "a loader cannot be pickled or copied while an epoch is under way: do it before "
                 "the first batch or after the last, or move its state_dict()"
             )
         made = (self._dataset, self._options, self._assemble, self._record, self._seed)
-        place, told = self._upcoming(), self._batches.sampler_epoch
+        place, told = self._passes.upcoming(), self.batches.sampler_epoch
         return _made_again, (made, Place(place.epoch, place.batch), told)
 
     # -- figures, and the end --------------------------------------------------------------
 
     def stats(self) -> LoaderStats:
         """Return counts and times over all iterators so far."""
-        counts, usage = self._counts, self._backend.usage()
+        counts, usage = self._passes.counts, self.backend.usage()
         return LoaderStats(
             batches=counts.batches,
             samples=counts.samples,
@@ -383,13 +362,7 @@ class Loader(DataLoaderSurface):
 
     def close(self) -> None:
         """End all iterators and their workers.  Idempotent."""
-        self._closed = True
-        for epoch in list(self._epochs):
-            epoch.close()
-        for stream in list(self._in_use):  # of an epoch that was interrupted
-            self._end(stream)
-        self._end_idle()
-        self._backend.close()
+        self._passes.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -398,89 +371,18 @@ class Loader(DataLoaderSurface):
         self.close()
 
     def __repr__(self) -> str:
-        identity = self._batches.identity
+        identity = self.batches.identity
         size = identity.get("global_batch_size")
         return (
             f"Loader({len(self)} batches{f' of {size}' if size else ''}, {identity['order']}, "
-            f"{self._backend})\n{self._dataset!r}"
+            f"{self.backend})\n{self._dataset!r}"
         )
 
-    # -- streams ---------------------------------------------------------------------------
+    # -- Accelerate ------------------------------------------------------------------------
 
-    def _begin(self, epoch: Epoch) -> None:
-        """Begin the next epoch; where this fails, it is still to come.
-
-        Ctrl-C may strike between any two lines: until `epoch` has its place, calling this again
-        begins the same epoch, and nobody else begins it.
-        """
-        self._resolve(final=True)
-        if epoch._stream is not None:
-            self._end(epoch._stream)
-        place = self._upcoming(epoch._claim)
-        place.claim = epoch._claim
-        try:
-            stream = self._stream_at(place)
-        except Exception:
-            place.claim = None
-            raise
-        self._in_use.add(stream)
-        epoch._length = len(self._batches)
-        epoch._stream = stream
-        epoch._place = self._latest = place
-
-    def _upcoming(self, claim: object = None) -> Place:
-        """Return the place where the next pass begins, or the one that was claimed by `claim`.
-
-        It is of the epoch that the user gave their own sampler, if they did.
-        """
-        place = self._next
-        if place.claim is not None and place.claim is not claim:
-            place = self._next = Place(place.epoch + 1, 0)
-        told = self._batches.sampler_epoch
-        given = None if told is None else told.given()
-        if given is not None and given != place.epoch:
-            place = self._next = Place(given, 0)
-        return place
-
-    def _stream_at(self, place: Place) -> BatchStream:
-        """Return a stream that stands at `place`: the idle one, or a new one."""
-        stream, stands_at = self._idle or (None, None)
-        self._idle = None
-        if stream is None:
-            stream, stands_at = self._backend.stream(), None
-        if stands_at != place:
-            joins = self._batches.joins and self._backend.persistent
-            # Samplers of several ranks may yield the same sample, and each time it draws anew.
-            own = self._batches.sampler_epoch is not None
-            rank = rank_and_world_size(None, None)[0] if own else 0
-            try:
-                stream.begin(_requests(self._batches, place, joins, rank))
-            except BaseException:
-                stream.close()
-                raise
-        return stream
-
-    def _give_back(self, stream: BatchStream, stands_at: Place | None) -> None:
-        """Keep a stream for the next epoch, or end it."""
-        self._in_use.discard(stream)
-        if stands_at is None or not self._batches.joins:
-            stands_at = None
-            stream.stop()
-        worth_keeping = stands_at is not None or self._backend.slow_to_start
-        if not (self._backend.persistent and worth_keeping) or self._closed or self._idle:
-            stream.close()
-            return
-        self._idle = (stream, stands_at)
-
-    def _end(self, stream: BatchStream) -> None:
-        """End a stream and its workers."""
-        self._in_use.discard(stream)
-        stream.close()
-
-    def _end_idle(self) -> None:
-        idle, self._idle = self._idle, None
-        if idle is not None:
-            idle[0].close()
+    def adapt_to_accelerate(self) -> None:
+        """Note that an integration tells Accelerate what it has to know: no warning is needed."""
+        self._adapted = True
 
     def _warn_of_accelerate(self) -> None:
         """Warn, once, where Accelerate is in use and knows nothing of this loader."""
@@ -493,21 +395,6 @@ class Loader(DataLoaderSurface):
             "Use loader = fastdata.integrations.accelerate.prepare(accelerator, loader)",
             stacklevel=3,
         )
-
-
-def _requests(batches: BatchOrder, place: Place, joins: bool, rank: int) -> Iterator[Request]:
-    """Yield the requests from `place` on: of this epoch, or without end where epochs join.
-
-    No method of the loader: workers' streams outlive what they would hold.
-    """
-    epoch, first = place.epoch, place.batch
-    while True:
-        found = batches.of(epoch)
-        for number in range(first, len(found)):
-            yield request_of(found, epoch, number, rank)
-        if not joins or not len(found):
-            return
-        epoch, first = epoch + 1, 0
 
 
 _loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -525,9 +412,9 @@ def _close_all() -> None:
 def _made_again(made: tuple[Any, ...], place: Place, told: SamplerEpoch | None) -> Loader:
     """Return a copy of a loader: what pickle calls."""
     loader = Loader(*made)
-    if told is not None and loader._batches.sampler_epoch is not None:
-        loader._batches.sampler_epoch.follow(told)
-    loader._aim(place)
+    if told is not None and loader.batches.sampler_epoch is not None:
+        loader.batches.sampler_epoch.follow(told)
+    loader._passes.aim(place)
     return loader
 
 

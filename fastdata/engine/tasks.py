@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder
-from fastdata.engine.layout import Place
+from fastdata.engine.buffers import Place
 from fastdata.random import SampleKeys
 from fastdata.schema import Schema
 

@@ -152,7 +152,7 @@ class ProcessRunner:
             name="fastdata-trials",
             set_up=partial(_set_up, self._temporary, method),
             remedy=(
-                "In a script, call tune_workers under `if __name__ == '__main__':`, as all worker "
+                "In a script, measure under `if __name__ == '__main__':`, as all worker "
                 "processes need it"
             ),
             end=partial(_end_group, self._temporary),
@@ -205,7 +205,7 @@ def _died(death: Death, answered: bool) -> TrialFailedError:
     if not answered and death.exit_code == 1:
         return UnsentError(
             "the process that measures died as it started; its own message is above, on standard "
-            "error. In a script, call tune_workers under `if __name__ == '__main__':`"
+            "error. In a script, measure under `if __name__ == '__main__':`"
         )
     if death.signal is None:
         return TrialFailedError(f"the process ended with exit code {death.exit_code}")

@@ -7,11 +7,10 @@ CopyCosts        what it takes to bring a batch to the device
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -41,6 +40,7 @@ from fastdata.steps.meter import Meter
 __all__ = [
     "CachedBatches",
     "LoaderBatches",
+    "batches_of",
     "measure_copying",
     "measure_prefetcher_transform",
 ]
@@ -50,6 +50,16 @@ CACHED = 4
 
 COPIES, PINNINGS = 10, 5
 """How often each is timed."""
+
+
+@contextmanager
+def batches_of(loader: Any) -> Iterator[LoaderBatches]:
+    """Give batches of a loader inside the block; at its end a `Loader` is where it was before."""
+    inner = inner_loader(loader)
+    # Not by `state_dict`: an epoch that is under way keeps its position, and the next is the next.
+    place = inner.place_restored() if isinstance(inner, Loader) else nullcontext()
+    with place, closing(LoaderBatches(loader)) as batches:
+        yield batches
 
 
 class LoaderBatches(EndlessBatches):
@@ -64,8 +74,6 @@ class LoaderBatches(EndlessBatches):
     from the beginning of the first epoch to its first batch, `restart_seconds` of each later one
     that is not joined, and `paused_seconds` of all together.  `epoch_length` are the batches of
     the last epoch that ended, or as the loader says, else a large number.
-
-    A context manager: at its end the epoch is left, and a `Loader` is at the batch where it was.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -82,21 +90,6 @@ class LoaderBatches(EndlessBatches):
         length = info.batches_per_epoch
         self.epoch_length = 1 << 30 if length is None else length
         self._requested = 0.0
-
-    def __enter__(self) -> LoaderBatches:
-        inner = inner_loader(self.loader)
-        if isinstance(inner, Loader):
-            # Not by `state_dict`: an epoch that is under way keeps its position, and the next is
-            # the next.
-            self._position = inner._latest, inner._next
-            inner._next = dataclasses.replace(inner._next)  # an iterator moves it on
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-        inner = inner_loader(self.loader)
-        if isinstance(inner, Loader):
-            inner._latest, inner._next = self._position
 
     def __next__(self) -> Any:
         self._requested = time.perf_counter()
@@ -205,7 +198,7 @@ def _before_copying(loader: Any) -> tuple[list[Any], Callable[[Any], Any] | None
     if isinstance(loader, CUDAPrefetcher):
         if isinstance(loader.iterable, Iterator):  # it has one epoch, which is under way
             return [], None
-        with LoaderBatches(loader.iterable) as inner:
+        with batches_of(loader.iterable) as inner:
             host = [map_leaves(_copied_and_pinned, batch) for batch in _some(inner)]
         return host, loader._transform
     backend = getattr(loader, "backend", None)
@@ -292,7 +285,7 @@ def measure_prefetcher_transform(loader: Any, device: torch.device) -> tuple[Cos
     if transform is None or isinstance(inner, Iterator):
         return ()
     meter = Meter(device)
-    with LoaderBatches(inner) as batches:
+    with batches_of(inner) as batches:
         moved = (move_batch(batch, device) for batch in _some(batches))
         times = [meter.seconds(partial(transform, batch)) for batch in moved]
     if len(times) < 2:

@@ -15,6 +15,7 @@ handing over costs.  The two are measured in turns.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 import time
@@ -240,21 +241,14 @@ def _time_batch(maker: BatchMaker, workers: Workers, request: Request) -> tuple[
 
 def recorded(work: BatchWork, recorder: Recorder) -> BatchWork:
     """Return the same work over data and transforms that are recorded."""
-    copy = BatchWork(
-        _RecordedData(work.dataset, recorder),
-        work.pipeline,
-        work.decoder,
-        seed=work.seed,
-        on_corrupt=work.on_corrupt,
-        pixels=any(part.tables for part in work.parts),
-        part=work.part,
-    )
+    pipeline: Any = work.pipeline
+    if not pipeline.direct:
+        pipeline = _RecordedPipeline(pipeline, recorder)
+    data: Any = _RecordedData(work.dataset, recorder)
+    copy = dataclasses.replace(work, dataset=data, pipeline=pipeline)
     for part in copy.parts:
-        tables: Any = {name: _RecordedTable(t, recorder) for name, t in part.tables.items()}
-        part.tables = tables
-    if not work.pipeline.direct:
-        pipeline: Any = _RecordedPipeline(work.pipeline, recorder)
-        copy.pipeline = pipeline
+        tables: Any = part.tables
+        tables.update({name: _RecordedTable(t, recorder) for name, t in tables.items()})
     return copy
 
 

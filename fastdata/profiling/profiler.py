@@ -31,7 +31,7 @@ from fastdata.prefetch import CUDAPrefetcher
 from fastdata.printable import safe_repr
 from fastdata.profiling.batches import (
     CachedBatches,
-    LoaderBatches,
+    batches_of,
     measure_copying,
     measure_prefetcher_transform,
 )
@@ -141,7 +141,7 @@ def _profile(
     """Measure everything; `notes` are completed, and `show` gets what is being measured."""
     run = _no_step if step is None else step  # a step may be an empty container
     show("first batches")
-    with LoaderBatches(loader) as batches:
+    with batches_of(loader) as batches:
         cached = CachedBatches.take(batches, device)
         rates = measure_rates(
             batches,

@@ -77,6 +77,18 @@ class TunedSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class _Document:
+    """What is in a file."""
+
+    fastdata_tuned: int
+    measured_at: str
+    name: str
+    machine: dict[str, Any]
+    work: dict[str, Any]
+    tuned: TunedSettings
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A file of tuned settings: their key, and when they were saved (UTC)."""
 
@@ -107,15 +119,9 @@ def save(key: Key, tuned: TunedSettings) -> Path | None:
     None where it could not be written, with a warning that says why.
     """
     path = directory() / f"{key.digest}.json"
-    document = {
-        "fastdata_tuned": VERSION,
-        "measured_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "name": key.name,
-        "machine": key.machine,
-        "work": key.work,
-        "tuned": asdict(tuned),
-    }
-    text = json.dumps(document, indent=1) + "\n"  # in ASCII, as a path may be no text
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    document = _Document(VERSION, now, key.name, key.machine, key.work, tuned)
+    text = json.dumps(asdict(document), indent=1) + "\n"  # in ASCII, as a path may be no text
     scratch = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -194,18 +200,12 @@ def _entry(path: Path, document: Any) -> Entry:
         raise ValueError("it is no tuned result of fastdata's")
     if document["fastdata_tuned"] != VERSION:
         raise _OtherVersionError(f"its version is {document['fastdata_tuned']!r}, not {VERSION}")
-    for name, kind in (("machine", dict), ("work", dict), ("name", str)):
-        if not isinstance(document[name], kind):
-            raise ValueError(f"{name} is {document[name]!r:.100}")
-    measured = datetime.fromisoformat(document["measured_at"])
-    if measured.tzinfo is None:
-        raise ValueError(f"measured_at has no time zone: {document['measured_at']!r}")
-    return Entry(
-        Key(document["machine"], document["work"], document["name"]),
-        from_plain(TunedSettings, document["tuned"]),
-        measured,
-        path,
-    )
+    content = from_plain(_Document, document)
+    measured_at = datetime.fromisoformat(content.measured_at)
+    if measured_at.tzinfo is None:
+        raise ValueError(f"measured_at has no time zone: {content.measured_at!r}")
+    key = Key(content.machine, content.work, content.name)
+    return Entry(key, content.tuned, measured_at, path)
 
 
 def _warn(path: Path, why: str, what: Any = None) -> None:

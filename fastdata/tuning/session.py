@@ -168,7 +168,7 @@ class Session:
             return enough[0]
         return plateau(self.rates, self.rate) if self.rates else None
 
-    def settle(self) -> Settings | None:
+    def confirm_choice(self) -> Settings | None:
         """Run the chosen settings with the step; where they fall short, the next ones up.
 
         Returns the first that reach the ceiling, else those that come nearest.

@@ -241,7 +241,7 @@ def _tune(
         session.sweep(most, limit, ["thread", "process"])
         if dali:
             session.compare_dali()
-        settings = session.settle()
+        settings = session.confirm_choice()
     except KeyboardInterrupt:
         complete = False
         if not session.rates:
