@@ -32,6 +32,7 @@ import fastdata
 from fastdata import assembly
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer, pool
+from fastdata.converters.packing import workers as packing_workers
 from fastdata.converters.packing.chunk import ChunkResult
 from fastdata.converters.packing.pool import ChunkPool, run_in_order
 from fastdata.errors import (
@@ -325,6 +326,16 @@ def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
         assert next(results) == 0
         results.close()
     assert len(started) <= 4
+
+
+def test_threads_take_the_place_of_processes_where_there_are_no_such_sockets(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fastdata.pack(folder, tmp_path / "whole.lmdb", **QUICK)
+    monkeypatch.setattr(packing_workers.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(packing_workers, "ChunkPool", lambda *_: pytest.fail("a process"))
+    report = fastdata.pack(folder, tmp_path / "x.lmdb", size=24, num_workers=2)
+    assert (report.digest, report.rejects) == (whole.digest, whole.rejects)
 
 
 def test_a_pool_may_be_closed_twice() -> None:

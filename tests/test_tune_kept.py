@@ -242,6 +242,17 @@ def test_what_has_no_name_is_not_kept_and_that_is_said(tmp_path: Path) -> None:
     assert store.is_empty()
 
 
+@pytest.mark.usefixtures("here")
+def test_a_dataset_whose_repr_raises_is_tuned_and_not_kept() -> None:
+    class Shy(Sleepy):
+        def __repr__(self) -> str:
+            raise RuntimeError("no name")
+
+    result = fastdata.tune_workers(Shy(64, 0.0), batch_size=8, **QUICK)
+    assert any("naming the data failed (RuntimeError: no name)" in note for note in result.notes)
+    assert store.is_empty()
+
+
 def test_the_command_lists_and_forgets(packed: Path, tmp_path: Path, place: Path) -> None:
     assert run_json("tune-workers", "--show") == []
     other = write_shard(tmp_path / "other.lmdb", pictures(61, size=(40, 40)), PICTURES)

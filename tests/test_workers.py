@@ -197,7 +197,7 @@ def test_a_fork_of_the_training_process_has_no_part_in_its_loader(small: Path, m
 )
 def test_tensors_come_from_workers_as_they_are(tensor: torch.Tensor) -> None:
     packet = packet_of_value(1, {"value": [tensor]})
-    assert len(packet.payload) < 2000
+    assert len(packet.content) < 2000
     value, error = outcome_of(packet)
     assert error is None
     (found,) = value["value"]

@@ -6,7 +6,7 @@
     DeviceCache.batch: plan - gather - resize - pixels  <--  ImageStore
 
 The plan of a batch is made on the CPU, by the code and from the draws of any other loader;
-its numbers, some an image, are all that crosses the bus once everything is held.
+its numbers, some an image, are all that crosses the bus once everything is there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,26 +54,14 @@ log = logging.getLogger("fastdata")
 
 
 class DeviceCacheBackend(Backend):
-    """Makes batches of decoded images that stay on a device.
+    """Makes batches of decoded images that stay on a device, of all samples or of a `part`.
 
-    In the first epoch workers decode what is not there yet, whole; each sample is decoded
-    once.  When all are there the workers end.
+    In the first epoch workers decode what is not there yet, whole, into pinned memory where
+    `pin_memory` says so; each sample is decoded once.  When all are there the workers end.  `part`
+    is int64 [n], ascending.
 
-    Parameters
-    ----------
-    work, workers
-        As of `Backend`.
-    device : torch.device
-        With its index, if it has one.
-    pin_memory : bool
-        Whether images are decoded into pinned memory.
-    part : ndarray of int64, optional
-        The samples to hold, ascending; all by default.
-
-    Raises
-    ------
-    OptionError
-        If they do not fit, or callables are among the transforms, which run on the CPU.
+    Raises an `OptionError` if the images do not fit, or callables are among the transforms, which
+    run on the CPU.
     """
 
     def __init__(
@@ -155,12 +143,12 @@ class _CachedStream:
 
     def _missing(self) -> Iterator[Request]:
         """Yield a request for each batch, of its samples that are neither there nor on the way."""
-        coming = self._cache.held.copy()
+        expected = self._cache.present.copy()
         for request in self._requests:
             self._announced.append(request)
             places = self._cache.places(request.indices)
-            new = np.unique(places[~coming[places]])
-            coming[new] = True
+            new = np.unique(places[~expected[places]])
+            expected[new] = True
             yield Request(request.number, SampleKeys(request.epoch, self._cache.indices[new]))
 
     def stop(self) -> None:
@@ -203,32 +191,17 @@ class _CachedStream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """Decoded images.
+    """The decoded images of some samples, int64 [k].
 
-    Attributes
-    ----------
-    indices : ndarray of int64, shape [k]
-    memory : dict of str to torch.Tensor
-        Of each image field, uint8 [m]: the images in the order of `indices`.
-    failed : dict of int to str
-        Sample indices that could not be decoded, and why; their pixels mean nothing.
-    nbytes : int
-        Stored bytes that were read.
+    In `memory` there are those of each field one after another, uint8 [m].  Samples that could not
+    be decoded are in `failed`, with the reason; their pixels mean nothing.  `nbytes` are the
+    stored bytes that were read.
     """
 
     indices: Ints
     memory: dict[str, torch.Tensor]
     failed: dict[int, str]
     nbytes: int
-
-
-class _FieldMemory(NamedTuple):
-    """Where the images of a field lie in a slot: each, and all of them."""
-
-    begins: Ints
-    ends: Ints
-    start: int
-    stop: int
 
 
 class FillJob:
@@ -239,24 +212,22 @@ class FillJob:
 
     def __init__(self, work: BatchWork, buffers: BufferPool, request: Request) -> None:
         self._indices = request.indices
-        self._fields: dict[str, _FieldMemory] = {}
-        begin = 0
+        self._bounds: dict[str, Ints] = {}  # where the images of a field begin, and the last ends
+        end = 0
         for name, field in work.dataset.schema.images.items():
             heights, widths = image_sizes(work.dataset, name, request.indices, work.decoder)
             sizes = heights * widths * field.channels
-            end = begin + int(sizes.sum())
-            ends = begin + np.cumsum(sizes)
-            self._fields[name] = _FieldMemory(ends - sizes, ends, begin, end)
-            begin = end
-        self.slot: Slot | None = buffers.take(begin) if begin else None
+            self._bounds[name] = end + np.concatenate(([0], np.cumsum(sizes)))
+            end = int(self._bounds[name][-1])
+        self.slot: Slot | None = buffers.take(end) if end else None
 
     def tasks(self) -> Sequence[DecodeTask]:
         """Return one for each few samples."""
         tasks = []
         for first in range(0, len(self._indices) if self.slot else 0, SAMPLES_PER_TASK):
             some = slice(first, first + SAMPLES_PER_TASK)
-            begins = {name: field.begins[some] for name, field in self._fields.items()}
-            ends = {name: field.ends[some] for name, field in self._fields.items()}
+            begins = {name: bounds[:-1][some] for name, bounds in self._bounds.items()}
+            ends = {name: bounds[1:][some] for name, bounds in self._bounds.items()}
             tasks.append(DecodeTask(self._indices[some], first, begins, ends))
         return tasks
 
@@ -264,7 +235,7 @@ class FillJob:
         """Return the images, in the slot's memory."""
         empty = torch.empty(0, dtype=torch.uint8)
         tensor = empty if self.slot is None else self.slot.tensor
-        memory = {n: tensor[field.start : field.stop] for n, field in self._fields.items()}
+        memory = {name: tensor[some[0] : some[-1]] for name, some in self._bounds.items()}
         failed = {int(self._indices[at]): why for done in results for at, why in done.failed}
         return Filled(self._indices, memory, failed, sum(done.nbytes for done in results))
 
@@ -272,33 +243,9 @@ class FillJob:
 class DeviceCache:
     """Decoded images and columns of some samples on a device, and batches made of them.
 
-    Parameters
-    ----------
-    work : BatchWork
-        Data and transforms.
-    device : torch.device
-        With its index, if it has one.
-    part : ndarray of int64 or None
-        The samples to hold, ascending; None: all.
-    maker : BatchMaker
-        Counts what is read and replaced.
-
-    Attributes
-    ----------
-    nbytes : int
-        Device memory that it takes when all is held.
-    held : ndarray of bool, shape [n]
-        Which samples are there, by their place in `part`.
-    bad : dict of int to str
-        Samples that could not be decoded, and why.
-
-    Raises
-    ------
-    OptionError
-        If the device has not that much memory left.
-
-    Notes
-    -----
+    The `maker` counts what is read and replaced.  `nbytes` of device memory are taken when all is
+    there; an `OptionError` says so if the device has less left.  `present`, bool [n], says which
+    samples are there, by their place in `part`; `corrupt`, which could not be decoded, and why.
     For one thread at a time.
     """
 
@@ -315,8 +262,8 @@ class DeviceCache:
         self._maker = maker
         dataset, schema = work.dataset, work.dataset.schema
         self.indices = np.arange(len(dataset)) if part is None else part
-        self.held = np.zeros(len(self.indices), np.bool_)
-        self.bad: dict[int, str] = {}
+        self.present = np.zeros(len(self.indices), np.bool_)
+        self.corrupt: dict[int, str] = {}
         sizes = {name: _sizes(dataset, name, self.indices, work) for name in schema.images}
         self._stores = {
             name: ImageStore(*sizes[name], field.channels, device)
@@ -342,28 +289,22 @@ class DeviceCache:
         for store in self._stores.values():
             store.free()
         self._columns = None
-        self.held[:] = False
+        self.present[:] = False
 
     @property
     def full(self) -> bool:
         """Whether all samples are there."""
-        return bool(self.held.all())
+        return bool(self.present.all())
 
     def places(self, indices: Ints) -> Ints:
-        """Return where samples stand among those that are held, int64 [k].
-
-        Raises
-        ------
-        OptionError
-            If some are not among them.
-        """
+        """Return where samples stand in `part`, int64 [k]."""
         if self._part is None:
             return indices
         places = np.searchsorted(self._part, indices)
-        found = self._part[np.minimum(places, len(self._part) - 1)] == indices
-        if not found.all():
+        known = self._part[np.minimum(places, len(self._part) - 1)] == indices
+        if not known.all():
             raise OptionError(
-                f"sample {indices[~found][0]} is not in the part of the dataset that this rank "
+                f"sample {indices[~known][0]} is not in the part of the dataset that this rank "
                 "holds"
             )
         return places
@@ -371,7 +312,7 @@ class DeviceCache:
     def put(self, filled: Filled) -> None:
         """Take in images."""
         places = self.places(filled.indices)
-        new = ~self.held[places]  # others may have come another way in the meantime
+        new = ~self.present[places]  # others may have come another way in the meantime
         if new.any():
             try:
                 for name, store in self._stores.items():
@@ -379,14 +320,14 @@ class DeviceCache:
                     if not new.all():
                         memory = store.part(places, memory, new)
                     store.put(places[new], memory)
-                self.held[places] = True
+                self.present[places] = True
             except RuntimeError as error:  # torch's OutOfMemoryError is one
                 raise OptionError(f'cache="device": {self.summary}: {error}') from error
             finally:  # also where Ctrl-C struck in between: what is held is what counts
                 for store in self._stores.values():
-                    store.end_behind(self.held)
-        self.held[places] = True  # where there are no images, too
-        self.bad |= filled.failed
+                    store.end_after(self.present)
+        self.present[places] = True  # where there are no images, too
+        self.corrupt |= filled.failed
         self._maker.count([Done(filled.nbytes)])
 
     def sound_samples(self, request: Request) -> tuple[Ints, Ints]:
@@ -395,33 +336,33 @@ class DeviceCache:
         Others are in the place of those that are known to be corrupt.
         """
         indices = request.indices
-        wrong = [at for at, index in enumerate(indices.tolist()) if index in self.bad]
+        wrong = [at for at, index in enumerate(indices.tolist()) if index in self.corrupt]
         if wrong:
             indices = indices.copy()
         for at in wrong:
             indices[at] = self._replacement(request.epoch, int(indices[at]))
-        missing = np.unique(indices[~self.held[self.places(indices)]])
+        missing = np.unique(indices[~self.present[self.places(indices)]])
         return indices, missing
 
     def _replacement(self, epoch: int, index: int) -> int:
         for other in self._work.stand_ins(epoch, index):
-            if other not in self.bad:
+            if other not in self.corrupt:
                 return other
-        raise ShardCorruptError(self.bad[index])
+        raise ShardCorruptError(self.corrupt[index])
 
     def batch(self, request: Request, indices: Ints) -> Any:
         """Return the batch of a request, of samples that are there, as `sound_samples` says."""
         work, pipeline, schema = self._work, self._work.pipeline, self._work.dataset.schema
         replaced = np.flatnonzero(request.indices != indices).tolist()
-        reasons = [self.bad[index] for index in request.indices[replaced].tolist()]
-        others = zip(replaced, indices[replaced].tolist(), reasons, strict=True)
-        self._maker.count([Done(replaced=list(others))])
+        reasons = [self.corrupt[index] for index in request.indices[replaced].tolist()]
+        replacements = zip(replaced, indices[replaced].tolist(), reasons, strict=True)
+        self._maker.count([Done(replaced=list(replacements))])
         places = self.places(indices)
         geometry = self._geometry(request, indices, places)
-        where = to_device(places, self.device)
-        columns = self._held_columns()
+        device_places = to_device(places, self.device)
+        columns = self._columns_on_device()
         values: dict[str, Any] = {}
-        rest: dict[str, Any] = {}
+        on_host: dict[str, Any] = {}
         for name, field in schema.items():
             if isinstance(field, ImageField):
                 lookup = pipeline.pixels.lookup if pipeline.pixels and not field.mask else None
@@ -429,16 +370,18 @@ class DeviceCache:
                     places, geometry[name], lookup, mask=field.mask
                 )
             elif name in columns:
-                values[name] = columns[name][where]
+                values[name] = columns[name][device_places]
             else:
-                rest[name] = collate_column(field, work.dataset.gather(name, indices))
+                on_host[name] = collate_column(field, work.dataset.gather(name, indices))
         for name in schema.boxes:
-            part = rest if name in rest else values
+            part = on_host if name in on_host else values
             part[name] = move_boxes(geometry[next(iter(geometry))], part[name], name)
         if pipeline.drop is not None:
-            pipeline.drop.run_batch(rest, indices)  # those whose number varies, on the host still
-        if rest:
-            values |= self._mover.take(self._mover.send(rest))
+            pipeline.drop.run_batch(
+                on_host, indices
+            )  # those whose number varies, on the host still
+        if on_host:
+            values |= self._mover.take(self._mover.send(on_host))
         return schema.sample_type(*(values[name] for name in schema))
 
     def _geometry(self, request: Request, indices: Ints, places: Ints) -> dict[str, Geometry]:
@@ -452,14 +395,14 @@ class DeviceCache:
             heights, widths = (np.stack(sides) for sides in zip(*sizes, strict=True))
             check_sizes_agree(names, heights, widths, indices)
             start = Geometry.of(heights[0], widths[0])
-            one = stage.plan(start, self._work.seed, request.keys.replaced(indices))
-            planned = dict.fromkeys(names, one)
+            shared = stage.plan(start, self._work.seed, request.keys.replaced(indices))
+            planned = dict.fromkeys(names, shared)
         for name, geometry in planned.items():
             shape = (len(indices), int(geometry.height[0]), int(geometry.width[0]))
             check_sizes_equal(name, geometry.height, geometry.width, shape, indices)
         return planned
 
-    def _held_columns(self) -> dict[str, torch.Tensor]:
+    def _columns_on_device(self) -> dict[str, torch.Tensor]:
         """Return the columns of fixed size, on the device; read when they are first wanted."""
         if self._columns is None:
             dataset = self._work.dataset

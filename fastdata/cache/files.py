@@ -11,36 +11,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.cache.ram import check_memory
+from fastdata.cache.ram import SharedFile, check_memory, open_shared
 from fastdata.converters.reading.locations import stat_of
 from fastdata.engine.backend import with_dataset
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.memory import available_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
-from fastdata.errors import FileCorruptError
-from fastdata.unpacked.held import HeldFiles
+from fastdata.errors import FileCorruptError, WorkerError
 from fastdata.unpacked.listing import Listing
 
-__all__ = ["FileCacheBackend"]
+__all__ = ["CachedFiles", "FileCacheBackend"]
 
 
 class FileCacheBackend(CpuBackend):
     """Makes batches by threads or processes, of files that are read once.
 
-    Parameters
-    ----------
-    work : BatchWork
-        Of an `UnpackedDataset`.
-    workers, device, pin_memory
-        As of `CpuBackend`.
-    part : ndarray of int64, optional
-        The samples to hold; all by default.
-
-    Raises
-    ------
-    OptionError
-        If they do not fit.
+    The work is that of an `UnpackedDataset`.  Raises an `OptionError` if the files of all samples,
+    or of a `part`, int64 [n], do not fit.
     """
 
     def __init__(
@@ -56,14 +44,14 @@ class FileCacheBackend(CpuBackend):
         bounds = _bounds(dataset.listing, dataset.positions(part))
         self.cache_bytes = int(bounds[-1])
         check_memory(self.cache_bytes, available_bytes(), "the files take", "pack them")
-        self._files = HeldFiles(bounds)
-        self._held = dataset.held_in(self._files)
-        work = with_dataset(work, self._held)
+        self._files = CachedFiles(bounds)
+        self._cached = dataset.held_in(self._files)
+        work = with_dataset(work, self._cached)
         super().__init__(work, workers, device=device, pin_memory=pin_memory)
 
     def close(self) -> None:
         """Release the files' bytes.  Idempotent."""
-        self._held.let_go()
+        self._cached.let_go()
         self._files.close()
         super().close()
 
@@ -79,3 +67,42 @@ def _bounds(listing: Listing, positions: NDArray[np.int64]) -> NDArray[np.int64]
             continue  # said when it is read
         sizes[:, position] = [stat_of(values[name])[0] for name in names]
     return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+class CachedFiles(SharedFile):
+    """Bytes of files, numbered from 0, one behind the other in memory, with a flag for each.
+
+    File number n has ``bounds[n]`` to ``bounds[n + 1]`` of it; `bounds` is int64 [files + 1].
+    Safe for any number of threads and processes.
+    """
+
+    def __init__(self, bounds: NDArray[np.int64], descriptor: int | None = None) -> None:
+        self._bounds = bounds
+        nbytes = int(bounds[-1])
+        try:
+            super().__init__(nbytes + len(bounds), descriptor)
+        except (OSError, RuntimeError) as error:
+            raise WorkerError(
+                f'no memory for {nbytes} bytes of files ({error}); leave out cache="ram"'
+            ) from error
+        self._memory, self._is_there = self.array[:nbytes], self.array[nbytes:]
+
+    def get(self, number: int) -> bytes | None:
+        """Return a file's bytes, or None where they have not been put."""
+        if not self._is_there[number]:
+            return None
+        return self._memory[self._bounds[number] : self._bounds[number + 1]].tobytes()
+
+    def put(self, number: int, data: bytes) -> None:
+        """Store a file's bytes, if they have the length that was expected."""
+        reserved = self._memory[self._bounds[number] : self._bounds[number + 1]]
+        if data and len(reserved) == len(data):
+            reserved[:] = np.frombuffer(data, np.uint8)
+            self._is_there[number] = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _files_of_process, (self._bounds, self.address)
+
+
+def _files_of_process(bounds: NDArray[np.int64], address: tuple[int, int]) -> CachedFiles:
+    return CachedFiles(bounds, open_shared(*address))

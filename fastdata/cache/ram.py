@@ -2,10 +2,9 @@
 
     files --one thread, once, in the first epoch--> copies --> all workers
 
-A copy is a file without a name, which worker processes map too, however they are started; it is
-gone with the last of them.  No page cache that others may empty, and no disk.  A thread fills it
-while workers still read the file itself, in the file's order: faster than what is read at random,
-which it finds in the page cache meanwhile.
+No disk then, and no page cache that others may empty.  A thread fills a copy while workers still
+read the file itself, in the file's order: faster than what is read at random, which it finds in
+the page cache meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from fastdata.formats.reader import ShardReader
 from fastdata.processes.sharing import map_file, new_file
 from fastdata.regular_files import too_many_files
 
-__all__ = ["FileCopy", "RamCacheBackend", "check_memory"]
+__all__ = ["FileCopy", "RamCacheBackend", "SharedFile", "check_memory", "open_shared"]
 
 CHUNK_BYTES = 1 << 23
 """Read at a time; between two, the filling thread looks whether to go on."""
@@ -52,22 +51,10 @@ log = logging.getLogger("fastdata")
 class RamCacheBackend(CpuBackend):
     """Makes batches by threads or processes, of packed bytes that stay in memory.
 
-    Parameters
-    ----------
-    work : BatchWork
-        Of a `Dataset`.
-    workers, device
-        As of `CpuBackend`.
-    pin_memory : bool
-        Whether batches are made in page-locked memory, and, with a GPU as `device`, the
-        bytes are held in it.
-    part : ndarray of int64, optional
-        The samples to hold; all by default.
+    With `pin_memory`, and a GPU as `device`, the bytes too are held in page-locked memory.  They
+    are those of all samples, or of a `part`, int64 [n].
 
-    Raises
-    ------
-    OptionError
-        If they do not fit, or the data lie in no files.
+    Raises an `OptionError` if they do not fit, or the data lie in no files.
     """
 
     def __init__(
@@ -89,7 +76,7 @@ class RamCacheBackend(CpuBackend):
             [(0, shard.file_bytes)] if whole else _ranges(shard, rows)
             for shard, rows in dataset.rows_by_shard(part)
         ]
-        self.cache_bytes = sum(stop - start for some in ranges for start, stop in some)
+        self.cache_bytes = sum(stop - start for parts in ranges for start, stop in parts)
         check_memory(self.cache_bytes, available_bytes(), "the packed dataset takes", "pack")
         copies = [FileCopy(shard.path, shard.file_bytes) for shard in dataset.shards]
         self._held = dataset.held_in(copies)
@@ -202,19 +189,42 @@ def _ranges(shard: ShardReader, rows: NDArray[np.int64]) -> list[Range]:
     return list(zip(begin[heads].tolist(), tails.tolist(), strict=True))
 
 
-class FileCopy:
-    """The copy of one file; a `fastdata.formats.reader.HeldBytes`.
+class SharedFile:
+    """Memory that worker processes map too, however they are started: a file without a name.
 
-    Parameters
-    ----------
-    path : Path
-    nbytes : int
-        Its length.
-
-    Notes
-    -----
-    Picklable as long as this process lives: unpickled, it maps the same memory.
+    `descriptor` is that of the file, where it is made already.  Picklable by a subclass, with
+    `address`, as long as this process lives: unpickled, it maps the same memory.
     """
+
+    def __init__(self, nbytes: int, descriptor: int | None) -> None:
+        self._descriptor = new_file(nbytes) if descriptor is None else descriptor
+        self.array = map_file(self._descriptor, nbytes)
+
+    @property
+    def address(self) -> tuple[int, int]:
+        """This process and the descriptor, of which `open_shared` makes another one."""
+        return os.getpid(), self._descriptor
+
+    def close(self) -> None:
+        """Close the descriptor: no process can get the memory any more.  Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            self.close()
+
+
+def open_shared(process: int, descriptor: int) -> int:
+    """Return a descriptor of a file that another process of this machine has open."""
+    # multiprocessing's own way of sending descriptors needs a server, or to be the one
+    # that starts a process; this needs the same user.
+    return os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+
+
+class FileCopy(SharedFile):
+    """The copy of a file of `nbytes` bytes; a `fastdata.formats.reader.HeldBytes`."""
 
     def __init__(self, path: Path, nbytes: int, descriptor: int | None = None) -> None:
         self.path = path
@@ -222,8 +232,7 @@ class FileCopy:
         self._status = os.stat(path) if descriptor is None else None
         try:
             # One byte more says that the copy is complete, to all processes.
-            self._descriptor = new_file(nbytes + 1) if descriptor is None else descriptor
-            self._array = map_file(self._descriptor, nbytes + 1)
+            super().__init__(nbytes + 1, descriptor)
         except (OSError, RuntimeError) as error:
             for number in (errno.EMFILE, errno.ENFILE):
                 if os.strerror(number) in str(error):  # torch's errors have no number
@@ -232,7 +241,7 @@ class FileCopy:
                 f"no memory for a copy of {path}, of {nbytes} bytes ({error}); "
                 'leave out cache="ram"'
             ) from error
-        self._memory = self._array.data[:nbytes].toreadonly()
+        self._memory = self.array.data[:nbytes].toreadonly()
 
     @property
     def memory(self) -> memoryview:
@@ -240,14 +249,9 @@ class FileCopy:
         return self._memory
 
     @property
-    def array(self) -> NDArray[np.uint8]:
-        """What keeps the memory mapped, uint8 [nbytes + 1]."""
-        return self._array
-
-    @property
     def complete(self) -> bool:
         """Whether `fill` has done all."""
-        return bool(self._array[-1])
+        return bool(self.array[-1])
 
     def fill(self, ranges: Sequence[Range], go_on: Callable[[], bool]) -> bool:
         """Read some ranges of the file; return whether `go_on` allowed all of it.
@@ -263,7 +267,7 @@ class FileCopy:
         with open(self.path, "rb", buffering=0) as file:
             if not os.path.samestat(os.fstat(file.fileno()), self._status):
                 raise ShardCorruptError(f"{self.path} has been replaced since it was opened")
-            target = self._array.data
+            target = self.array.data
             for start, stop in ranges:
                 at = start
                 while at < stop:
@@ -279,26 +283,12 @@ class FileCopy:
                     at += count
             if os.fstat(file.fileno()).st_mtime_ns != self._status.st_mtime_ns:
                 raise ShardCorruptError(f"{self.path} has been written to since it was opened")
-        self._array[-1] = 1
+        self.array[-1] = 1
         return True
 
-    def close(self) -> None:
-        """Close the descriptor: no process can get the memory any more.  Idempotent."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", -1) >= 0:
-            self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _of_process, (self.path, self.nbytes, os.getpid(), self._descriptor)
+        return _copy_of_process, (self.path, self.nbytes, self.address)
 
 
-def _of_process(path: Path, nbytes: int, process: int, descriptor: int) -> FileCopy:
-    """Return the copy that another process of this machine has."""
-    # multiprocessing's own way of sending descriptors needs a server, or to be the one
-    # that starts a process; this needs the same user.
-    found = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-    return FileCopy(path, nbytes, found)
+def _copy_of_process(path: Path, nbytes: int, address: tuple[int, int]) -> FileCopy:
+    return FileCopy(path, nbytes, open_shared(*address))

@@ -29,21 +29,8 @@ side 256, batches of 256 have 175 sizes in 186 batches; so they have four."""
 class ImageStore:
     """Images of one field, each where there was room when it came.
 
-    Parameters
-    ----------
-    heights, widths : ndarray of int64, shape [n]
-        Of the images that will be put in.
-    channels : int
-    device : torch.device
-
-    Attributes
-    ----------
-    nbytes : int
-        Of device memory, taken when the first images are put in.
-
-    Notes
-    -----
-    For one thread at a time.
+    `heights` and `widths`, int64 [n], are those of all images that will be put in; with the first
+    ones `nbytes` of device memory are taken.  For one thread at a time.
     """
 
     def __init__(self, heights: Ints, widths: Ints, channels: int, device: torch.device) -> None:
@@ -57,15 +44,11 @@ class ImageStore:
         self._pixels: torch.Tensor | None = None
 
     def put(self, places: Ints, memory: torch.Tensor) -> None:
-        """Put in images that lie one after another.
+        """Put in images that lie one after another in memory of the host, uint8 [m].
 
-        Parameters
-        ----------
-        places : ndarray of int64, shape [k]
-            Which of the n they are; none that was put in before.
-        memory : torch.Tensor of uint8, shape [m]
-            On the host.  One copy, which is done when this returns; it is overwritten by the
-            next one unless `end_behind` says that they are there.
+        `places`, int64 [k], says which of the n they are; none was put in before.  It is one copy,
+        which is done when this returns.  The next one overwrites it, unless `end_after` says that
+        they are there.
         """
         assert self._end + len(memory) <= self.nbytes, "no image is put in twice"
         if self._pixels is None:
@@ -75,9 +58,9 @@ class ImageStore:
         self._pixels[self._end : self._end + len(memory)].copy_(memory)
         self._begin[places] = ends - sizes
 
-    def end_behind(self, held: NDArray[np.bool_]) -> None:
-        """Put the next images behind those that are held, bool [n]."""
-        self._end = int(np.dot(held, self.heights * self.widths)) * self.channels
+    def end_after(self, present: NDArray[np.bool_]) -> None:
+        """Put the next images behind those that are there, bool [n]."""
+        self._end = int(np.dot(present, self.heights * self.widths)) * self.channels
 
     def part(self, places: Ints, memory: torch.Tensor, wanted: NDArray[np.bool_]) -> torch.Tensor:
         """Return the memory of some of the images that lie in `memory`."""
@@ -86,34 +69,23 @@ class ImageStore:
         return torch.cat([piece for piece, want in zip(pieces, wanted, strict=True) if want])
 
     def free(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._pixels, self._end = None, 0
 
     def render(
         self, places: Ints, geometry: Geometry, lookup: BatchLookup | None, *, mask: bool
     ) -> torch.Tensor:
-        """Return a batch of images that have been put in.
+        """Return a batch [n, C, H, W], channels-last, of images that have been put in.
 
-        Parameters
-        ----------
-        places : ndarray of int64, shape [n]
-        geometry : Geometry
-            Planned for these; all images leave it in one size.
-        lookup : BatchLookup, optional
-            Pixel transforms.
-        mask : bool
-            Resize by nearest neighbour.
-
-        Returns
-        -------
-        torch.Tensor of shape [n, C, H, W], channels-last
+        The geometry is planned for them, and leaves all in one size.  `lookup` are the pixel
+        transforms; a mask is resized by the nearest neighbour.
         """
         assert self._pixels is not None, "what is rendered was put in"
         if self._device.type == "cpu":
-            return self._render_here(self._pixels, places, geometry, lookup, mask)
-        return self._render_there(self._pixels, places, geometry, lookup, mask)
+            return self._render_on_cpu(self._pixels, places, geometry, lookup, mask)
+        return self._render_on_device(self._pixels, places, geometry, lookup, mask)
 
-    def _render_here(
+    def _render_on_cpu(
         self,
         pixels: torch.Tensor,
         places: Ints,
@@ -135,7 +107,7 @@ class ImageStore:
         render_raw(images, geometry, as_words(out).reshape(shape), table, mask=mask)
         return out.permute(0, 3, 1, 2)
 
-    def _render_there(
+    def _render_on_device(
         self,
         store: torch.Tensor,
         places: Ints,
@@ -170,13 +142,13 @@ class ImageStore:
             (np.zeros_like(width), width),
             geometry.flip if plain else np.zeros_like(geometry.flip),
         )
-        where = to_device(plan, self._device)
+        device_plan = to_device(plan, self._device)
         fused = plain and lookup is not None and has_kernels(self._device)
         table = lookup.on_device(self.channels, self._device) if fused and lookup else None
-        pixels = gather_windows(store, where, size, table)
+        pixels = gather_windows(store, device_plan, size, table)
         if not plain:
-            rest = replace(geometry, source_height=rows, source_width=columns, steps=steps)
-            pixels = render_canvas(rest, pixels, mask=mask)
+            remaining = replace(geometry, source_height=rows, source_width=columns, steps=steps)
+            pixels = render_canvas(remaining, pixels, mask=mask)
         images = pixels.permute(0, 3, 1, 2)
         return images if fused or lookup is None else lookup(images)
 
@@ -184,18 +156,8 @@ class ImageStore:
 class CachedImages:
     """Decoded images that lie anywhere in one array; an `Images` of `fastdata.engine.tasks`.
 
-    They are as stored images are that are raw, and never damaged.
-
-    Parameters
-    ----------
-    pixels : ndarray of uint8, shape [m]
-    begins, heights, widths : ndarray of int64, shape [n]
-        Where each image begins, and its size.
-    channels : int
-
-    Notes
-    -----
-    Thread-safe.
+    They are as stored images are that are raw, and never damaged.  In `pixels`, uint8 [m], each
+    begins at its number in `begins`; that and its size are int64 [n].  Thread-safe.
     """
 
     all_raw = True

@@ -102,18 +102,18 @@ def tune_command(
 
     if picture is not None:
         check_picture_path(picture)  # now, not after a minute
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if is_script_target(target):
         if crop is not None:
             raise click.UsageError("--crop is for a dataset: the function has its own transforms.")
     else:
-        transform, said = transform_of(target, crop)
+        transform, notes = transform_of(target, crop)
         options["transform"] = list(transform) or None
     if not quiet:
-        for note in said:
+        for note in notes:
             say(note)
     result = fastdata.tune_workers(target, step=model, progress=False if quiet else None, **options)
-    transforms = ""  # of a script, its own
+    transforms = ""  # a script has its own
     if "transform" in options:
         transforms = ", ".join(map(repr, options["transform"] or ())) or _AS_STORED
     if as_json:
@@ -132,15 +132,15 @@ def _show(dataset: str | None, quiet: bool, as_json: bool) -> None:
     from fastdata.tuned_settings import store
     from fastdata.tuning import listing
 
-    with _users(dataset):
+    with _script_errors(dataset):
         rows = listing.show(dataset)
     if as_json:
         emit_json(rows)
         return
     for row in rows:
         rate = "" if row["supply"] is None else f", {row['supply']:.4g} batches/s"
-        where = "" if row["here"] else f" (measured on {row['host']}, or with other versions)"
-        emit(f"{row['dataset']}, batches of {row['batch_size']:,}: {row['settings']}{rate}{where}")
+        other = "" if row["here"] else f" (measured on {row['host']}, or with other versions)"
+        emit(f"{row['dataset']}, batches of {row['batch_size']:,}: {row['settings']}{rate}{other}")
         if not quiet:
             emit(f"  {row['measured_at'][:10]}: {row['verdict']}")
     if not quiet:
@@ -151,7 +151,7 @@ def _forget(dataset: str | None, quiet: bool, as_json: bool) -> None:
     """Remove what is kept."""
     from fastdata.tuning import listing
 
-    with _users(dataset):
+    with _script_errors(dataset):
         count = listing.forget(dataset)
     if as_json:
         emit_json({"forgotten": count})
@@ -159,8 +159,8 @@ def _forget(dataset: str | None, quiet: bool, as_json: bool) -> None:
         emit(f"{count:,} result{'s' * (count != 1)} forgotten")
 
 
-def _users(target: str | None) -> contextlib.AbstractContextManager[None]:
-    """Say of an error that it is the script's, where TARGET is one."""
+def _script_errors(target: str | None) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which an error is said to be the script's, where TARGET is one."""
     from fastdata.steps import is_script
 
     if target is not None and is_script(target):

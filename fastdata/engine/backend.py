@@ -62,30 +62,17 @@ class Usage:
 
 
 class Backend(ABC):
-    """Makes batches.
+    """Makes batches of some `work`: data, transforms and decoder.
 
-    Parameters
-    ----------
-    work : BatchWork
-        Data, transforms and decoder.
-    workers : WorkerOptions
-    device : torch.device, optional
-        Where batches arrive; None: the CPU.
-    buffers : BufferPool
-        Memory of batches on the host.
-
-    Attributes
-    ----------
-    maker : BatchMaker
-        Plans batches and puts them together, in the caller's thread; counts what they took.
-    slow_to_start : bool
-        Whether a stream is worth keeping also where it stands at no next batch.
-    cache_bytes : int
-        As of `LoaderStats`.
+    They arrive on `device`, None being the CPU; `buffers` are their memory on the host.  The
+    `maker` plans them and puts them together, in the caller's thread, and counts what they took.
     """
 
     slow_to_start = False
+    """Whether a stream is worth keeping also where it stands at no next batch."""
+
     cache_bytes = 0
+    """As of `LoaderStats`."""
 
     def __init__(
         self,

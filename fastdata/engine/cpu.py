@@ -31,15 +31,7 @@ their way to a device come on top."""
 
 
 class CpuBackend(Backend):
-    """Makes batches by threads or processes.
-
-    Parameters
-    ----------
-    work, workers, device
-        As of `Backend`.
-    pin_memory : bool
-        Whether batches are made in pinned memory.
-    """
+    """Makes batches by threads or processes, in pinned memory where `pin_memory` says so."""
 
     def __init__(
         self,
@@ -81,12 +73,12 @@ class CpuBackend(Backend):
 def samples_to_read_ahead(work: BatchWork) -> int:
     """Return how many samples ahead their bytes are asked for from the disk."""
     dataset = work.dataset
-    some = np.arange(min(len(dataset), 256))
-    if not len(some):
+    first = np.arange(min(len(dataset), 256))
+    if not len(first):
         return 0
     try:
         nbytes = sum(
-            float(dataset.images(name, some, work.decoder).lengths.mean())
+            float(dataset.images(name, first, work.decoder).lengths.mean())
             for name in dataset.schema.images
         )
     except FastdataError:  # a shard is damaged: said in its place, when a batch needs it

@@ -5,7 +5,7 @@
     Workload ~~ in a process of its own ~~ trials
 
 =================  ==================================================================
-``workload.py``    what is measured: data, step, device; names for people
+``workload.py``    what is measured: data, step, device; what they are in words
 ``loaders.py``     what is known of a loader; arguments of a `DataLoader` like another
 ``factories.py``   equivalent loaders with other settings
 ``batches.py``     batches of one epoch after another, their size, moving them

@@ -83,7 +83,7 @@ class LoaderFactory(ABC):
     paths: Sequence[Path] = ()
     """The files that are read, where they are known."""
     notes: Sequence[str] = ()
-    """What is measured otherwise than asked for."""
+    """What differs between the measured loaders and the one that was given."""
 
     @property
     @abstractmethod
@@ -200,14 +200,14 @@ class PackedLoaderFactory(LoaderFactory):
 
     @property
     def base(self) -> Settings:
-        """What ``"auto"`` means; a method that was asked for stays."""
+        """What ``"auto"`` means; a method that is given stays."""
         options = self._options
         if options.backend == "dali":
             return Settings(1, "thread", 2, options.pinned, options.persistent, "dali")
         method = options.worker_method
         if method == "auto":
             backend = self._probe.backend
-            assert isinstance(backend, CpuBackend), "neither DALI nor a cache is asked for"
+            assert isinstance(backend, CpuBackend), "the options have neither DALI nor a cache"
             method = choose_method(
                 2,
                 calls_python=self.calls_python,
@@ -306,7 +306,7 @@ class StockLoaderFactory(LoaderFactory):
 
     @property
     def base(self) -> Settings:
-        """Persistent workers, pinned as asked for."""
+        """Persistent workers, with memory pinned as in the given loader."""
         pinned = bool(self._like.pin_memory) and torch.cuda.is_available()
         return Settings(1, "process", 2, pinned, True, "torch")
 

@@ -1,4 +1,4 @@
-"""What can be told of any loader, and the arguments that make a `DataLoader` like another."""
+"""What is known of any loader, and the arguments that make a `DataLoader` like another."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _PARAMETERS = inspect.signature(DataLoader.__init__).parameters
 
 @dataclass(frozen=True, slots=True)
 class LoaderInfo:
-    """What can be told of a loader without taking a batch."""
+    """What is known of a loader before it gives a batch."""
 
     kind: Literal["packed", "stock", "iterable"]
     """A `fastdata.Loader`, a `DataLoader`, anything else."""
     workers: int = 0
     batches_ahead: int = 0
-    """That may be made before they are asked for: by workers, a thread that pins memory, and a
+    """That may be made before the loop takes them: by workers, a thread that pins memory, and a
     copy to a device."""
     batches_at_once: int = 1
     """Workers of a stock `DataLoader` each make a whole batch, and deliver in waves of so many."""
@@ -48,7 +48,7 @@ class LoaderInfo:
 
 
 def loader_info(loader: Any) -> LoaderInfo:
-    """Return what can be told of a loader, without the prefetcher that it may be in."""
+    """Return what is known of a loader, without the prefetcher that it may be in."""
     loader = inner_loader(loader)
     try:
         length: int | None = len(loader)

@@ -21,8 +21,8 @@ _CHUNK = 1 << 24
 def resident(paths: Iterable[str | os.PathLike[str]]) -> float | None:
     """Return which part of some files is in the page cache, from 0 to 1, by mincore(2).
 
-    None where the system does not tell.  On Linux it tells only who may write to a file; of
-    others it says that all is there, so that "warm" is then a guess.
+    None where the system does not report it.  Linux reports it only to those who may write to a
+    file; for others all of it seems to be in memory, so that "warm" is then a guess.
     """
     if not sys.platform.startswith("linux"):
         return None

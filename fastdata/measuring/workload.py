@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastdata.engine.memory import available_bytes
-from fastdata.errors import OptionError
+from fastdata.errors import FastdataError, OptionError
 from fastdata.measuring.batches import EndlessBatches, batch_nbytes
 from fastdata.measuring.factories import ImageInfo, LoaderFactory, loader_factory
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
@@ -149,7 +149,7 @@ class Workload:
         )
 
     def warm(self, settings: Settings | None, seconds: float) -> str:
-        """Have data read that is not in memory; return "warm", "cold", or "" if nobody knows.
+        """Read data that is not in memory; return "warm", "cold", or "" if that is unknown.
 
         Where files are not known, an epoch is read with these settings; with None it is not.
         """
@@ -167,7 +167,7 @@ class Workload:
             epoch = iter(loader)
             for _ in epoch:
                 if time.monotonic() > end:
-                    return ""  # nobody knows: reading from disks during the trials tells
+                    return ""  # unknown: reading from disks during the trials shows it
         return "warm"
 
     def supply(self, settings: Settings, windows: Windows) -> Supply:
@@ -208,6 +208,8 @@ class Workload:
     def _key(self) -> tuple[Key | None, list[str]]:
         try:
             return self.loaders.key, []
+        except FastdataError:  # the dataset is not sound
+            raise
         except Exception as error:  # a user's `repr` or `digest` may raise anything
             why = f"{type(error).__name__}: {error}"
             return None, [f"the settings cannot be kept, as naming the data failed ({why})"]
@@ -250,7 +252,7 @@ def _check_file(path: str) -> None:
         raise OptionError(f"{path}: there is no such file")
 
 
-# -- names for people -----------------------------------------------------------------------
+# -- in words -------------------------------------------------------------------------------
 
 
 def describe_step(step: Any) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.errors import WorkerError
 
-__all__ = ["Ahead", "Background", "Pull"]
+__all__ = ["Ahead", "Background"]
 
 WAKE_SECONDS = 1.0
 """How often a thread that waits for the other one looks for itself."""
@@ -41,53 +41,43 @@ class _Entry(NamedTuple):
 class Ahead:
     """A bounded queue of items, filled by the thread that takes them out.
 
-    Parameters
-    ----------
-    pull : Pull
-    depth : int
-        Items that are pulled behind the one that is handed out.
-    finish : callable, optional
-        From an item to what is handed out, called when it is.
-    may_pull : callable, optional
-        Whether to pull another item now, if none has to be.
-    at_end : callable, optional
-        Called after the last item and when this is closed, before `items` are forgotten.
+    `depth` items are pulled behind the one that is handed out; `tag` is the tag of that one.  An
+    error of `pull` or `finish` is raised in its place: after all items before it.  It is then the
+    end.  For one thread at a time.
 
-    Attributes
-    ----------
-    tag : Any
-        That of the item that was handed out last.
-
-    Notes
-    -----
-    An error of `pull` or `finish` is raised in its place: after all items before it.  It is then
-    the end.  For one thread at a time.
+    A subclass has `pull`, and perhaps `finish`, `may_pull` and `at_end`.  (They are no functions
+    that are given here: whatever has the queue would be in a cycle with it, and live, with its
+    workers, until the garbage collector comes.)
     """
 
-    def __init__(
-        self,
-        pull: Pull,
-        depth: int,
-        *,
-        finish: Callable[[Any], Any] = lambda item: item,
-        may_pull: Callable[[], bool] = lambda: True,
-        at_end: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._pull = pull
+    def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._finish = finish
-        self._may_pull = may_pull
-        self._at_end = at_end
         self._entries: deque[_Entry] = deque()
         self.tag: Any = None
+
+    def pull(self) -> tuple[Any, Any]:
+        """Return the next item and its tag; raise `StopIteration` after the last one."""
+        raise NotImplementedError
+
+    def may_pull(self) -> bool:
+        """Return whether to pull another item now, if none has to be."""
+        return True
+
+    def finish(self, item: Any) -> Any:
+        """Return what is handed out for an item; called when it is."""
+        return item
+
+    def at_end(self) -> None:
+        """Do what is to be done after the last item, or for `close`, which forgets the others."""
 
     @property
     def items(self) -> list[Any]:
         """The items that were pulled and not yet handed out."""
         return [entry.item for entry in self._entries if entry.error is None]
 
-    def __len__(self) -> int:
-        """Items that were pulled and not yet handed out."""
+    @property
+    def waiting(self) -> int:
+        """How many these are."""
         return len(self._entries) - self._ended
 
     @property
@@ -100,15 +90,15 @@ class Ahead:
         self._fill()
         entry = self._entries[0]
         if entry.error is not None:
-            self.close()
+            self._end()
             try:
                 raise entry.error
             finally:
                 del entry  # its error holds this frame, by its traceback
         try:
-            finished = self._finish(entry.item)
+            finished = self.finish(entry.item)
         except Exception:
-            self.close()
+            self._end()
             raise
         self.tag = entry.tag
         # Last of all: where Ctrl-C strikes before, the item is still there.
@@ -119,10 +109,10 @@ class Ahead:
         """Have an entry, and pull others that may be pulled now."""
         entries = self._entries
         while not self._ended and len(entries) <= self._depth:
-            if entries and not self._may_pull():
+            if entries and not self.may_pull():
                 break
             try:
-                entries.append(_Entry(*self._pull()))
+                entries.append(_Entry(*self.pull()))
             except StopIteration:
                 entries.append(_Entry(error=StopIteration()))
             except Exception as error:
@@ -137,33 +127,26 @@ class Ahead:
 
     def close(self) -> None:
         """Forget the items, for good.  Idempotent."""
+        self._end()
+
+    def _end(self) -> None:
         try:
-            self._at_end()
+            self.at_end()
         finally:
             self._entries.clear()
             self._entries.append(_Entry(error=StopIteration()))
 
 
 class Background(Ahead):
-    """A bounded queue of items, filled by a thread.
+    """A bounded queue of items, filled by a thread, of which at most `depth` wait.
 
-    Parameters
-    ----------
-    pull : Pull
-        Called in the thread.
-    depth : int
-        Items that are made and wait, at most.
-
-    Notes
-    -----
-    As of `Ahead`.  Not to be used in a forked process: the thread is not there, which is an
-    error.
+    `pull` is called in the thread, and must not know this object, which ends the thread when it
+    dies.  Not to be used in a forked process: the thread is not there, which is an error.
     """
 
     def __init__(self, pull: Pull, depth: int) -> None:
-        super().__init__(pull, depth)
+        super().__init__(depth)
         self._shared = _Shared(self._entries, depth)
-        # The thread must not know this object, which is to end it when it dies.
         self.thread = threading.Thread(
             target=_run, args=(pull, self._shared), name="fastdata prefetch", daemon=True
         )
@@ -182,7 +165,7 @@ class Background(Ahead):
                 raise WorkerError("a source cannot wait for a batch that is made of its own")
             _sleep(shared.filled)
         if not shared.has_thread:
-            self.close()
+            self._end()
             raise WorkerError(
                 "the thread that prefetches is gone: this process was forked after it had been "
                 "started. Make a new iterator here"
@@ -191,13 +174,13 @@ class Background(Ahead):
     def _remove(self) -> None:
         self._shared.take()
 
-    def close(self) -> None:
-        """End the thread, once it has made what it is making.  Idempotent."""
+    def _end(self) -> None:
+        """End the thread, once it has made what it is making."""
         self._shared.stop()
         if self._shared.has_thread and threading.current_thread() is not self.thread:
             self.thread.join()
         # An error holds, by its traceback, whoever it was raised to, and with it this object.
-        super().close()
+        super()._end()
 
 
 class _Shared:

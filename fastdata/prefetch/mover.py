@@ -75,15 +75,7 @@ class _BeingCopied:
 class Mover:
     """Moves batches to a device, on a side stream of its own.
 
-    Parameters
-    ----------
-    streams : DeviceStreams
-    report : bool
-        Whether large tensors in pageable memory are reported, once.
-
-    Notes
-    -----
-    For one thread at a time.
+    With `report`, large tensors in pageable memory are reported, once.  For one thread at a time.
     """
 
     def __init__(self, streams: DeviceStreams, *, report: bool = True) -> None:
@@ -105,17 +97,17 @@ class Mover:
         """
         streams, side = self._streams, self._side
         self._release()
-        given = leaves(batch)
-        there = [leaf for leaf in given if streams.stages and _is_on(leaf, streams.device)]
-        if there:
+        sources = leaves(batch)
+        on_device = [leaf for leaf in sources if streams.stages and _is_on(leaf, streams.device)]
+        if on_device:
             streams.wait(side, streams.mark(streams.current()))
-            for leaf in there:
+            for leaf in on_device:
                 streams.use(leaf, side)
         pinned: list[torch.Tensor] = []
         block = None
         with streams.on(side):
             try:
-                moved = [self._move(leaf, pinned) for leaf in given]
+                moved = [self._move(leaf, pinned) for leaf in sources]
                 parcels = [value for value in moved if isinstance(value, Parcel)]
                 if parcels:
                     self._report(parcels)

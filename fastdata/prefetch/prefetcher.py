@@ -129,25 +129,25 @@ class CUDAPrefetcher:
 
     def __iter__(self) -> Iterator[Any]:
         in_thread = self.device.type == "cpu"
-        self._finish_left()
+        self._join_dropped()
         # A mover is for one thread, and passes may be several.
         mover = Mover(self._streams) if in_thread else self._mover
         source = _Source(self.iterable, self._transform, mover)
         self._latest = _State(source.state())
-        made = _Pass(source, self._latest, self._depth, in_thread=in_thread, fixed=self._fixed)
-        if made.thread is not None:
-            self._threads.append((weakref.ref(made), made.thread))
-        return made
+        new = _Pass(source, self._latest, self._depth, in_thread=in_thread, fixed=self._fixed)
+        if new.thread is not None:
+            self._threads.append((weakref.ref(new), new.thread))
+        return new
 
-    def _finish_left(self) -> None:
+    def _join_dropped(self) -> None:
         """Wait for threads of passes that were left: they may be in the midst of the iterable.
 
         One with workers that stay gives the same iterator to the next pass.
         """
-        for left, thread in self._threads:
-            if left() is None:
+        for dropped, thread in self._threads:
+            if dropped() is None:
                 thread.join()
-        self._threads = [(left, thread) for left, thread in self._threads if thread.is_alive()]
+        self._threads = [pair for pair in self._threads if pair[1].is_alive()]
 
     def _state_dict(self, *args: Any, **kwargs: Any) -> Any:
         state = _UNKNOWN if self._latest is None else self._latest.state
@@ -215,6 +215,26 @@ class _Source:
         return self.mover.take(sent), state
 
 
+class _Sending(Ahead):
+    """Batches of a source on their way to a device."""
+
+    def __init__(self, source: _Source, depth: int) -> None:
+        super().__init__(depth)
+        self._source = source
+
+    def pull(self) -> tuple[Sent, Any]:
+        """Send the next batch."""
+        return self._source.send()
+
+    def finish(self, item: Any) -> Any:
+        """Return a batch that was sent."""
+        return self._source.mover.take(item)
+
+    def at_end(self) -> None:
+        """Wait for the last copies, and release host memory."""
+        self._source.mover.finish()
+
+
 class _Pass(Iterator[Any]):
     """What ``iter(prefetcher)`` returns."""
 
@@ -237,8 +257,7 @@ class _Pass(Iterator[Any]):
             self._batches = background = Background(source.make, depth)
             self.thread = background.thread
         else:
-            mover = source.mover
-            self._batches = Ahead(source.send, depth, finish=mover.take, at_end=mover.finish)
+            self._batches = _Sending(source, depth)
 
     def __next__(self) -> Any:
         try:
@@ -262,15 +281,8 @@ class FixedBatch:
     """Device memory that one batch after another is copied into, for captured CUDA graphs.
 
     The copy is from device to device, on the stream that is current, behind what the one
-    before it was used for there.  If that was another stream, this one waits for it.
-
-    Parameters
-    ----------
-    streams : DeviceStreams
-
-    Notes
-    -----
-    For one thread at a time.
+    before it was used for there.  If that was another stream, this one waits for it.  For one
+    thread at a time.
     """
 
     def __init__(self, streams: DeviceStreams) -> None:
@@ -279,25 +291,19 @@ class FixedBatch:
         self._stream: Any = None
 
     def fill(self, batch: Any) -> Any:
-        """Return `batch`, which was just taken, in the tensors of the first one.
-
-        Raises
-        ------
-        OptionError
-            If its tensors are not of the number, shapes and dtypes of the first one's.
-        """
+        """Return `batch`, which was just taken, in the tensors of the first one."""
         streams = self._streams
-        given = [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
         current = streams.current()
         if not self._tensors:
-            self._tensors = [streams.twin(tensor) for tensor in given]
+            self._tensors = [streams.twin(tensor) for tensor in tensors]
         elif self._stream != current:
             streams.wait(current, streams.mark(self._stream))
             for tensor in self._tensors:  # which are the first stream's
                 streams.use(tensor, current)
         self._stream = current
-        _check_same(self._tensors, given)
-        for target, source in zip(self._tensors, given, strict=True):
+        _check_same(self._tensors, tensors)
+        for target, source in zip(self._tensors, tensors, strict=True):
             streams.copy_within(target, source)
         supply = iter(self._tensors)
         return map_leaves(
@@ -305,8 +311,8 @@ class FixedBatch:
         )
 
 
-def _check_same(expected: list[torch.Tensor], given: list[torch.Tensor]) -> None:
-    kinds = [[(tuple(t.shape), t.dtype) for t in tensors] for tensors in (expected, given)]
+def _check_same(expected: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    kinds = [[(tuple(t.shape), t.dtype) for t in some] for some in (expected, tensors)]
     if kinds[0] == kinds[1]:
         return
     texts = [

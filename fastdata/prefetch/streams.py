@@ -22,11 +22,7 @@ __all__ = ["CudaStreams", "DeviceStreams", "streams_of"]
 class DeviceStreams:
     """A device that has done its work when a call returns, as the CPU.
 
-    The words for others too: streams and events are a device's own objects, here None.
-
-    Parameters
-    ----------
-    device : torch.device
+    A device with streams is a subclass.  Streams and events are its own objects, here None.
     """
 
     stages = False
@@ -125,13 +121,7 @@ class CudaStreams(DeviceStreams):
 
 
 def streams_of(device: torch.device | str) -> DeviceStreams:
-    """Return the streams of a device.
-
-    Raises
-    ------
-    OptionError
-        If it is no device, or a GPU that is not there.
-    """
+    """Return the streams of a device; an `OptionError` if it is none, or a GPU not there."""
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import traceback
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from fastdata.errors import WorkerError
-from fastdata.processes.sharing import Packet
+from fastdata.processes.sharing import Packet, Pieces
 
 __all__ = ["DONE", "FAILED", "WorkerTraceback", "outcome_of", "packet_of_error", "packet_of_value"]
 
@@ -30,9 +29,9 @@ class WorkerTraceback(Exception):  # noqa: N818  (it is no error: it is where on
 
 def packet_of_value(ticket: int, value: Any) -> Packet:
     """Return what a worker sends for a value; raises what pickling it does."""
-    memory = io.BytesIO()
-    _Pickler(memory, pickle.HIGHEST_PROTOCOL).dump(value)
-    return Packet(ticket, DONE, memory.getvalue())
+    pieces = Pieces()
+    _Pickler(pieces, pickle.HIGHEST_PROTOCOL).dump(value)
+    return Packet(ticket, DONE, pieces)
 
 
 class _Pickler(pickle.Pickler):
@@ -72,7 +71,7 @@ def outcome_of(packet: Packet) -> tuple[Any, BaseException | None]:
             "limit (ulimit -n), or keep fewer batches"
         )
     try:
-        content = pickle.loads(packet.payload)
+        content = pickle.loads(packet.content)
     except Exception as error:
         return None, WorkerError(f"a worker's result cannot be unpickled here: {error!r}")
     return (content, None) if packet.kind == DONE else (None, _raised(*content))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import pickle
 import select
 import socket
 import time
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 from fastdata.errors import WorkerError
 from fastdata.processes.outcomes import outcome_of
-from fastdata.processes.sharing import Packet, receive, send, socket_pair
+from fastdata.processes.sharing import Packet, pickled, receive, send, socket_pair
 from fastdata.processes.starting import Death, Role, start_workers
 from fastdata.processes.worker import NO_BLOCK, NOT_STARTED, READY, Work
 
@@ -239,7 +238,7 @@ class _Crew:
     def submit(self, message: Any, block: SharedBlock | None) -> Ticket:
         self.check()
         number = next(self._numbers)
-        payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        payload = pickled(message)
         if block is None:
             packet = Packet(number, NO_BLOCK, payload)
         else:
@@ -319,7 +318,7 @@ class _Crew:
             if packet.kind == READY:
                 self._ready.add(packet.ticket)
             elif packet.kind == NOT_STARTED:
-                self._start_error = packet.payload.decode()
+                self._start_error = bytes(packet.content).decode()
             else:
                 ticket, _ = self._waiting.pop(packet.ticket)
                 ticket.finish(*outcome_of(packet))

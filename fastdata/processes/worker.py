@@ -121,7 +121,7 @@ def _serve(work: Work, tasks: socket.socket, results: socket.socket) -> None:
 def _answer(work: Work, packet: Packet, maps: _Maps) -> Packet:
     try:
         memory = maps.memory(packet)
-        return packet_of_value(packet.ticket, work(pickle.loads(packet.payload), memory))
+        return packet_of_value(packet.ticket, work(pickle.loads(packet.content), memory))
     except BaseException as error:  # SystemExit too: it is the user's code's, not the worker's
         return packet_of_error(packet.ticket, error)
 

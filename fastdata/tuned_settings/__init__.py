@@ -1,6 +1,6 @@
 """Loader settings that a tuning has chosen: kept in files, and used by loaders that they fit.
 
-The room lies below the loader, which looks up settings here where it is asked for ``"auto"``.
+The room lies below the loader, which looks up settings here for ``num_workers="auto"``.
 What is chosen never changes a batch: workers, their kind, prefetching, pinning, persistence.
 
 ===============  ===================================================================

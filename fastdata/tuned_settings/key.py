@@ -87,9 +87,9 @@ class Key:
 
 
 def key_of(data: Any, options: LoaderOptions) -> Key | None:
-    """Return the key of a loader of opened `data` with `options`, as they were asked for.
+    """Return the key of a loader of opened `data` with `options`, as they were given.
 
-    None where something cannot be told for sure; why is logged at INFO, once a process.  Takes
+    None where something has no name for sure; why is logged at INFO, once a process.  Takes
     about a millisecond, for a dataset whose digest is stored; of several opened as one the digest
     is computed.  CUDA is not initialised.
     """
@@ -144,7 +144,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
 
 
 def name_of(data: Any) -> str:
-    """Return what people call the data."""
+    """Return the path of packed data, or the class of other data."""
     paths = getattr(data, "paths", None)
     if is_packed(data) and paths:
         # Of a folder of shards, the folder.
@@ -245,7 +245,7 @@ def _code_identity(code: Any, depth: int) -> list[Any]:
 
 
 def _source_hash(code: Any) -> str:
-    """Return the hash of a class's or function's source; "" where there is none to be had.
+    """Return the hash of a class's or function's source; "" where it cannot be read.
 
     Of fastdata and torch there is none needed: their versions are part of the key.
     """
@@ -302,7 +302,7 @@ def _order(options: LoaderOptions) -> Any:
 
 
 def _start_method(options: LoaderOptions) -> str | None:
-    """Return how worker processes are asked to be started; None where nothing is said."""
+    """Return the start method that is given for worker processes; None where none is."""
     given = options.multiprocessing_context
     return given if given is None or isinstance(given, str) else given.get_start_method()
 

@@ -64,7 +64,7 @@ class _OtherVersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TunedSettings:
-    """What is kept of a tuning: the settings, and what people are shown of them."""
+    """What is kept of a tuning: the settings, and the figures that a listing shows."""
 
     settings: Settings
     batch_size: int
@@ -265,7 +265,7 @@ def _with_settings(options: LoaderOptions, settings: Settings) -> LoaderOptions:
 
 
 def _fits(entry: Entry, data: Any, options: LoaderOptions) -> bool:
-    """Return whether a result of the right key can be used for what was asked."""
+    """Return whether a result of the right key can be used with these options."""
     settings = entry.tuned.settings
     if settings.num_workers > MOST_WORKERS * available_cores():
         log.warning(

@@ -16,6 +16,6 @@ found, and loaders look it up there.
 ``choice.py``   which of them is chosen (pure)
 ``results.py``  the result, as JSON and back
 ``report.py``   verdict, advice, text, picture
-``listing.py``  kept results, for people
+``listing.py``  lists and removes results that are kept
 ==============  ==============================================================
 """

@@ -1,4 +1,4 @@
-"""What people do with kept results: they list all, or those of some data, and remove them."""
+"""The results that are kept, of all data or some: listing and removing them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["forget", "show"]
 
 
 def show(data: Any = None) -> list[dict[str, Any]]:
-    """Return what is kept, the newest first, for people: plain JSON types.
+    """Return what is kept, the newest first, as plain JSON types.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ def verdict_of(
     more: str = "bring no more",
     epoch: int | None = None,
 ) -> tuple[bool, str]:
-    """Return whether the chosen settings keep the step busy, and say it in one line with figures.
+    """Return whether the chosen settings keep the step busy, and a verdict: one line with figures.
 
     `supply` is theirs and `best` the highest of all settings; `demand` is in batches a second,
     and None without a step.  `more` says what became of more workers.  `epoch` is the number of
@@ -150,7 +150,7 @@ def advice_for(
             f'backend="dali": NVIDIA DALI{install} decodes on the GPU; its pixels differ a '
             "little, and dali=True (--dali) measures it"
         )
-    if grew and workers > cores:  # who computes finds no core beyond these
+    if grew and workers > cores:  # workers that compute have no core beyond these
         advice.append(
             f"more workers: {workers} on {cores} {'core' if cores == 1 else 'cores'} still gave "
             "more than fewer did, so they wait for something else; --max-workers (max_workers) "
@@ -286,7 +286,7 @@ def _families(result: TuningResult) -> dict[str, list[Trial]]:
 
 
 def _family_name(settings: Settings) -> str:
-    # Nobody reads "1 thread" in the legend of a curve over threads.
+    # "1 thread" has no place in the legend of a curve over threads.
     _, *parts = str(replace(settings, num_workers=1)).split(", ")
     kind = {"thread": "threads", "process": "processes"}[settings.worker_method]
     return ", ".join([kind, *parts])

@@ -20,7 +20,7 @@ class Demand:
     ----------
     rate : Rate
     step : str
-        What was measured, for people: "a simulated step of 42 ms".
+        What was measured, in words: "a simulated step of 42 ms".
     """
 
     rate: Rate

@@ -39,7 +39,7 @@ DEMAND_SHARE = 0.15
 """Of the time, for the step alone."""
 
 NEGLIGIBLE_SECONDS = 1.0
-"""Nobody wants to be told that it all will take so much longer."""
+"""It is not worth a warning that everything takes so much longer."""
 
 
 class Session:
@@ -271,7 +271,7 @@ class StepRuns:
         self._plan(self.demand.rate.median, most)
 
     def _plan(self, rate: float, most: int) -> None:
-        """Keep time for the training run; say so where there is too little of it."""
+        """Keep time for the training run; warn where there is too little of it."""
         batch_seconds = self._info.batch_seconds
         workers = likely_workers(rate, batch_seconds, most)
         if batch_seconds:
@@ -281,7 +281,7 @@ class StepRuns:
         self._extend(plan.lacking_seconds, rate)
 
     def _extend(self, seconds: float, rate: float) -> None:
-        """Take so much more time than was given, and say so."""
+        """Take so much more time than was given, with a warning."""
         budget = self._budget
         budget.extend(max(0.0, seconds))
         if seconds >= NEGLIGIBLE_SECONDS:

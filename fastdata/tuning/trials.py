@@ -72,7 +72,7 @@ class Trials:
     # -- measuring ------------------------------------------------------------------------
 
     def warm(self, workers: int) -> str:
-        """Have data read that is not in memory; return "warm", "cold", or "" where nobody knows.
+        """Read data that is not in memory; return "warm", "cold", or "" where that is unknown.
 
         With so many workers, or as many as there is memory for.
         """
@@ -87,7 +87,7 @@ class Trials:
             state: str = self._runner.call(
                 "warm", reader if possible else None, seconds, seconds=self._limit_seconds
             )
-        except TrialFailedError:  # the trials say what is wrong
+        except TrialFailedError:  # the trials show what is wrong
             return ""
         return state
 

@@ -146,7 +146,9 @@ def tune_workers(
     _check(step, step_ms, seconds, max_workers, trial_seconds)
     if dali and not dali_is_installed():
         raise MissingExtraError(f"dali=True needs NVIDIA DALI: {install_line('dali')}")
-    is_script = is_script_target(data)  # one that is missing is said before anything is started
+    is_script = is_script_target(
+        data
+    )  # raises where the script is missing, before anything is started
     if step_ms is not None:
         step = SleepStep(step_ms / 1e3)
     portable = step is None or isinstance(step, (str, SleepStep))
@@ -191,7 +193,7 @@ def tune_workers(
             )
     if not keep:
         return result
-    return _kept(result, info.key, complete=not session.trials.cut_short)
+    return _keep(result, info.key, complete=not session.trials.cut_short)
 
 
 def cores_of_rank() -> int:
@@ -231,7 +233,7 @@ def _tune(
     """Measure, and choose."""
     cores = cores_of_rank()
     most = max_workers or cores
-    budget.begin()  # an interpreter and torch take seconds to start, and say nothing
+    budget.begin()  # an interpreter and torch take seconds to start
     cache_state = session.trials.warm(most)
     complete, settings = True, None
     try:
@@ -373,7 +375,7 @@ def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:
     return bool(fewer) and max(fewer) < rates[top].low
 
 
-def _kept(result: TuningResult, key: Key | None, *, complete: bool) -> TuningResult:
+def _keep(result: TuningResult, key: Key | None, *, complete: bool) -> TuningResult:
     """Keep a result, and return it with what it was measured on, or why it is not kept."""
     if key is None:
         note = (

@@ -17,7 +17,6 @@ from fastdata.errors import FileCorruptError
 from fastdata.records import RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.shards import ShardSet
-from fastdata.unpacked.held import HeldFiles
 from fastdata.unpacked.listing import Listing, join_listings
 from fastdata.unpacked.opening import suggest_packing
 from fastdata.unpacked.reading import FileBatch, FileImages, Headers
@@ -40,7 +39,7 @@ class UnpackedDataset(Dataset):
     listing : Listing
     indices, transform, record_format
         As of `Dataset`.
-    held : HeldFiles, optional
+    held : fastdata.cache.files.CachedFiles, optional
         Memory in which files stay that were read.
     """
 
@@ -53,7 +52,7 @@ class UnpackedDataset(Dataset):
         indices: Indices,
         transform: Any = None,
         record_format: RecordFormat | None = None,
-        held: HeldFiles | None = None,
+        held: Any = None,
     ) -> None:
         # What Dataset itself asks of it, it has: schema, paths, digest, length.
         super().__init__(cast(ShardSet, listing), indices, transform, record_format)
@@ -81,7 +80,7 @@ class UnpackedDataset(Dataset):
 
         Parameters
         ----------
-        held : HeldFiles or None
+        held : fastdata.cache.files.CachedFiles or None
         """
         return type(self)(self._listing, self._indices, self._transform, self._record_format, held)
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,6 @@ from fastdata.native.crops import CROP, OTHER_CODEC
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.schema import Schema
 from fastdata.unpacked.listing import Listing
-
-if TYPE_CHECKING:
-    from fastdata.unpacked.held import HeldFiles
 
 __all__ = ["FileBatch", "FileImages", "Headers"]
 
@@ -56,7 +53,7 @@ class FileBatch:
     ----------
     listing : Listing
     positions : ndarray of int64, shape [n]
-    held : HeldFiles, optional
+    held : fastdata.cache.files.CachedFiles, optional
         Where files are that were read before: those of the first image field, then others'.
 
     Notes
@@ -64,7 +61,7 @@ class FileBatch:
     For one thread at a time.
     """
 
-    def __init__(self, listing: Listing, positions: Indices, held: HeldFiles | None = None) -> None:
+    def __init__(self, listing: Listing, positions: Indices, held: Any = None) -> None:
         self.listing = listing
         self.positions = positions
         self._held = held
@@ -112,7 +109,7 @@ class FileBatch:
         if self._held is None:
             return read_regular(path)
         number = list(self.listing.schema.images).index(name) * len(self.listing) + position
-        data = self._held.get(number)
+        data: bytes | None = self._held.get(number)
         if data is None:
             data = read_regular(path)
             self._held.put(number, data)

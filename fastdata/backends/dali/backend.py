@@ -59,30 +59,13 @@ log = logging.getLogger("fastdata")
 
 
 class DaliBackend(Backend):
-    """Makes batches by NVIDIA DALI.
+    """Makes batches by NVIDIA DALI: on a GPU, if `device` is one, else on the CPU.
 
-    Parameters
-    ----------
-    work : BatchWork
-        Data and transforms.  Its decoder is used for what DALI does not decode, and where
-        DALI fails.
-    workers : WorkerOptions
-        `num_workers` is the number of DALI's threads, 1 at least; `method` "thread".
-    device : torch.device, optional
-        A GPU has DALI decode, resize and mirror there.  None: the CPU.
-    pin_memory : bool
-        Whether batches of the CPU are made in pinned memory.
+    The decoder of `work` is used for what DALI does not decode, and where DALI fails.  Of
+    `workers` the number is that of DALI's threads, 1 at least; their method is "thread".
 
-    Raises
-    ------
-    MissingExtraError
-        If DALI is not installed.
-    OptionError
-        If an option, or a transform, is none for DALI.
-
-    Notes
-    -----
-    Not for forked processes.  On a GPU it has not been run yet.
+    Raises a `MissingExtraError` if DALI is not installed, and an `OptionError` if an option, or a
+    transform, is none for DALI.  Not for forked processes.  On a GPU it has not been run yet.
     """
 
     slow_to_start = True  # a pipeline takes 0.1 s to build, and some batches to size its memory
@@ -115,8 +98,8 @@ class DaliBackend(Backend):
         return Delivery(stream, self.pipeline, self.seed, self.device)
 
     def __str__(self) -> str:
-        where = f"on {self.device}" if self._streams is not None else "on the CPU"
-        return f"DALI {where}, {self.num_workers} threads"
+        place = f"on {self.device}" if self._streams is not None else "on the CPU"
+        return f"DALI {place}, {self.num_workers} threads"
 
 
 def _check(work: BatchWork, workers: WorkerOptions, device: torch.device | None) -> None:
@@ -178,20 +161,9 @@ def _close_all(owner: int) -> None:
 class DaliStream:
     """A `fastdata.engine.backend.BatchStream`, of batches that are not finished.
 
-    Parameters
-    ----------
-    maker : BatchMaker
-    num_threads : int
-        Of DALI's; at most as many load for it.
-    ahead : int
-        Batches that are made and wait to be taken, at most.
-    read_ahead : int
-        Samples whose bytes are asked for from the disk before they are loaded.
-    streams : DeviceStreams, optional
-        Of the GPU; None: the CPU.
+    At most `ahead` batches are made and wait to be taken; `read_ahead` samples are asked for from
+    the disk before they are loaded.  `streams` are those of the GPU; None: the CPU.
 
-    Notes
-    -----
     For one thread at a time.  An error of a batch is raised in its place, as itself; it is
     then the end.  In a forked process a stream of the parent is of no use, and harmless.
     """
@@ -229,14 +201,14 @@ class DaliStream:
     @property
     def ready(self) -> int:
         """Batches that are made and not yet taken."""
-        return len(self._made) if self._made is not None else 0
+        return self._made.waiting if self._made is not None else 0
 
     def begin(self, requests: Iterable[Request]) -> None:
         """Drop what is in the making and make the batches of `requests`."""
         self.stop()
         self._feeds.begin(requests)
         self._runs = Runs(self._feeds, self._maker, self._graphs, self._streams, self._side)
-        self._made = Background(self._runs.pull, self._ahead)
+        self._made = Background(self._runs.__next__, self._ahead)
 
     def stop(self) -> None:
         """Drop what is in the making; DALI's pipelines stay."""
@@ -288,19 +260,10 @@ class _Run:
     error: Exception | None = None
 
 
-class Runs:
-    """Launches feeds, and makes batches of what comes back.  For one thread at a time.
+class Runs(Ahead):
+    """Launches feeds, and makes batches of what comes back; see `Ahead`.
 
-    Parameters
-    ----------
-    feeds : iterator of Feed
-        Its errors are raised in their place.
-    maker : BatchMaker
-    graphs : Graphs
-    streams : DeviceStreams or None
-        Of the GPU; None: the CPU.
-    side : stream or None
-        Of these, on which batches are copied.
+    On a GPU batches are copied on the stream `side` of its `streams`.
     """
 
     def __init__(
@@ -311,32 +274,16 @@ class Runs:
         streams: DeviceStreams | None,
         side: Any,
     ) -> None:
+        super().__init__(RUNS_AT_ONCE - 1)
         self._feeds = feeds
         self._maker = maker
         self._graphs = graphs
         self._streams = streams
         self._side = side
         self._refusals = 0
-        self._ahead = Ahead(
-            self._launch_next, RUNS_AT_ONCE - 1, finish=self._land, at_end=self._empty_graphs
-        )
 
-    def pull(self) -> tuple[Any, Answer]:
-        """Return the next batch, and what it is the answer to.
-
-        Raises
-        ------
-        StopIteration
-            After the last one.
-        ShardCorruptError, OptionError
-            In the place of the batch that cannot be made.
-        WorkerError
-            If DALI does not work.
-        """
-        pulled: tuple[Any, Answer] = next(self._ahead)
-        return pulled
-
-    def _launch_next(self) -> tuple[_Run, None]:
+    def pull(self) -> tuple[_Run, None]:
+        """Launch the next feed."""
         run = _Run(next(self._feeds))
         self._launch(run)
         return run, None
@@ -353,8 +300,11 @@ class Runs:
         else:
             run.graph = graph
 
-    def _land(self, run: _Run) -> tuple[Any, Answer]:
-        """Wait for a batch, and return it."""
+    def finish(self, run: _Run) -> tuple[Any, Answer]:
+        """Wait for a batch, and return it and what it is the answer to.
+
+        Raises a `WorkerError` if DALI does not work.
+        """
         feed, error = run.feed, run.error
         graph, run.graph = run.graph, None
         if graph is not None:
@@ -367,7 +317,7 @@ class Runs:
                 error = failure
                 self._graphs.discard(graph)
         # Before others are launched: a graph gives back batches in the order of their launch.
-        for other in self._ahead.items:
+        for other in self.items:
             if other is not run and (other.graph is None or other.graph.broken):
                 if other.graph is not None:
                     self._graphs.discard(other.graph)
@@ -386,8 +336,8 @@ class Runs:
         job = RenderJob(self._maker, feed.request)
         assert job.slot is not None, "there are images"
         memory = job.slot.memory
-        for place, made in zip(job.places, images, strict=True):
-            pixels, target = np.asarray(made), place.array(memory)
+        for place, image in zip(job.places, images, strict=True):
+            pixels, target = np.asarray(image), place.array(memory)
             table = work.tables.get(place.name)
             if table is None:
                 np.copyto(target, pixels)
@@ -404,7 +354,7 @@ class Runs:
         # DLPack has this stream wait for DALI's; and this thread waits for the copies, so
         # that DALI may use its memory again, and any stream may read the batch.
         with streams.on(self._side):
-            copies = [from_dlpack(made).clone() for made in images]
+            copies = [from_dlpack(image).clone() for image in images]
             streams.synchronize(streams.mark(self._side))
         work = self._maker.work
         names = work.dataset.schema.images
@@ -434,9 +384,9 @@ class Runs:
             )
         return job.assemble(done), Answer(request, done)
 
-    def _empty_graphs(self) -> None:
+    def at_end(self) -> None:
         """Take what was launched out of its graphs, which stay for other batches."""
-        for run in self._ahead.items:
+        for run in self.items:
             graph, run.graph = run.graph, None
             if graph is None or graph.broken:
                 continue
@@ -446,14 +396,10 @@ class Runs:
             except FAILURES:
                 self._graphs.discard(graph)
 
-    def close(self) -> None:
-        """Drop what is on its way; graphs stay, and wait for nothing.  Idempotent."""
-        self._ahead.close()
-
 
 def _reason(error: Exception) -> str:
     """Return what DALI says of an error, without its traceback of the pipeline."""
     text = str(error)
-    _, found, reason = text.partition("encountered:")
-    lines = [line.strip() for line in (reason if found else text).splitlines()]
+    _, marker, reason = text.partition("encountered:")
+    lines = [line.strip() for line in (reason if marker else text).splitlines()]
     return next(filter(None, lines), type(error).__name__)

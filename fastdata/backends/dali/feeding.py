@@ -53,17 +53,10 @@ _Window: TypeAlias = tuple[int, int, int, int]
 class Feed:
     """All that DALI needs for a batch.
 
-    Attributes
-    ----------
-    request : Request
-    indices : ndarray of int64, shape [n]
-        The samples that are in it: others than were asked for, where those are corrupt.
-    graph : tuple of FieldGraph
-        What is done to the images, one for each image field of the schema.
-    arguments : Arguments
-        What its inputs are fed; inputs of field number k begin with ``f<k>.``.
-    done : Done
-        What has been read and replaced.
+    `indices`, int64 [n], are the samples that are in it: others than the request has, where those
+    are corrupt.  `graph` says what is done to the images of each field, `arguments` what its
+    inputs are fed, which begin with ``f<k>.`` for field number k; `done`, what has been read and
+    replaced.
     """
 
     request: Request
@@ -102,13 +95,7 @@ class FeedJob:
         ]
 
     def finish(self, results: Sequence[Loaded]) -> Feed:
-        """Return the feed, sound samples being in the place of corrupt ones.
-
-        Raises
-        ------
-        ShardCorruptError
-            If there is none for one.
-        """
+        """Return the feed, sound samples being in the place of corrupt ones."""
         indices, geometry = self._request.indices, self._geometry
         done = Done(sum(loaded.nbytes for loaded in results))
         failed = {
@@ -171,13 +158,9 @@ class LoadWork:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadTask:
-    """Load some images of a batch.
+    """Load some images of a batch: samples, int64 [n], and what is needed of each image.
 
-    Attributes
-    ----------
-    indices : ndarray of int64, shape [n]
-    regions : (top, left, height, width) or None
-        What is needed of each image, int64 [n] each, inside it or empty; None: all.
+    `regions` are (top, left, height, width), int64 [n] each, inside the image or empty; None: all.
     """
 
     indices: Ints
@@ -203,16 +186,9 @@ class LoadedImage(NamedTuple):
 
 @dataclass(slots=True)
 class Loaded:
-    """What a task gives back.
+    """What a task gives back: images by field, their stored bytes, and errors by their place.
 
-    Attributes
-    ----------
-    images : dict of str to list of LoadedImage
-        Of each image field.
-    nbytes : int
-        Stored bytes of the images.
-    failed : dict of int to ShardCorruptError
-        By place in the task; what is in `images` for these is not to be used.
+    What is in `images` for those that `failed` is not to be used.
     """
 
     images: dict[str, list[LoadedImage]] = field(default_factory=dict)
@@ -223,10 +199,7 @@ class Loaded:
 def load(work: BatchWork, task: LoadTask) -> Loaded:
     """Load images.
 
-    Raises
-    ------
-    ShardCorruptError
-        If the bytes of an image are damaged and ``work.on_corrupt`` is "raise".
+    Raises a `ShardCorruptError` for damaged bytes, if ``work.on_corrupt`` is "raise".
     """
     loaded = Loaded()
     loaded.failed |= work.unreadable(task.indices)

@@ -79,16 +79,10 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class FieldGraph:
-    """What happens to the images of one field.
+    """What happens to the images of one field, of 3 or 1 channels.
 
-    Attributes
-    ----------
-    channels : {3, 1}
-    encoded : bool
-        Whether files are fed, or pixels.
-    steps : tuple of Slice or Resize
-    flips : bool
-        Whether some images are mirrored at the end, by a step of its own.
+    Files are fed where it is `encoded`, else pixels.  `flips`: whether some images are mirrored at
+    the end, by a step of its own.
     """
 
     channels: int
@@ -132,7 +126,7 @@ def arguments_of(
     `top` and `left`, int64 [n], say where in each image the first pixel lies that is decoded.
     Names of inputs are the prefix, the number of the step, and the name.
     """
-    found: Arguments = {}
+    arguments: Arguments = {}
     height, width = geometry.source_height, geometry.source_width
     for number, (step, kind) in enumerate(zip(geometry.steps, graph.steps, strict=True)):
         name = f"{prefix}{number}."
@@ -140,22 +134,22 @@ def arguments_of(
             start = step.top, step.left
             if number == 0:
                 start = step.top - top, step.left - left
-            found[name + "start"] = _pairs(*start, np.int32)
-            found[name + "shape"] = _pairs(step.height, step.width, np.int32)
+            arguments[name + "start"] = _pairs(*start, np.int32)
+            arguments[name + "shape"] = _pairs(step.height, step.width, np.int32)
         else:
             assert isinstance(kind, Resize), "a graph has the steps of the geometry"
-            found[name + "size"] = _pairs(step.height, step.width, np.float32)
+            arguments[name + "size"] = _pairs(step.height, step.width, np.float32)
             if kind.mirrors:
                 zero = np.zeros_like(width)
                 first, last = np.where(geometry.flip, (width, zero), (zero, width))
-                found[name + "from"] = _pairs(zero, first, np.float32)
-                found[name + "to"] = _pairs(height, last, np.float32)
+                arguments[name + "from"] = _pairs(zero, first, np.float32)
+                arguments[name + "to"] = _pairs(height, last, np.float32)
             if kind.antialias is None:
-                found[name + "smooth"] = antialiases(height, width, step.height, step.width)
+                arguments[name + "smooth"] = antialiases(height, width, step.height, step.width)
         height, width = step.height, step.width
     if graph.flips:
-        found[prefix + "flip"] = geometry.flip.astype(np.int32)
-    return found
+        arguments[prefix + "flip"] = geometry.flip.astype(np.int32)
+    return arguments
 
 
 def _pairs(rows: Ints, columns: Ints, dtype: Any) -> NDArray[Any]:
@@ -165,10 +159,7 @@ def _pairs(rows: Ints, columns: Ints, dtype: Any) -> NDArray[Any]:
 def import_dali() -> tuple[Any, Any, Any]:
     """Return DALI's ``fn``, ``types`` and ``pipeline_def``.
 
-    Raises
-    ------
-    MissingExtraError
-        If it is not installed, or cannot be loaded.
+    Raises a `MissingExtraError` if it is not installed, or cannot be loaded.
     """
     try:
         dali, fn, types = (
@@ -227,13 +218,13 @@ class Graph:
 
     @contextmanager
     def outputs(self) -> Iterator[Sequence[Any]]:
-        """Wait for the batch that was launched first; yield its images, one DALI tensor a field.
+        """Wait for the batch that was launched first; yield its images, a DALI tensor a field.
 
         They are uint8 [n, H, W, C], and valid within the context.
         """
-        found = self._pipeline.share_outputs()
+        outputs = self._pipeline.share_outputs()
         try:
-            yield [images.as_tensor() for images in found]
+            yield [images.as_tensor() for images in outputs]
         finally:
             self._pipeline.release_outputs()
             self._fed.popleft()
@@ -268,9 +259,9 @@ class Graphs:
                 device_id=self._device_id,
             )
         self._graphs.append(graph)
-        idle = [one for one in self._graphs[:-1] if not one.waiting]
-        for one in idle[: max(0, len(self._graphs) - MAX_GRAPHS)]:
-            self.discard(one)
+        idle = [graph for graph in self._graphs[:-1] if not graph.waiting]
+        for unused in idle[: max(0, len(self._graphs) - MAX_GRAPHS)]:
+            self.discard(unused)
         return graph
 
     def discard(self, graph: Graph) -> None:
