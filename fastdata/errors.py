@@ -13,7 +13,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 
-from fastdata.pages.text import printable_lines
+from fastdata.printable import printable_lines
 
 __all__ = [
     "DatasetNotFoundError",

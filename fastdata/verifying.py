@@ -28,7 +28,7 @@ from fastdata.errors import (
 from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader, find_damage
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.shards import expand
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from fastdata.dataset import Dataset
 from fastdata.errors import DestinationExistsError, OptionError, did_you_mean, full_disk_explained
 from fastdata.opening import open as open_dataset
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.schema import Schema
 
 from ..packed import refuse_transform

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, did_you_mean, full_disk_explained
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.schema import Codec
 
 from ..base import FieldSpec

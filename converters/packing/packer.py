@@ -32,7 +32,7 @@ from fastdata.formats.lmdb import LmdbShardWriter
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.regular_files import open_regular
 from fastdata.schema import Schema
 

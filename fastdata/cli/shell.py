@@ -39,7 +39,7 @@ from fastdata.errors import (
     did_you_mean,
 )
 from fastdata.installing import check_not_replaced
-from fastdata.pages.text import printable_lines
+from fastdata.printable import printable_lines
 
 __all__ = ["DONE", "FAILED", "FOUND", "INTERRUPTED", "Shell", "Terminated"]
 

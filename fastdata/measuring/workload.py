@@ -32,6 +32,7 @@ from fastdata.measuring.windows import (
     storage_bytes_read,
 )
 from fastdata.prefetch import CUDAPrefetcher
+from fastdata.printable import safe_repr
 from fastdata.steps import ReferenceStep, is_script, run_script
 from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.key import Key
@@ -44,7 +45,6 @@ __all__ = [
     "describe_loader",
     "describe_step",
     "is_script_target",
-    "safe_repr",
 ]
 
 CACHED_BATCHES = 4
@@ -273,14 +273,3 @@ def describe_loader(loader: Any) -> str:
             f"{type(loader).__name__} of {dataset}, {workers} worker process{'es' * (workers != 1)}"
         )
     return safe_repr(loader).partition("\n")[0][:200]
-
-
-def safe_repr(thing: Any, how: Callable[[Any], str] = repr) -> str:
-    """Return what something says of itself; its type where it raises over that.
-
-    A name for people is worth no report: what `how` calls is the user's, and may raise anything.
-    """
-    try:
-        return how(thing)
-    except Exception:
-        return f"a {type(thing).__name__}"

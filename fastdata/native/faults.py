@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.native.library import loaded_library
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 
 __all__ = ["shortened_files", "watch"]
 
