@@ -218,5 +218,7 @@ def _read(descriptor: int) -> memoryview:
     flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     try:
         return memoryview(mmap.mmap(descriptor, 0, flags, mmap.PROT_READ))
+    except OSError:  # there is no descriptor left for the second one that a map takes
+        return memoryview(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     finally:
         os.close(descriptor)
