@@ -29,7 +29,7 @@ from fastdata.distributed import left_to_others
 from fastdata.engine.backend import Backend
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.job import BatchOrder
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.engine.tasks import PackedData
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
@@ -77,7 +77,7 @@ do instead of others."""
 
 def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     """Return the loader of packed data."""
-    for name, value in options.others.items():
+    for name, value in options.dataloader_options.items():
         neutral, instead = _OF_DATALOADER.get(name, ((), "there is no such option"))
         if not any(value is one or value == one for one in neutral):
             raise OptionError(f"{name} is not an option of a loader of packed data: {instead}")
@@ -190,7 +190,7 @@ def _by(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
     return WorkerOptions(
         options.workers,
         method,
-        options.prefetched,
+        options.batches_ahead,
         options.persistent,
         options.multiprocessing_context,
     )
@@ -245,7 +245,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
     # The __iter__ of an iterable dataset knows its rank, if it is to have one.
     decided = not asked and (isinstance(data, IterableDataset) or left_to_others())
     rank, world_size = options.share(decided=decided)
-    others = dict(options.others)
+    others = dict(options.dataloader_options)
     if options.batch_sampler is not None:
         others["batch_sampler"] = options.batch_sampler
     if options.multiprocessing_context is not None:
@@ -300,7 +300,7 @@ def _of_stock_loader(
     if options.workers > 0:
         _check_shared_folder()
         arguments |= {
-            "prefetch_factor": options.prefetched,
+            "prefetch_factor": options.batches_ahead,
             "persistent_workers": options.persistent,
             "worker_init_fn": partial(_start_worker, others.pop("worker_init_fn", None)),
         }

@@ -73,7 +73,7 @@ class Dataset(TorchDataset[Any]):
         self._record_format = record_format or RecordFormat()
         self._pipeline: Pipeline | None = None
         self._targets: _Targets | None = None
-        self._made_of: tuple[Dataset, ...] = ()
+        self._source_datasets: tuple[Dataset, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = getattr(type(self), name, None)
@@ -173,9 +173,9 @@ class Dataset(TorchDataset[Any]):
         self._transform = transform
 
     @property
-    def made_of(self) -> tuple[Dataset, ...]:
+    def source_datasets(self) -> tuple[Dataset, ...]:
         """The datasets that a `packed_view` shows, whose transform it has; else this one."""
-        return self._made_of or (self,)
+        return self._source_datasets or (self,)
 
     @property
     def record_format(self) -> RecordFormat:
@@ -286,7 +286,7 @@ class Dataset(TorchDataset[Any]):
         *,
         shards: ShardSet | None = None,
         indices: Indices | None = None,
-        made_of: tuple[Dataset, ...] = (),
+        source_datasets: tuple[Dataset, ...] = (),
     ) -> Dataset:
         """Return a dataset like this one, of other shards or indices."""
         dataset = type(self)(
@@ -295,7 +295,7 @@ class Dataset(TorchDataset[Any]):
             self._transform,
             self._record_format,
         )
-        dataset._made_of = made_of
+        dataset._source_datasets = source_datasets
         return dataset
 
     def _position(self, index: int) -> int:
@@ -326,7 +326,7 @@ class Dataset(TorchDataset[Any]):
 
     def _transformed(self, samples: list[Any], places: Sequence[int]) -> list[Any]:
         from fastdata.transforms.base import BatchTransform
-        from fastdata.transforms.generators import lend_albumentations
+        from fastdata.transforms.generators import albumentations_seeding_allowed
         from fastdata.transforms.pipeline import Pipeline
 
         if self._pipeline is None:  # of a view, or after a pickle
@@ -345,7 +345,7 @@ class Dataset(TorchDataset[Any]):
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
         keys = SampleKeys(0, np.arange(len(samples)))
-        with lend_albumentations():
+        with albumentations_seeding_allowed():
             return pipeline.run(samples, seed, keys, lambda at: self.describe_sample(places[at]))
 
     def _read_sample(self, position: int) -> Any:
@@ -427,9 +427,11 @@ class Dataset(TorchDataset[Any]):
 
     def limited_to(self, max_pixels: int) -> Dataset:
         """Return the same dataset, of which no larger images are decoded; see `open`."""
-        return self._with(shards=self._shards.limited_to(max_pixels), made_of=self.made_of)
+        return self._with(
+            shards=self._shards.limited_to(max_pixels), source_datasets=self.source_datasets
+        )
 
-    def held_in(self, held: Any) -> Dataset:
+    def with_cached(self, held: Any) -> Dataset:
         """Return the same dataset, read from memory; None: from the files.
 
         Parameters
@@ -445,7 +447,7 @@ class Dataset(TorchDataset[Any]):
     def suggest_packing(self) -> None:
         """Log nothing: it is packed."""
 
-    def let_go(self) -> None:
+    def release_cached(self) -> None:
         """Read from the files again, from now on; no thread may be reading."""
         self._shards.release_cached()
 
@@ -509,7 +511,7 @@ class _Targets(list[Any]):
 
 def part_of(whole: Dataset, indices: np.ndarray[Any, Any]) -> Dataset:
     """Return ``whole[indices]`` as a part of the datasets that `whole` is made of."""
-    return whole._with(indices=whole._positions(indices), made_of=whole.made_of)
+    return whole._with(indices=whole._positions(indices), source_datasets=whole.source_datasets)
 
 
 def join_datasets(parts: Sequence[Dataset]) -> Dataset:
@@ -545,8 +547,8 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
     indices: Indices = np.concatenate(moved)
     if np.array_equal(indices, np.arange(len(shards))):
         indices = range(len(shards))
-    made_of = tuple(one for part in parts for one in part.made_of)
-    return first._with(shards=shards, indices=indices, made_of=made_of)
+    source_datasets = tuple(one for part in parts for one in part.source_datasets)
+    return first._with(shards=shards, indices=indices, source_datasets=source_datasets)
 
 
 def _as_array(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]]:

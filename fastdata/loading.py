@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from fastdata.assembly import foreign_loader, packed_loader
 from fastdata.codecs.decoders import DecoderName
-from fastdata.engine.packed import Loader, LoaderStats
+from fastdata.engine.loader import Loader, LoaderStats
 from fastdata.engine.tasks import is_packed
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
@@ -261,11 +261,11 @@ def loader(
         batch_format=batch_format,
         names=names,
         max_pixels=max_pixels,
-        others=options,
+        dataloader_options=options,
     )
     packed = packed_view(data)
     if packed is not None or is_packed(data):
-        for part in getattr(packed, "made_of", ()):
+        for part in getattr(packed, "source_datasets", ()):
             part.suggest_packing()
         return packed_loader(data if packed is None else packed, wanted)
     if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
@@ -287,7 +287,7 @@ def options_of(given: dict[str, Any]) -> LoaderOptions:
     named = {one.name: one.default for one in parameters if one.default is not one.empty}
     others = {name: value for name, value in given.items() if name not in named}
     named |= {name: value for name, value in given.items() if name in named}
-    return LoaderOptions(**named, others=others)
+    return LoaderOptions(**named, dataloader_options=others)
 
 
 def is_location(data: Any) -> bool:

@@ -63,7 +63,7 @@ class LoaderOptions:
     batch_format: Literal["tuple", "dict"] | None
     names: Mapping[str, str] | None
     max_pixels: int | None = None
-    others: dict[str, Any] = field(default_factory=dict)
+    dataloader_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # DataLoader has None for its usual value, or people write it.
@@ -104,7 +104,7 @@ class LoaderOptions:
         return default_workers() if self.num_workers == "auto" else self.num_workers
 
     @property
-    def prefetched(self) -> int:
+    def batches_ahead(self) -> int:
         """The number of batches that are made ahead."""
         factor = self.prefetch_factor
         return factor if isinstance(factor, int) else DEFAULT_PREFETCH

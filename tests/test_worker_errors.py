@@ -193,7 +193,7 @@ def interrupted_at(line: int, run: Callable[[], None]) -> bool:
     def trace(frame: Any, event: str, argument: Any) -> Any:
         nonlocal left
         if not frame.f_code.co_filename.endswith(
-            ("engine/packed.py", "engine/epoch.py", "engine/stream.py")
+            ("engine/loader.py", "engine/epoch.py", "engine/stream.py")
         ):
             return None
         if event == "line":

@@ -29,7 +29,7 @@ from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.cpu import SPARE_BUFFERS
 from fastdata.engine.delivery import Delivery
 from fastdata.engine.job import Request
-from fastdata.engine.memory import available_on, in_words
+from fastdata.engine.memory import available_on, format_bytes
 from fastdata.engine.stream import Stream
 from fastdata.engine.tasks import DecodeTask, Done, PackedData, image_sizes
 from fastdata.engine.work import BatchWork
@@ -274,8 +274,8 @@ class DeviceCache:
         self._mover = Mover(streams_of(device), report=False)
         available = available_on(device)
         self.summary = (
-            f"the decoded dataset ({len(self.indices):,} samples) takes {in_words(self.nbytes)} of "
-            f"{device}, which has {in_words(available)} left"
+            f"the decoded dataset ({len(self.indices):,} samples) takes {format_bytes(self.nbytes)} "
+            f"of {device}, which has {format_bytes(available)} left"
         )
         if self.nbytes > available:
             raise OptionError(
@@ -345,7 +345,7 @@ class DeviceCache:
         return indices, missing
 
     def _replacement(self, epoch: int, index: int) -> int:
-        for other in self._work.stand_ins(epoch, index):
+        for other in self._work.replacement_samples(epoch, index):
             if other not in self.corrupt:
                 return other
         raise ShardCorruptError(self.corrupt[index])

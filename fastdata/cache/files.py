@@ -44,13 +44,13 @@ class FileCacheBackend(CpuBackend):
         self.cache_bytes = int(bounds[-1])
         check_memory(self.cache_bytes, available_bytes(), "the files take", "pack them")
         self._files = CachedFiles(bounds)
-        self._cached = dataset.held_in(self._files)
+        self._cached = dataset.with_cached(self._files)
         work = with_dataset(work, self._cached)
         super().__init__(work, workers, device=device, pin_memory=pin_memory)
 
     def close(self) -> None:
         """Release the files' bytes.  Idempotent."""
-        self._cached.let_go()
+        self._cached.release_cached()
         self._files.close()
         super().close()
 

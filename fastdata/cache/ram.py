@@ -26,7 +26,7 @@ from fastdata.dataset import Dataset
 from fastdata.engine.backend import BatchStream, with_dataset
 from fastdata.engine.buffers import register_pinned
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.memory import available_bytes, in_words
+from fastdata.engine.memory import available_bytes, format_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import FastdataError, OptionError, ShardCorruptError, WorkerError
@@ -79,7 +79,7 @@ class RamCacheBackend(CpuBackend):
         self.cache_bytes = sum(stop - start for parts in ranges for start, stop in parts)
         check_memory(self.cache_bytes, available_bytes(), "the packed dataset takes", "pack")
         copies = [FileCopy(shard.path, shard.file_bytes) for shard in dataset.shards]
-        self._held = dataset.held_in(copies)
+        self._held = dataset.with_cached(copies)
         work = with_dataset(work, self._held)
         super().__init__(work, workers, device=device, pin_memory=pin_memory)
         pin = device if pin_memory and device is not None and device.type == "cuda" else None
@@ -94,13 +94,15 @@ class RamCacheBackend(CpuBackend):
     def close(self) -> None:
         """End filling, and release the copies.  Idempotent."""
         self._filler.close()
-        self._held.let_go()
+        self._held.release_cached()
         super().close()
 
 
 def check_memory(nbytes: int, available: int, what: str, remedy: str) -> None:
     """Log what a cache takes of host memory, or raise an `OptionError` where it does not fit."""
-    summary = f"{what} {in_words(nbytes)} of host memory, of which {in_words(available)} are left"
+    summary = (
+        f"{what} {format_bytes(nbytes)} of host memory, of which {format_bytes(available)} are left"
+    )
     if nbytes > available:
         raise OptionError(
             f'cache="ram": {summary}. Leave it out (the system keeps in memory what it can), '

@@ -16,7 +16,7 @@ from fastdata.native.crops import CROP, RAW
 from fastdata.transforms.geometry import Geometry, Ints, Windows
 from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.ondevice import render_canvas
-from fastdata.transforms.pixel import BatchLookup, as_words
+from fastdata.transforms.pixel import PixelLookup, as_words
 
 __all__ = ["ImageStore"]
 
@@ -72,7 +72,7 @@ class ImageStore:
         self._pixels, self._end = None, 0
 
     def render(
-        self, places: Ints, geometry: Geometry, lookup: BatchLookup | None, *, mask: bool
+        self, places: Ints, geometry: Geometry, lookup: PixelLookup | None, *, mask: bool
     ) -> torch.Tensor:
         """Return a batch [n, C, H, W], channels-last, of images that have been put in.
 
@@ -89,7 +89,7 @@ class ImageStore:
         pixels: torch.Tensor,
         places: Ints,
         geometry: Geometry,
-        lookup: BatchLookup | None,
+        lookup: PixelLookup | None,
         mask: bool,
     ) -> torch.Tensor:
         """On the CPU: as raw images are rendered that lie in a file."""
@@ -111,7 +111,7 @@ class ImageStore:
         store: torch.Tensor,
         places: Ints,
         geometry: Geometry,
-        lookup: BatchLookup | None,
+        lookup: PixelLookup | None,
         mask: bool,
     ) -> torch.Tensor:
         """On a device: windows gathered, then resized, then looked up; or all at once."""

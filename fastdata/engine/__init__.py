@@ -5,7 +5,7 @@
                 a slot of memory  <--- images ------'
 
     What a loader is:
-      packed.py           Loader: epochs, ranks, resuming, statistics
+      loader.py           Loader: epochs, ranks, resuming, statistics
       epoch.py            its passes: where it stands, its iterators and their streams
       surface.py          the attributes of a DataLoader, for other libraries
     What makes batches:

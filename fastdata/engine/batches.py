@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.engine.buffers import BufferPool, Place, Slot, lay_out
+from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
 from fastdata.engine.context import BatchContext
 from fastdata.engine.job import Job, Request
 from fastdata.engine.rendering import plan_geometry
@@ -161,7 +161,7 @@ class RenderJob:
     ----------
     slot : Slot or None
         Memory of the images; None where there are none.
-    places : tuple of Place
+    places : tuple of TensorLayout
         Where they go, one place an image field and view.
     """
 
@@ -299,7 +299,9 @@ def _of_views(work: BatchContext, views: Sequence[Any]) -> Any:
     return tuple(views) if work.pipeline.views else views[0]
 
 
-def _tensors(places: Sequence[Place], slot: Slot | None) -> dict[tuple[str, int], torch.Tensor]:
+def _tensors(
+    places: Sequence[TensorLayout], slot: Slot | None
+) -> dict[tuple[str, int], torch.Tensor]:
     """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again.
 
     By field and view.

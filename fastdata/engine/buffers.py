@@ -28,7 +28,7 @@ from fastdata.errors import WorkerError
 from fastdata.processes.sharing import map_file, new_file
 from fastdata.transforms.pixel import word_dtype
 
-__all__ = ["Block", "BufferPool", "Kind", "Place", "Slot", "lay_out", "register_pinned"]
+__all__ = ["Block", "BufferPool", "Kind", "Slot", "TensorLayout", "lay_out", "register_pinned"]
 
 log = logging.getLogger("fastdata")
 
@@ -241,7 +241,7 @@ class _State:
 # -- where the arrays of a batch lie in a slot -------------------------------------------
 
 
-class Place(NamedTuple):
+class TensorLayout(NamedTuple):
     """An array in a slot: picklable, so that a worker process finds it too.
 
     Attributes
@@ -283,14 +283,14 @@ class Place(NamedTuple):
 
 def lay_out(
     fields: Iterable[tuple[str, tuple[int, ...], torch.dtype, int]],
-) -> tuple[tuple[Place, ...], int]:
+) -> tuple[tuple[TensorLayout, ...], int]:
     """Return places for arrays one behind the other, and the bytes in all.
 
     `fields` are (name, shape, dtype, view) each.
     """
     places, end = [], 0
     for name, shape, dtype, view in fields:
-        place = Place(name, end, shape, dtype, view)
+        place = TensorLayout(name, end, shape, dtype, view)
         places.append(place)
         end += -(-place.nbytes // ALIGNMENT) * ALIGNMENT
     return tuple(places), end

@@ -103,7 +103,7 @@ class BatchContext:
             codec == RAW or (codec == JPEG and self.decoder.name == "native") for codec in codecs
         )
 
-    def stand_ins(self, epoch: int, index: int) -> Iterator[int]:
+    def replacement_samples(self, epoch: int, index: int) -> Iterator[int]:
         """Yield the samples to take in place of a corrupt one, the first that is sound."""
         draws = Draws(self.seed, epoch, REPLACE, np.array([index]))
         if self.part is None:
@@ -135,7 +135,7 @@ class BatchContext:
         """Return a sound sample in place of a corrupt one, and what `make` made of it."""
         if self.on_corrupt == "raise":
             raise error
-        for other in self.stand_ins(epoch, index):
+        for other in self.replacement_samples(epoch, index):
             try:
                 return other, make(other)
             except ShardCorruptError:

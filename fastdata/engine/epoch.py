@@ -18,7 +18,7 @@ from fastdata.distributed import rank_and_world_size
 from fastdata.engine.backend import Backend, BatchStream
 from fastdata.engine.job import BatchOrder, Request, request_of
 
-__all__ = ["Counts", "Epoch", "LoaderStats", "Passes", "Place"]
+__all__ = ["Counts", "Epoch", "LoaderStats", "Passes", "Position"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Place:
+class Position:
     """A place in training: the next batch of an epoch."""
 
     epoch: int
@@ -96,7 +96,7 @@ class Passes:
 
     Attributes
     ----------
-    next, latest : Place
+    next, latest : Position
         Where the next pass begins, and where the iterator stands that began last.
     counts : Counts
     closed : bool
@@ -105,11 +105,11 @@ class Passes:
     def __init__(self, batches: BatchOrder, backend: Backend) -> None:
         self.batches = batches
         self.backend = backend
-        self.next = Place(0, 0)
+        self.next = Position(0, 0)
         self.latest = self.next
         self.counts = Counts()
         self.closed = False
-        self._idle: tuple[BatchStream, Place | None] | None = None
+        self._idle: tuple[BatchStream, Position | None] | None = None
         # Epochs' streams are held here too.  Otherwise the garbage collector might
         # find one together with its epoch, and end its processes before the epoch
         # gives it back to be used again.
@@ -131,36 +131,36 @@ class Passes:
 
     # -- where the loader stands ------------------------------------------------------------
 
-    def aim(self, place: Place, *, asked: bool = False) -> None:
+    def aim(self, place: Position, *, asked: bool = False) -> None:
         """Make `place` the one where the next pass begins; the user's sampler too, if `asked`."""
         self.latest = self.next = place
         told = self.batches.sampler_epoch
         if told is not None and asked:
             told.set(place.epoch, asked=True)
 
-    def upcoming(self, claim: object = None) -> Place:
+    def upcoming(self, claim: object = None) -> Position:
         """Return the place where the next pass begins, or the one that was claimed by `claim`.
 
         It is of the epoch that the user gave their own sampler, if they did.
         """
         place = self.next
         if place.claim is not None and place.claim is not claim:
-            place = self.next = Place(place.epoch + 1, 0)
+            place = self.next = Position(place.epoch + 1, 0)
         told = self.batches.sampler_epoch
         given = None if told is None else told.given()
         if given is not None and given != place.epoch:
-            place = self.next = Place(given, 0)
+            place = self.next = Position(given, 0)
         return place
 
-    def standing(self) -> Place:
+    def standing(self) -> Position:
         """Return the place of the next batch, of the iterator that began last."""
         if self.latest is self.next and self.next.claim is None:
             self.latest = self.upcoming()  # of the epoch of the user's sampler
         return self.within_epoch(self.latest)
 
-    def within_epoch(self, place: Place) -> Place:
+    def within_epoch(self, place: Position) -> Position:
         """Return `place`, or the beginning of the next epoch where this one is at its end."""
-        return Place(place.epoch + 1, 0) if place.batch >= len(self.batches) else place
+        return Position(place.epoch + 1, 0) if place.batch >= len(self.batches) else place
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
@@ -187,13 +187,13 @@ class Passes:
         began = time.perf_counter()
         if self.batches.joins:  # a user's sampler is asked when the first batch is
             upcoming = self.upcoming()
-            place = Place(upcoming.epoch, upcoming.batch)
+            place = Position(upcoming.epoch, upcoming.batch)
             self._idle = self._stream_at(place), place
         epoch = Epoch(self, resolve, handed_out, time.perf_counter() - began)
         self._epochs.add(epoch)
         return epoch
 
-    def begin(self, claim: object) -> tuple[BatchStream, Place]:
+    def begin(self, claim: object) -> tuple[BatchStream, Position]:
         """Begin the next epoch for the iterator of this claim; if this fails, it is still to come.
 
         Ctrl-C may strike between any two lines: until the iterator has its place, calling this
@@ -209,7 +209,7 @@ class Passes:
         self._in_use.add(stream)
         return stream, place
 
-    def _stream_at(self, place: Place) -> BatchStream:
+    def _stream_at(self, place: Position) -> BatchStream:
         """Return a stream that stands at `place`: the idle one, or a new one."""
         stream, stands_at = self._idle or (None, None)
         self._idle = None
@@ -227,7 +227,7 @@ class Passes:
                 raise
         return stream
 
-    def give_back(self, stream: BatchStream, stands_at: Place | None) -> None:
+    def give_back(self, stream: BatchStream, stands_at: Position | None) -> None:
         """Keep a stream for the next epoch, or end it."""
         self._in_use.discard(stream)
         if stands_at is None or not self.batches.joins:
@@ -281,7 +281,7 @@ class Epoch(Iterator[Any]):
         self._length = 0
         self._claim = object()
         self._closed = False
-        self._place: Place | None = None
+        self._place: Position | None = None
         """Where it stands, moved on with each batch handed out; None before the first."""
         self._stream: BatchStream | None = None
 
@@ -297,7 +297,7 @@ class Epoch(Iterator[Any]):
         if stream is None or self._place is None:
             raise StopIteration
         if self._place.batch >= self._length:
-            passes.give_back(stream, Place(self._place.epoch + 1, 0))
+            passes.give_back(stream, Position(self._place.epoch + 1, 0))
             raise StopIteration
         try:
             called = time.perf_counter()
@@ -318,7 +318,7 @@ class Epoch(Iterator[Any]):
         if self._place.batch < self._length:
             self._stream = stream
         else:  # at once: who counts batches, as Lightning does, never asks for one more
-            passes.give_back(stream, Place(self._place.epoch + 1, 0))
+            passes.give_back(stream, Position(self._place.epoch + 1, 0))
         return self._handed_out(batch)
 
     def _begin(self) -> None:
@@ -343,7 +343,7 @@ class Epoch(Iterator[Any]):
             self.close()
 
 
-def _requests(batches: BatchOrder, place: Place, joins: bool, rank: int) -> Iterator[Request]:
+def _requests(batches: BatchOrder, place: Position, joins: bool, rank: int) -> Iterator[Request]:
     """Yield the requests from `place` on: of this epoch, or without end where epochs join.
 
     No method of the loader: workers' streams outlive what they would hold.

@@ -17,7 +17,7 @@ from fastdata.native.faults import shortened_files
 from fastdata.processes.pool import ProcessPool, SharedBlock, Ticket
 from fastdata.processes.starting import Death, Role, UnpicklableWorkError
 from fastdata.processes.worker import Work
-from fastdata.transforms.generators import own_generators
+from fastdata.transforms.generators import allow_seeding_in_process
 
 __all__ = ["ProcessWorkers"]
 
@@ -64,7 +64,7 @@ def _set_up() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    own_generators()
+    allow_seeding_in_process()
     # The garbage collector need not look through torch's half a million objects again.
     gc.freeze()
     # OpenCV reads it when it is imported, which may be later.

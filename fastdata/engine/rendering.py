@@ -31,7 +31,7 @@ from fastdata.native.library import compiled
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pixel import PixelTable
-from fastdata.transforms.render import Stack, antialiases, render, render_stack, stackable
+from fastdata.transforms.render import Stack, antialiases, render, render_stack, stack_plan
 from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
 __all__ = ["plan_geometry", "plan_images", "render_raw", "render_task"]
@@ -89,7 +89,7 @@ def _render_samples(
     whole = True  # nothing to be done one by one
     if geometry is not None and not geometry.identity:
         if not compiled() and all(_is_small(stored) for stored in images.values()):
-            stack = stackable(geometry)
+            stack = stack_plan(geometry)
         whole = stack is not None
     failed: dict[int, ShardCorruptError] = {}
     for name, stored in images.items():

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.engine.buffers import Place
+from fastdata.engine.buffers import TensorLayout
 from fastdata.engine.context import BatchContext
 from fastdata.engine.tasks import DecodeTask, Done, Images, SampleTask
 from fastdata.errors import ShardCorruptError
@@ -82,7 +82,7 @@ def _read_images(stored: dict[str, Images], at: int) -> dict[str, torch.Tensor]:
     return found
 
 
-def _fits(values: list[Any], place: Place) -> bool:
+def _fits(values: list[Any], place: TensorLayout) -> bool:
     """Return whether all values are images [C, H, W] as the place expects them."""
     height, width, channels = place.shape[1:]
     return all(

@@ -18,7 +18,7 @@ from fastdata.errors import OptionError
 
 if TYPE_CHECKING:
     from fastdata.engine.epoch import Passes
-    from fastdata.engine.packed import Loader
+    from fastdata.engine.loader import Loader
     from fastdata.options import LoaderOptions
 
 __all__ = ["DataLoaderSurface"]
@@ -71,7 +71,7 @@ class DataLoaderSurface:
     def prefetch_factor(self) -> int:
         """Batches made ahead, as tuned where that was left to tuning."""
         workers = getattr(self._passes.backend, "workers", None)
-        return self._options.prefetched if workers is None else workers.prefetch_factor
+        return self._options.batches_ahead if workers is None else workers.prefetch_factor
 
     @property
     def persistent_workers(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 from fastdata.engine.buffers import Slot
 from fastdata.engine.job import Pending, Work, Workers
 from fastdata.engine.process_workers import ProcessWorkers
-from fastdata.transforms.generators import lend_generators
+from fastdata.transforms.generators import seeding_allowed
 
 __all__ = [
     "THREAD_NAME",
@@ -143,7 +143,7 @@ class _Later:
         return False
 
     def result(self) -> Any:
-        with lend_generators():
+        with seeding_allowed():
             return self._work(self._task, self._slot.memory if self._slot else None)
 
 

@@ -18,7 +18,7 @@ from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader, DistributedSampler
 
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 
 __all__ = ["PreparedLoader", "prepare", "skip_first_batches"]

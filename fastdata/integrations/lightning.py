@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 import fastdata
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.transforms import Transform
 

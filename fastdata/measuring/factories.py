@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 from fastdata.assembly import packed_loader
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS

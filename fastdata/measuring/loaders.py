@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.loading import is_location
 from fastdata.opening import open as open_dataset
 from fastdata.prefetch import CUDAPrefetcher

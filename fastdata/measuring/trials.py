@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from fastdata.engine.memory import available_bytes, in_words
+from fastdata.engine.memory import available_bytes, format_bytes
 from fastdata.errors import FastdataError, WorkerError
 from fastdata.processes.groups import kill_group, lead_group
 from fastdata.processes.pool import ProcessPool, Ticket
@@ -182,7 +182,9 @@ def _wait(ticket: Ticket, seconds: float) -> Any:
             )
         free = available_bytes()
         if free < RESERVE_BYTES // 2:
-            raise TrialFailedError(f"took memory until {in_words(free)} were left, and was ended")
+            raise TrialFailedError(
+                f"took memory until {format_bytes(free)} were left, and was ended"
+            )
     return ticket.result()
 
 

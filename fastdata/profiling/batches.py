@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.delivery import arrive
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.measuring.batches import (
     BatchesExhaustedError,
@@ -57,7 +57,7 @@ def batches_of(loader: Any) -> Iterator[LoaderBatches]:
     """Give batches of a loader inside the block; at its end a `Loader` is where it was before."""
     inner = inner_loader(loader)
     # Not by `state_dict`: an epoch that is under way keeps its position, and the next is the next.
-    place = inner.place_restored() if isinstance(inner, Loader) else nullcontext()
+    place = inner.position_restored() if isinstance(inner, Loader) else nullcontext()
     with place, closing(LoaderBatches(loader)) as batches:
         yield batches
 

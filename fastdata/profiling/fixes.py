@@ -11,7 +11,7 @@ import torch
 
 from fastdata.cache.ram import RamCacheBackend
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.measuring.batches import batch_nbytes
 from fastdata.measuring.loaders import dali_is_installed, inner_loader, loader_info
 from fastdata.prefetch.tree import leaves

@@ -32,7 +32,7 @@ from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.delivery import arrive
 from fastdata.engine.finishing import finish_on_device
 from fastdata.engine.job import Request, Workers, request_of
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.measuring.batches import move_batch

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.loading import is_dataset
 from fastdata.loading import loader as make_loader

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.job import Job, Request
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.engine.tasks import Done, ReadAheadTask
 from fastdata.engine.work import BatchWork
 from fastdata.measuring.loaders import inner_loader, loader_info

@@ -7,11 +7,11 @@ many there are.
 
 They may be seeded only where nothing else draws from them:
 
-- in a worker process (`own_generators`);
-- in the thread that takes a batch and makes it itself (`lend_generators`): it draws nothing in the
+- in a worker process (`allow_seeding_in_process`);
+- in the thread that takes a batch and makes it itself (`seeding_allowed`): it draws nothing in the
   meantime, and afterwards the generators are as they were before.
 
-``dataset[i]`` seeds those of albumentations alone (`lend_albumentations`).
+``dataset[i]`` seeds those of albumentations alone (`albumentations_seeding_allowed`).
 
 Worker threads never seed them, since other threads draw at the same time: callables there draw
 from whatever state the generators have.
@@ -35,11 +35,11 @@ import torch
 
 __all__ = [
     "albumentations_in",
+    "albumentations_seeding_allowed",
+    "allow_seeding_in_process",
     "is_albumentations",
-    "lend_albumentations",
-    "lend_generators",
-    "own_generators",
     "seeding",
+    "seeding_allowed",
 ]
 
 MASK = 0xFFFFFFFF
@@ -55,18 +55,18 @@ _thread = threading.local()
 _process: dict[str, bool] = {"owned": False}
 
 
-def own_generators() -> None:
+def allow_seeding_in_process() -> None:
     """Allow seeding in this process for good: in a worker process nothing else draws."""
     _process["owned"] = True
 
 
-def lend_generators() -> contextlib.AbstractContextManager[None]:
+def seeding_allowed() -> contextlib.AbstractContextManager[None]:
     """Allow callables to be seeded in this thread meanwhile; generators are then as before."""
     # A thread of a `CUDAPrefetcher` takes batches beside the loop.
     return _lending(not threading.current_thread().name.startswith("fastdata"))
 
 
-def lend_albumentations() -> contextlib.AbstractContextManager[None]:
+def albumentations_seeding_allowed() -> contextlib.AbstractContextManager[None]:
     """Allow the generators of albumentations transforms alone to be seeded in this thread.
 
     For ``dataset[i]``: a stock ``DataLoader`` seeds all others in its workers, but in workers that

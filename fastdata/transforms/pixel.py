@@ -6,7 +6,7 @@ images as a table (`PixelTable`): one pass whatever the chain's length, exactly 
 torchvision computes, and float16 or bfloat16 at the cost of float32 (90 us for
 224 x 224 x 3 on one core, where torch's own arithmetic takes 270 us).
 
-A batch of uint8 images (`BatchLookup`) is so read once and written once, in the wanted dtype
+A batch of uint8 images (`PixelLookup`) is so read once and written once, in the wanted dtype
 and in channels-last memory, and every value is bit for bit what the chain would make of it:
 float16 and bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
 """
@@ -28,8 +28,8 @@ from fastdata.kernels.pixels import look_up
 from fastdata.transforms.base import PixelTransform
 
 __all__ = [
-    "BatchLookup",
     "Normalize",
+    "PixelLookup",
     "PixelTable",
     "ToDtype",
     "as_words",
@@ -128,7 +128,7 @@ class PixelTable:
         cv2.LUT(image, self._table, dst=out)
 
 
-class BatchLookup:
+class PixelLookup:
     """A chain of pixel transforms, for whole batches on any device.
 
     On the CPU OpenCV looks values up.  On a GPU one kernel does (`fastdata.kernels`); without

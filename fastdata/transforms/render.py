@@ -52,7 +52,7 @@ from fastdata.native.crops import resize as resize_compiled
 from fastdata.native.library import compiled
 from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window
 
-__all__ = ["CHUNK_BYTES", "Stack", "antialiases", "render", "render_stack", "stackable"]
+__all__ = ["CHUNK_BYTES", "Stack", "antialiases", "render", "render_stack", "stack_plan"]
 
 MILD_SHRINK = 1.4
 """Shrink in either direction from which on ``antialias=None`` antialiases.
@@ -180,7 +180,7 @@ class Stack(NamedTuple):
     flip: NDArray[np.bool_]
 
 
-def stackable(geometry: Geometry) -> Stack | None:
+def stack_plan(geometry: Geometry) -> Stack | None:
     """Return what `render_stack` needs to carry out a geometry, None if it cannot.
 
     It can where all images are of one size, and are at most cut to windows of one size and flipped.

@@ -35,7 +35,7 @@ from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.ondevice import render_on_device
-from fastdata.transforms.pixel import BatchLookup, PixelTable, one_after_another
+from fastdata.transforms.pixel import PixelLookup, PixelTable, one_after_another
 from fastdata.transforms.render import render
 
 __all__ = [
@@ -178,9 +178,9 @@ class PixelStage:
     transforms: tuple[PixelTransform, ...]
 
     @cached_property
-    def lookup(self) -> BatchLookup:
+    def lookup(self) -> PixelLookup:
         """The transforms for whole batches [N, C, H, W], in one pass where they are uint8."""
-        return BatchLookup(self.transforms)
+        return PixelLookup(self.transforms)
 
     def table(self, channels: int) -> PixelTable:
         """Return the transforms as a table for 8-bit images of this many channels."""

@@ -138,7 +138,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
         "backend": "dali" if options.backend == "dali" else "cpu",
         "decoder": [options.decoder, jpeg_decoder(options.decoder).name],
         "cache": [options.cache, options.cache_scope],
-        "others": identity_of(options.others),
+        "others": identity_of(options.dataloader_options),
         "started": _start_method(options),
     }
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from fastdata.engine.cpu import SPARE_BUFFERS
 from fastdata.engine.delivery import DEPTH
-from fastdata.engine.memory import in_words
+from fastdata.engine.memory import format_bytes
 from fastdata.measuring.trials import RESERVE_BYTES
 from fastdata.measuring.windows import LEAST_BATCHES, steps_of_run
 from fastdata.tuned_settings.settings import Settings
@@ -198,13 +198,13 @@ def refusal(estimate: MemoryEstimate, *, available_bytes: int, shm_bytes: int) -
     """Return why settings would not fit; "" where they do."""
     if estimate.memory_bytes + RESERVE_BYTES > available_bytes:
         return (
-            f"would not fit: takes about {in_words(estimate.memory_bytes)} of memory, and "
-            f"{in_words(RESERVE_BYTES)} are to stay free, but {in_words(available_bytes)} are "
-            "available"
+            f"would not fit: takes about {format_bytes(estimate.memory_bytes)} of memory, and "
+            f"{format_bytes(RESERVE_BYTES)} are to stay free, but {format_bytes(available_bytes)} "
+            "are available"
         )
     if estimate.shm_bytes and estimate.shm_bytes + SHM_RESERVE_BYTES > shm_bytes:
         return (
-            f"would not fit: takes about {in_words(estimate.shm_bytes)} of /dev/shm, which has "
-            f"{in_words(shm_bytes)} free (docker run --shm-size makes it larger)"
+            f"would not fit: takes about {format_bytes(estimate.shm_bytes)} of /dev/shm, which has "
+            f"{format_bytes(shm_bytes)} free (docker run --shm-size makes it larger)"
         )
     return ""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.engine.tasks import is_packed
 from fastdata.errors import FastdataError
 from fastdata.measuring.loaders import dataset_of

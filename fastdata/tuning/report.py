@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import replace
 from typing import Any
 
-from fastdata.engine.memory import in_words
+from fastdata.engine.memory import format_bytes
 from fastdata.installing import install_line
 from fastdata.measuring.loaders import dali_is_installed
 from fastdata.measuring.reports import new_figure, save_figure, text_table
@@ -126,13 +126,13 @@ def advice_for(
         return tuple(advice)
     if packed and info.cuda and 0 < images.decoded_bytes < 0.8 * info.device_free_bytes:
         advice.append(
-            f'cache="device": all images decoded take {in_words(images.decoded_bytes)}, which the '
-            "GPU has room for; workers then have nothing to do"
+            f'cache="device": all images decoded take {format_bytes(images.decoded_bytes)}, which '
+            "the GPU has room for; workers then have nothing to do"
         )
     if packed and "jpeg" in images.codecs:
         advice.append(
             'pack with codec="raw": nothing is left to decode; images then take '
-            f"{in_words(images.decoded_bytes)}"
+            f"{format_bytes(images.decoded_bytes)}"
         )
     if packed and len(images.sides) == 2:
         stored, wanted = images.sides

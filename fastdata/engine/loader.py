@@ -19,7 +19,7 @@ import torch
 
 from fastdata.distributed import accelerate_in_use, agreed_seed
 from fastdata.engine.backend import Backend
-from fastdata.engine.epoch import LoaderStats, Passes, Place
+from fastdata.engine.epoch import LoaderStats, Passes, Position
 from fastdata.engine.job import BatchOrder
 from fastdata.engine.surface import DataLoaderSurface
 from fastdata.engine.tasks import PackedData
@@ -92,7 +92,7 @@ class Loader(DataLoaderSurface):
         self._assemble = assemble
         self._record = record
         self._transform = getattr(dataset, "transform", None)
-        self._sources = getattr(dataset, "made_of", (dataset,))
+        self._sources = getattr(dataset, "source_datasets", (dataset,))
         self._share = options.share(final=False)
         given = options.seed if seed is None else seed
         self._seed = _drawn_seed() if given is None else given
@@ -227,7 +227,7 @@ class Loader(DataLoaderSurface):
         """
         _check_count("epoch", epoch)
         place = self._passes.upcoming()
-        self._passes.aim(place if epoch == place.epoch else Place(epoch, 0), asked=True)
+        self._passes.aim(place if epoch == place.epoch else Position(epoch, 0), asked=True)
 
     def skip(self, batches: int) -> Loader:
         """Leave out that many batches of the next pass, and return the loader.
@@ -236,14 +236,14 @@ class Loader(DataLoaderSurface):
         """
         _check_count("batches", batches)
         place = self._passes.upcoming()
-        self._passes.aim(Place(place.epoch, place.batch + batches))
+        self._passes.aim(Position(place.epoch, place.batch + batches))
         return self
 
-    def place_restored(self) -> contextlib.AbstractContextManager[None]:
+    def position_restored(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which iterating does not move where the loader stands."""
         return self._passes.restored()
 
-    def _standing(self) -> Place:
+    def _standing(self) -> Position:
         """Return the place of the next batch, of the iterator that began last."""
         self._resolve(final=False)
         return self._passes.standing()
@@ -290,7 +290,7 @@ class Loader(DataLoaderSurface):
         self._resolve(final=False)
         if self._options.seed is None and state.get("seed") != self._seed:
             self._take_seed(state.get("seed"))
-        place = Place(state["epoch"], state["batch"])
+        place = Position(state["epoch"], state["batch"])
         changed = [
             f"{name} {state.get(name)!r}, but this loader has {value!r}"
             for name, value in self._identity().items()
@@ -322,11 +322,11 @@ class Loader(DataLoaderSurface):
         self._change(self._share, seed)
         self._agreed = self._share
 
-    def _nearest(self, place: Place, state: dict[str, Any]) -> Place:
+    def _nearest(self, place: Position, state: dict[str, Any]) -> Position:
         """Return the place with as many samples of its epoch behind it, or just fewer."""
         before, now = _samples_a_batch(state), _samples_a_batch(self.batches.identity)
         if before is not None and now is not None:
-            place = Place(place.epoch, place.batch * before // now)
+            place = Position(place.epoch, place.batch * before // now)
         return self._passes.within_epoch(place)
 
     def _identity(self) -> dict[str, Any]:
@@ -341,7 +341,7 @@ class Loader(DataLoaderSurface):
             )
         made = (self._dataset, self._options, self._assemble, self._record, self._seed)
         place, told = self._passes.upcoming(), self.batches.sampler_epoch
-        return _made_again, (made, Place(place.epoch, place.batch), told)
+        return _made_again, (made, Position(place.epoch, place.batch), told)
 
     # -- figures, and the end --------------------------------------------------------------
 
@@ -409,7 +409,7 @@ def _close_all() -> None:
             loader.close()
 
 
-def _made_again(made: tuple[Any, ...], place: Place, told: SamplerEpoch | None) -> Loader:
+def _made_again(made: tuple[Any, ...], place: Position, told: SamplerEpoch | None) -> Loader:
     """Return a copy of a loader: what pickle calls."""
     loader = Loader(*made)
     if told is not None and loader.batches.sampler_epoch is not None:
