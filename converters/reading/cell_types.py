@@ -18,19 +18,11 @@ _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|na
 class ColumnGuess:
     """What type fits all cells of a column so far.
 
-    Parameters
-    ----------
-    may_be_label : bool
-        Whether the different cells are kept, as `classes`.
-    separator : str
-        Where a cell may have several labels, what stands between them; see `labels_of`.
-
-    Attributes
-    ----------
-    is_int, is_float, is_image : bool
-        Whether all cells that are not empty are such; an image is the name of a file.
-    first : str
-        The first cell that is not empty.
+    may_be_label: whether the different cells are kept, as `classes`.
+    separator: where a cell may have several labels, what stands between them; see `labels_of`.
+    is_int, is_float, is_image: whether all cells that are not empty are such; an image is the name
+        of a file.
+    first: the first cell that is not empty.
     """
 
     def __init__(self, may_be_label: bool, separator: str = "") -> None:
@@ -69,10 +61,7 @@ class ColumnGuess:
     def settle(self, *, is_there: bool) -> None:
         """Call a column without any content text, and images those that are there.
 
-        Parameters
-        ----------
-        is_there : bool
-            Whether `first` is the name of a file.
+        is_there: whether `first` is the name of a file.
         """
         self.is_int &= bool(self.first)
         self.is_float &= bool(self.first)
@@ -87,11 +76,7 @@ class ColumnGuess:
 def labels_of(cell: str, separator: str) -> list[str]:
     """Return the labels that a cell lists.
 
-    Parameters
-    ----------
-    cell : str
-    separator : str
-        A sign; a blank stands for any white space, and ``json`` for a JSON list.
+    separator: a sign; a blank stands for any white space, and ``json`` for a JSON list.
     """
     if separator == "json":
         value = json.loads(cell or "[]")

@@ -61,13 +61,7 @@ def cell_of(
 
     Bytes are base64, arrays are nested JSON lists.
 
-    Parameters
-    ----------
-    value : object
-        As the dataset has it.
-    field : Field
-    classes : sequence of str, optional
-        The `class_cells` of the field, where it has classes.
+    classes: the `class_cells` of the field, where it has classes.
     """
     if isinstance(field, ScalarField):
         number: int | float | bool = value.item()
@@ -118,13 +112,7 @@ def write_schema(manifest: Path, schema: Schema) -> None:
 
 
 def read_schema(manifest: Path) -> Schema | None:
-    """Return the schema beside a manifest; None where there is none.
-
-    Raises
-    ------
-    SourceError
-        If the file is no schema.
-    """
+    """Return the schema beside a manifest; None where there is none."""
     path = schema_path(manifest)
     try:
         return Schema.from_json(json.loads(read_regular(path))["fields"])

@@ -21,25 +21,14 @@ __all__ = ["ClassLayout", "class_layout", "common_top", "doubt_of"]
 
 
 class ClassLayout(NamedTuple):
-    """Which folders are classes.
+    """Which folders are classes."""
 
-    Attributes
-    ----------
-    top : int
-        Parts of a name that all have: the archive's own folder.
-    depth : int
-        Parts before the class: these, and the split.
-    classes, splits : dict
-        Their numbers, in order; no splits where there are no split folders.
-    chosen : str
-        The one split that is taken; empty for all.
-    """
-
-    top: int
-    depth: int
+    top: int  # parts of a name that all have: the archive's own folder
+    depth: int  # parts before the class: these, and the split
+    # classes, splits: their numbers, in order; no splits where there are no split folders
     classes: dict[str, int]
     splits: dict[str, int]
-    chosen: str = ""
+    chosen: str = ""  # the one split that is taken; empty for all
 
     def numbers(self, name: str) -> list[int] | None:
         """Return label (and split) of a file; None if it is in no class folder that is taken."""
@@ -79,21 +68,7 @@ def common_top(names: StringTable) -> int:
 def class_layout(place: str, names: StringTable, split: str) -> ClassLayout:
     """Return which folders are classes.
 
-    Parameters
-    ----------
-    place : str
-        The archive, for messages.
-    names : StringTable
-        Of its images.
-    split : str
-        ``auto``, ``none`` or a split folder, as in ``folder.py``.
-
-    Raises
-    ------
-    SourceError
-        If these are no class folders.
-    OptionError
-        If there is no such split folder.
+    split: ``auto``, ``none`` or a split folder, as in ``folder.py``.
     """
     top = common_top(names)
     first: dict[str, set[str]] = {}

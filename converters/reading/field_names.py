@@ -17,11 +17,7 @@ _LONGEST = 90
 def safe_name(name: str, otherwise: str = "column") -> str:
     """Return a name as near to the given one as a field's can be.
 
-    Parameters
-    ----------
-    name : str
-    otherwise : str
-        What a name becomes of which nothing is left.
+    otherwise: what a name becomes of which nothing is left.
     """
     text = re.sub(r"\W", "_", name.strip(), flags=re.ASCII).lstrip("_0123456789")
     text = text[:_LONGEST] or otherwise

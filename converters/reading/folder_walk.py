@@ -17,13 +17,6 @@ def walk(folder: Path, loops: list[str]) -> Iterator[tuple[str, list[str]]]:
 
     A link that leads to a folder above itself is added to `loops`.  A folder to which several
     links lead is yielded as often.
-
-    Raises
-    ------
-    OSError
-        If a folder cannot be listed: what is in it is not to be left out in silence.
-    SourceError
-        If this folder is itself such a link: it would be a class of all there is.
     """
     above = frozenset(_place(parent) for parent in folder.absolute().parents)
     if _place(folder) in above:

@@ -29,12 +29,8 @@ class ImageListSource(IndexedSource):
     A subclass calls `begin` at the start of its ``__init__``, then `add` for every sample, and
     `end` when there are no more.
 
-    Attributes
-    ----------
-    root : Path
-        The folder that the files' names are relative to.
-    beside : list of Path
-        Files that all samples depend on: a list of classes, a manifest.
+    root: the folder that the files' names are relative to.
+    beside: files that all samples depend on: a list of classes, a manifest.
     """
 
     root: Path
@@ -43,11 +39,7 @@ class ImageListSource(IndexedSource):
     def begin(self, root: Path, count: int = 0) -> None:
         """Begin an empty list.
 
-        Parameters
-        ----------
-        root : Path
-        count : int
-            How many numbers each sample will have; to be said where the first may be a reject.
+        count: how many numbers each sample will have; to be said where the first may be a reject.
         """
         self.root, self.beside, self.notes = root, [], []
         self._files = StringTable()
@@ -59,12 +51,8 @@ class ImageListSource(IndexedSource):
     def add(self, *files: str, numbers: Iterable[int] = ()) -> None:
         """Add a sample.
 
-        Parameters
-        ----------
-        *files : str
-            The image first, then what belongs to it; relative to `root`. Kept as one text.
-        numbers : iterable of int
-            Its label, its row, whatever `values` wants; the same count for every sample.
+        *files: the image first, then what belongs to it; relative to `root`. Kept as one text.
+        numbers: its label, its row, whatever `values` wants; the same count for every sample.
         """
         before = len(self._numbers)
         self._numbers.extend(numbers)
@@ -85,11 +73,7 @@ class ImageListSource(IndexedSource):
     def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
         """Return the values of a sample, in the schema's order.
 
-        Parameters
-        ----------
-        files : list of str
-            As they were added, below `root`.
-        numbers : list of int
+        files: as they were added, below `root`.
         """
 
     def names_of(self, index: int) -> list[str]:

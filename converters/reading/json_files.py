@@ -13,21 +13,7 @@ __all__ = ["read_object"]
 
 
 def read_object(path: Path, most_bytes: int = 64 << 20) -> dict[str, Any]:
-    """Return the object that a file has.
-
-    Parameters
-    ----------
-    path : Path
-    most_bytes : int
-        What such a file may have.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read, or is not there.
-    SourceError
-        If it is larger, or no JSON object.
-    """
+    """Return the object that a file has."""
     size = path.stat().st_size
     if size > most_bytes:
         raise SourceError(f"{path}: {size:,} bytes of JSON; at most {most_bytes:,} are believed")

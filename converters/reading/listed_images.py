@@ -22,15 +22,7 @@ _TRIED = 16
 
 
 def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield line, name below the root, and what is wrong with it ("" if nothing is).
-
-    Parameters
-    ----------
-    root : Path
-        The dataset's folder.
-    path : Path
-        The list, which is in it.
-    """
+    """Yield line, name below the root, and what is wrong with it ("" if nothing is)."""
     base, leading = _relocation(root, path)
     for number, line in text_lines(path):
         name = _parts(line)

@@ -46,18 +46,9 @@ def is_pattern(location: Any) -> bool:
 def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
     """Return the files that a location stands for, in sorted order; none if it is no path.
 
-    Parameters
-    ----------
-    location : path-like or object
-        A file, a folder (the files directly in it) or a pattern.
-    suffixes : iterable of str
-        Of the files that are taken from a folder; all if empty.  A name with another
-        suffix behind it (``a.tfrecord-00000-of-00010``, ``a.tar.gz``) counts too.
-
-    Raises
-    ------
-    SourceError
-        If a file that braces name is missing, or a pattern stands for too many.
+    location: a file, a folder (the files directly in it) or a pattern.
+    suffixes: of the files that are taken from a folder; all if empty.  A name with another suffix
+        behind it (``a.tfrecord-00000-of-00010``, ``a.tar.gz``) counts too.
     """
     path = path_of(location)
     if path is None:

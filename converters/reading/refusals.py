@@ -32,23 +32,13 @@ def not_seekable(path: Any) -> OptionError:
 
 
 def refuse_fields(fields: Collection[str] | None, format: str) -> None:
-    """Refuse ``fields=`` where a format says itself what its fields are.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Refuse ``fields=`` where a format says itself what its fields are."""
     if fields:
         raise OptionError(f"format {format!r} has fields of its own; fields= cannot change them")
 
 
 def check_choice(option: str, value: Any, choices: Iterable[Any]) -> None:
-    """Refuse a value that is none of an option's, of which "" may be one.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Refuse a value that is none of an option's, of which "" may be one."""
     known = list(choices)
     if value not in known:
         *names, last = [str(choice) for choice in known if choice]

@@ -14,11 +14,6 @@ def path_inside(folder: Path | str, name: object) -> str:
     """Return the path of a file that data names, relative to a folder.
 
     Links in the folder are the user's own, and are followed.
-
-    Raises
-    ------
-    SourceError
-        If it is no name of a file, or one that leads out of the folder.
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise SourceError(f"{str(name)[:80]!r} is no name of a file")

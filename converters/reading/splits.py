@@ -74,19 +74,9 @@ def in_usual_order(splits: Iterable[str]) -> list[str]:
 def choose_folder(splits: Sequence[str], wanted: str | None, notes: list[str]) -> list[str]:
     """Return the one split that is wanted, or all, and say so.
 
-    Parameters
-    ----------
-    splits : sequence of str
-        Names of the splits there are; ``[""]`` where there are none.
-    wanted : str, optional
-        The option ``split=``.
-    notes : list of str
-        A note is appended where there is to be a field of the split.
-
-    Raises
-    ------
-    OptionError
-        If there is no such split.
+    splits: names of the splits there are; ``[""]`` where there are none.
+    wanted: the option ``split=``.
+    notes: a note is appended where there is to be a field of the split.
     """
     if wanted:
         if wanted not in splits:
@@ -102,13 +92,7 @@ def choose_folder(splits: Sequence[str], wanted: str | None, notes: list[str]) -
 
 
 def choose_split(paths: Sequence[Path], splits: Sequence[str], wanted: str | None) -> list[int]:
-    """Return the numbers of the files of a split; of all where none is named.
-
-    Raises
-    ------
-    OptionError
-        If no file is of that split.
-    """
+    """Return the numbers of the files of a split; of all where none is named."""
     if wanted is None:
         return list(range(len(paths)))
     same = next((split for split, names in _KEYWORDS.items() if wanted in names), wanted)

@@ -44,13 +44,7 @@ class ClassTable(NamedTuple):
 
 
 def read_table(path: Path) -> ClassTable:
-    """Read a table.
-
-    Raises
-    ------
-    SourceError
-        If it cannot be understood, names nothing, or gives one colour to two classes.
-    """
+    """Read a table."""
     lines = [line.strip().lstrip("\ufeff") for _, line in text_lines(path)]
     lines = [line for line in lines if not line.startswith("#")]
     if not 0 < len(lines) <= _MOST + 1:
@@ -87,13 +81,7 @@ def _coloured(path: Path, rows: list[tuple[str | None, ...]]) -> ClassTable:
 
 
 def to_numbers(packed: NDArray[np.uint32], colours: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return class numbers of pixels, by their colours.
-
-    Raises
-    ------
-    ValueError
-        If one is the colour of no class.
-    """
+    """Return class numbers of pixels, by their colours."""
     known = np.array(colours, np.uint32)
     order = np.argsort(known)
     place = np.minimum(np.searchsorted(known[order], packed), len(known) - 1)

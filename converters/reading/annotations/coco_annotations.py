@@ -50,32 +50,16 @@ _NOWHERE = (math.nan,) * 4
 
 
 class Plan(NamedTuple):
-    """What all images of an annotation file share.
+    """What all images of an annotation file share."""
 
-    Attributes
-    ----------
-    path : str
-        The annotation file.
-    fields : tuple of str
-        In the schema's order.
-    masks : {"", "classes", "instances"}
-    check_size : bool
-    categories : tuple of int
-        Ids of the classes from 0 on, where entries are read again that name them.
-    keypoints : int
-        How many an object has at most.
-    segments : str
-        The folder of panoptic masks; "" where there are none.
-    split : int
-    """
-
-    path: str
-    fields: tuple[str, ...]
-    masks: str
+    path: str  # the annotation file
+    fields: tuple[str, ...]  # in the schema's order
+    masks: str  # "", "classes", "instances"
     check_size: bool
+    # ids of the classes from 0 on, where entries are read again that name them
     categories: tuple[int, ...] = ()
-    keypoints: int = 0
-    segments: str = ""
+    keypoints: int = 0  # how many an object has at most
+    segments: str = ""  # the folder of panoptic masks; "" where there are none
     split: int = 0
 
 
@@ -95,13 +79,7 @@ class AnnotatedImage(Deferred):
         self.place = place
 
     def load(self) -> tuple[Any, ...]:
-        """Read the image, and what is no number of its annotations.
-
-        Raises
-        ------
-        ValueError
-            If an annotation does not fit; the message has its place.
-        """
+        """Read the image, and what is no number of its annotations."""
         with open(self.image, "rb", opener=open_regular) as file:
             data = file.read()
         values: dict[str, Any] = {"image": data, "image_id": self.number, "split": self.plan.split}
@@ -219,13 +197,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 
 def pack_row(entry: Any, start: int, length: int) -> tuple[bytes, str]:
-    """Return an annotation as a row, and what is wrong with its numbers, if anything is.
-
-    Raises
-    ------
-    ValueError
-        If it does not say of which image it is.
-    """
+    """Return an annotation as a row, and what is wrong with its numbers, if anything is."""
     image = entry.get("image_id") if isinstance(entry, dict) else None
     if type(image) is not int or abs(image) >= 1 << 63:
         raise ValueError(f"its image_id is {image!r:.80}, not an int of 64 bits")

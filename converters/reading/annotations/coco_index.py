@@ -31,27 +31,13 @@ _MOST_POINTS = 10_000
 class CocoIndex:
     """Images and their annotations.
 
-    Attributes
-    ----------
-    names : StringTable
-        File names, in the file's order; empty where an entry is damaged.
-    ids, sizes : array
-        Numbers of the images; heights and widths, one behind the other, 0 where not said.
-    places : array
-        Where the images' entries begin and how long they are, one behind the other, in bytes.
-    strays : list of Reject
-        What belongs to no image.
-    seen : set of str
-        Names of the members that annotations have.
-    federated : bool
-        Whether images say which classes are not in them, as those of LVIS.
-    keypoints : dict
-        From the id of a category to the names of its points.
-
-    Raises
-    ------
-    SourceError
-        If the file is damaged, lists no images, or has categories that make no sense.
+    names: file names, in the file's order; empty where an entry is damaged.
+    ids, sizes: numbers of the images; heights and widths, one behind the other, 0 where not said.
+    places: where the images' entries begin and how long they are, one behind the other, in bytes.
+    strays: what belongs to no image.
+    seen: names of the members that annotations have.
+    federated: whether images say which classes are not in them, as those of LVIS.
+    keypoints: from the id of a category to the names of its points.
     """
 
     def __init__(self, path: Path) -> None:

@@ -67,19 +67,8 @@ def annotation_files(location: Path, chosen: str) -> tuple[Path, dict[str, Path]
 
     The name of what is no split is "".
 
-    Parameters
-    ----------
-    location : Path
-        What is packed: the annotation file, or the folder.
-    chosen : str
-        The annotation file, relative to the folder; "" where there is one to be found.
-
-    Raises
-    ------
-    SourceError
-        If there is none.
-    OptionError
-        If there are several, or there is not the one that was chosen.
+    location: what is packed: the annotation file, or the folder.
+    chosen: the annotation file, relative to the folder; "" where there is one to be found.
     """
     if location.is_file():
         if chosen:
@@ -109,13 +98,7 @@ def annotation_files(location: Path, chosen: str) -> tuple[Path, dict[str, Path]
 
 
 def segment_folder(file: Path) -> Path:
-    """Return the folder of the masks of a panoptic annotation file: called as the file is.
-
-    Raises
-    ------
-    SourceError
-        If it is not there.
-    """
+    """Return the folder of the masks of a panoptic annotation file: called as the file is."""
     tried = [file.with_suffix(""), file.parent.parent / file.stem]
     for folder in tried:
         if folder.is_dir():
@@ -129,23 +112,7 @@ def segment_folder(file: Path) -> Path:
 def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> Path:
     """Return the folder of the images.
 
-    Parameters
-    ----------
-    root : Path
-        The dataset's folder.
-    file : Path
-        The annotation file.
-    chosen : str
-        The folder, relative to `root`; "" to try what is usual.
-    names : sequence of str
-        Of some images.
-
-    Raises
-    ------
-    SourceError
-        If there are none of them where they usually are.
-    OptionError
-        If the chosen folder is not there.
+    chosen: the folder, relative to `root`; "" to try what is usual.
     """
     if chosen:
         if not (root / chosen).is_dir():

@@ -34,22 +34,7 @@ def panoptic_values(
 ) -> dict[str, Any]:
     """Return boxes, labels, crowd, areas and mask of an image's annotation.
 
-    Parameters
-    ----------
-    entry : dict
-        The annotation.
-    folder : str
-        Of its masks.
-    categories : tuple of int
-        Ids of the classes from 0 on.
-    frame : Frame
-    instances : bool
-        Whether pixels become numbers of segments, not of classes; both from 1 on.
-
-    Raises
-    ------
-    ValueError
-        If a segment makes no sense, or if the mask has ids of none.
+    instances: whether pixels become numbers of segments, not of classes; both from 1 on.
     """
     segments = entry.get("segments_info")
     if not isinstance(segments, list) or not all(isinstance(part, dict) for part in segments):

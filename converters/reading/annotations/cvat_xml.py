@@ -45,25 +45,12 @@ _MOST_LABELS = 1 << 16
 class CvatIndex:
     """The images of a file.
 
-    Attributes
-    ----------
-    names, subsets : StringTable
-        The attributes ``name`` and ``subset`` of each image.
-    spans : array
-        Where its element begins and how long it is, one behind the other, in bytes.
-    labels : list of str
-        Of the task, else those of the objects, sorted.
-    tags : list of str
-        Labels of whole images, sorted.
-    left_out : Counter
-        Kinds of objects that have no inside.
-    attributed : bool
-        Whether objects have attributes.
-
-    Raises
-    ------
-    SourceError
-        If the file is damaged, declares a document type, or is of videos.
+    names, subsets: the attributes ``name`` and ``subset`` of each image.
+    spans: where its element begins and how long it is, one behind the other, in bytes.
+    labels: of the task, else those of the objects, sorted.
+    tags: labels of whole images, sorted.
+    left_out: kinds of objects that have no inside.
+    attributed: whether objects have attributes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -134,24 +121,13 @@ class CvatIndex:
 
 
 class Plan(NamedTuple):
-    """What all images of a file share.
-
-    Attributes
-    ----------
-    path : str
-    fields : tuple of str
-        In the schema's order.
-    classes, tags : mapping
-        From names to numbers.
-    masks : {"", "classes", "instances"}
-    check_size : bool
-    """
+    """What all images of a file share."""
 
     path: str
-    fields: tuple[str, ...]
-    classes: Mapping[str, int]
+    fields: tuple[str, ...]  # in the schema's order
+    classes: Mapping[str, int]  # classes, tags: from names to numbers
     tags: Mapping[str, int]
-    masks: str
+    masks: str  # "", "classes", "instances"
     check_size: bool
 
 
@@ -168,13 +144,7 @@ class CvatImage(Deferred):
         )
 
     def load(self) -> tuple[Any, ...]:
-        """Read the image and its element.
-
-        Raises
-        ------
-        SourceError
-            If an object does not fit; the message has its number.
-        """
+        """Read the image and its element."""
         data = read_regular(self.image)
         file = os.path.basename(self.plan.path)
         place = f"{file}, the image at byte {self.start:,}"

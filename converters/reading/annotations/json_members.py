@@ -29,31 +29,16 @@ _SCAN = json.JSONDecoder().raw_decode
 
 
 class Member(NamedTuple):
-    """A member of the object, or one entry of a member that is an array.
+    """A member of the object, or one entry of a member that is an array."""
 
-    Attributes
-    ----------
-    key : str
-        Of the member.
-    start, end : int
-        Where in the file it is, in bytes.
-    value : object
-    """
-
-    key: str
-    start: int
+    key: str  # of the member
+    start: int  # start, end: where in the file it is, in bytes
     end: int
     value: Any
 
 
 def json_members(path: Path) -> Iterator[Member]:
-    """Yield what the object that a file holds has, in the file's order.
-
-    Raises
-    ------
-    SourceError
-        If it is no JSON object, or damaged, with the place; what came before was sound.
-    """
+    """Yield what the object that a file holds has, in the file's order."""
     with open(path, "rb", opener=open_regular) as file:
         window = _Window(path, file)
         window.expect("{")

@@ -37,21 +37,11 @@ _LARGEST = 256 << 20
 
 
 class Plan(NamedTuple):
-    """What all images of a dataset share.
+    """What all images of a dataset share."""
 
-    Attributes
-    ----------
-    fields : tuple of str
-        In the schema's order.
-    classes : mapping
-        From names to numbers.
-    masks : {"", "classes", "instances"}
-    check_size : bool
-    """
-
-    fields: tuple[str, ...]
-    classes: Mapping[str, int]
-    masks: str
+    fields: tuple[str, ...]  # in the schema's order
+    classes: Mapping[str, int]  # from names to numbers
+    masks: str  # "", "classes", "instances"
     check_size: bool
 
 
@@ -62,13 +52,7 @@ class LabelmeImage(Deferred):
         self.image, self.shapes, self.split, self.plan = image, shapes, split, plan
 
     def load(self) -> tuple[Any, ...]:
-        """Read both.
-
-        Raises
-        ------
-        SourceError
-            If a shape does not fit; the message has file and shape.
-        """
+        """Read both."""
         content = read_labelme(Path(self.shapes))
         inside = self.image == self.shapes
         data = embedded(content) or b"" if inside else read_regular(self.image)
@@ -88,13 +72,7 @@ class LabelmeImage(Deferred):
 
 
 def read_labelme(path: Path) -> dict[str, Any]:
-    """Return what a file has.
-
-    Raises
-    ------
-    SourceError
-        If it is none of labelme's.
-    """
+    """Return what a file has."""
     content = read_object(path, _LARGEST)
     shapes = content.get("shapes")
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
@@ -115,13 +93,7 @@ def kind_of(entry: dict[str, Any]) -> str:
 
 
 def embedded(content: dict[str, Any]) -> bytes | None:
-    """Return the image file in a file of shapes, if there is one.
-
-    Raises
-    ------
-    SourceError
-        If it is no base64.
-    """
+    """Return the image file in a file of shapes, if there is one."""
     text = content.get("imageData")
     if not isinstance(text, str) or not text:
         return None

@@ -26,21 +26,12 @@ _VOID = 255
 
 
 class MaskPlan(NamedTuple):
-    """What all masks of a dataset share.
+    """What all masks of a dataset share."""
 
-    Attributes
-    ----------
-    colours : tuple of int
-        Of the classes from 0 on, as (256 R + G) 256 + B; empty where pixels are numbers.
-    classes : int or None
-        How many there are, where they have names.
-    lossy : bool
-        Whether a JPEG is taken.
-    """
-
+    # of the classes from 0 on, as (256 R + G) 256 + B; empty where pixels are numbers
     colours: tuple[int, ...]
-    classes: int | None
-    lossy: bool
+    classes: int | None  # how many there are, where they have names
+    lossy: bool  # whether a JPEG is taken
 
 
 class MaskedImage(Deferred):
@@ -50,13 +41,7 @@ class MaskedImage(Deferred):
         self.image, self.mask, self.split, self.plan = image, mask, split, plan
 
     def load(self) -> tuple[Any, ...]:
-        """Read both.
-
-        Raises
-        ------
-        ValueError
-            If the mask has what is no class; the message names its file.
-        """
+        """Read both."""
         data = read_regular(self.mask)
         try:
             mask = class_numbers(data, self.plan)
@@ -66,13 +51,7 @@ class MaskedImage(Deferred):
 
 
 def class_numbers(data: bytes, plan: MaskPlan) -> NDArray[np.uint8]:
-    """Return the class numbers of a mask, H x W.
-
-    Raises
-    ------
-    ImageError, ValueError
-        If it is damaged, or has a colour or a number that is no class.
-    """
+    """Return the class numbers of a mask, H x W."""
     if is_jpeg(data) and not plan.lossy:
         raise ImageError(
             "a JPEG, whose colours are not what was painted (--option lossy=true takes it as it is)"
@@ -163,13 +142,7 @@ def modes_of(paths: Iterable[Path]) -> set[str]:
 
 
 def colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
-    """Return the colours that occur in masks, sorted; none where all are grey.
-
-    Raises
-    ------
-    SourceError
-        If there are more than a mask holds classes.
-    """
+    """Return the colours that occur in masks, sorted; none where all are grey."""
     found: set[int] = set()
     for path in paths:
         try:

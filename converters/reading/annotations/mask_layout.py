@@ -56,18 +56,7 @@ class MaskPair(NamedTuple):
 def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[MaskPair]:
     """Return the folders of images that have folders of masks.
 
-    Parameters
-    ----------
-    root : Path
-    images, masks : str
-        The folders, where they are not called as usual.
-
-    Raises
-    ------
-    OptionError
-        If they are not there, or one is named without the other.
-    SourceError
-        If there are several folders of masks, and none says which.
+    images, masks: the folders, where they are not called as usual.
     """
     if images or masks:
         for option, name in (("images", images), ("masks", masks)):
@@ -143,19 +132,8 @@ def ending_of(
 ) -> tuple[str, str] | None:
     """Return the endings of images' and masks' names, without suffix, that belong together.
 
-    Parameters
-    ----------
-    root : Path
-    pair : MaskPair
-    which : str
-        Of Cityscapes' masks.
-    chosen : str, optional
-        The ending of masks, where the user names it.
-
-    Returns
-    -------
-    (str, str) or None
-        The pair by which most of the first images have masks; None if by none any has.
+    chosen: the ending of masks, where the user names it.
+    The pair by which most of the first images have masks; None if by none any has.
     """
     cityscapes = [("_leftImg8bit", f"_{kind}_{which}") for kind in ("gtFine", "gtCoarse")]
     endings = [*cityscapes, *_ENDINGS] if chosen is None else [("", chosen)]

@@ -24,26 +24,13 @@ _FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
 
 
 class Plan(NamedTuple):
-    """What all images of a dataset share.
+    """What all images of a dataset share."""
 
-    Attributes
-    ----------
-    fields : tuple of str
-        In the schema's order.
-    classes : mapping
-        From names to numbers.
-    origin : {1, 0}
-        Number of the first row and column of pixels.
-    check_size : bool
-    empty : bool
-        Whether an image without an annotation file has no objects.
-    """
-
-    fields: tuple[str, ...]
-    classes: Mapping[str, int]
-    origin: int
+    fields: tuple[str, ...]  # in the schema's order
+    classes: Mapping[str, int]  # from names to numbers
+    origin: int  # 1, 0; number of the first row and column of pixels
     check_size: bool
-    empty: bool
+    empty: bool  # whether an image without an annotation file has no objects
 
 
 class AnnotatedImage(Deferred):
@@ -61,13 +48,7 @@ class AnnotatedImage(Deferred):
         self.others = others or {}
 
     def load(self) -> tuple[Any, ...]:
-        """Read the image and its annotations.
-
-        Raises
-        ------
-        ValueError
-            If these are missing or damaged; the message has file and object.
-        """
+        """Read the image and its annotations."""
         data = read_regular(self.image)
         values: dict[str, Any] = {"image": data}
         if self.mask is not None:
@@ -114,13 +95,7 @@ class AnnotatedImage(Deferred):
 
 
 def class_names(data: bytes, name: str) -> set[str]:
-    """Return the names of the classes that an annotation file has objects of.
-
-    Raises
-    ------
-    SourceError
-        If it is damaged.
-    """
+    """Return the names of the classes that an annotation file has objects of."""
     names = {_text(element, "name") for element in parse_xml(data, name).findall("object")}
     return names - {""}
 
@@ -129,11 +104,6 @@ def first_pixel(data: bytes, name: str) -> float:
     """Return the least number of a row or column at which a box of an annotation file begins.
 
     Infinity where there is none.
-
-    Raises
-    ------
-    SourceError
-        If the file is damaged.
     """
     least = math.inf
     for box in parse_xml(data, name).iterfind("object/bndbox"):

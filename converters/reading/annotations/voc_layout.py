@@ -52,15 +52,7 @@ def _is_root(path: Path) -> bool:
 
 
 def voc_root(location: Path) -> Path:
-    """Return the one folder that is laid out like VOC's.
-
-    Raises
-    ------
-    SourceError
-        If there is none.
-    OptionError
-        If there are several.
-    """
+    """Return the one folder that is laid out like VOC's."""
     found = voc_roots(location)
     if not found:
         raise SourceError(
@@ -78,13 +70,7 @@ def splits_of(lists: Path) -> list[str]:
 
 
 def listed(lists: Path, split: str) -> Iterator[tuple[int, str | None]]:
-    """Yield the line and the name of each image of a list; None where that is marked -1.
-
-    Raises
-    ------
-    OptionError
-        If there is no such list.
-    """
+    """Yield the line and the name of each image of a list; None where that is marked -1."""
     path = lists / f"{split}.txt"
     if os.sep in split or not path.is_file():
         known = ", ".join(splits_of(lists)[:30]) or "none"

@@ -31,23 +31,12 @@ _BEYOND = 0.01
 
 
 class Plan(NamedTuple):
-    """What all images of a dataset share.
+    """What all images of a dataset share."""
 
-    Attributes
-    ----------
-    fields : tuple of str
-        In the schema's order.
-    classes : int or None
-        How many there are, where that is known.
-    masks : {"", "classes", "instances"}
-    keypoints : (int, int) or None
-        How many, and of how many numbers each.
-    """
-
-    fields: tuple[str, ...]
-    classes: int | None
-    masks: str
-    keypoints: tuple[int, int] | None
+    fields: tuple[str, ...]  # in the schema's order
+    classes: int | None  # how many there are, where that is known
+    masks: str  # "", "classes", "instances"
+    keypoints: tuple[int, int] | None  # how many, and of how many numbers each
 
 
 class LabelledImage(Deferred):
@@ -57,13 +46,7 @@ class LabelledImage(Deferred):
         self.image, self.label, self.split, self.plan = image, label, split, plan
 
     def load(self) -> tuple[Any, ...]:
-        """Read both.
-
-        Raises
-        ------
-        SourceError
-            If a line does not fit; the message has file and line.
-        """
+        """Read both."""
         data = read_regular(self.image)
         frame = upright_frame_of(data)
         found = [self._object(k, line, frame) for k, line in _lines(self.label)]

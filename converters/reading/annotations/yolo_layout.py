@@ -36,29 +36,15 @@ _LABEL = re.compile(rb"\d+(\s+-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?){4,}")
 
 
 class YoloLayout(NamedTuple):
-    """A dataset.
+    """A dataset."""
 
-    Attributes
-    ----------
-    root : Path
-        The folder that all else is relative to.
-    beside : list of Path
-        The files that describe it.
-    classes : tuple of str or None
-    splits : dict
-        From the name of a split, "" if there are none, to its folders and lists of images.
-    keypoints : (int, int) or None
-        How many, and of how many numbers each.
-    absent : bool
-        Whether a test split is named that is not there.
-    """
-
-    root: Path
-    beside: list[Path]
+    root: Path  # the folder that all else is relative to
+    beside: list[Path]  # the files that describe it
     classes: tuple[str, ...] | None
+    # from the name of a split, "" if there are none, to its folders and lists of images
     splits: dict[str, list[str]]
-    keypoints: tuple[int, int] | None = None
-    absent: bool = False
+    keypoints: tuple[int, int] | None = None  # how many, and of how many numbers each
+    absent: bool = False  # whether a test split is named that is not there
 
 
 def is_yolo(location: Any) -> bool:
@@ -75,19 +61,7 @@ def is_yolo(location: Any) -> bool:
 def yolo_layout(location: Path, root: str = "") -> YoloLayout:
     """Return where a dataset is.
 
-    Parameters
-    ----------
-    location : Path
-        Its folder, or its description.
-    root : str
-        The folder that names in the description are relative to, if not its own.
-
-    Raises
-    ------
-    SourceError
-        If there is none, or its description makes no sense.
-    OptionError
-        If there are several descriptions.
+    root: the folder that names in the description are relative to, if not its own.
     """
     folder = Path(root) if root else location if location.is_dir() else location.parent
     if not folder.is_dir():

@@ -33,12 +33,7 @@ def is_number(cell: str) -> bool:
 
 
 class BlankLines:
-    """The lines of a file as cells.
-
-    Attributes
-    ----------
-    columns : list of str
-    """
+    """The lines of a file as cells."""
 
     def __init__(self, path: Path, is_file: Callable[[str], bool], header: bool | None) -> None:
         self.path = path

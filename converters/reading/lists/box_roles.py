@@ -30,12 +30,7 @@ class BoxRoles(NamedTuple):
 def box_roles(names: Sequence[str], boxes: Sequence[str]) -> BoxRoles | None:
     """Return the columns of boxes, where rows are such; None where they are not.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of fields.
-    boxes : sequence of str
-        The option ``boxes=``.
+    boxes: the option ``boxes=``.
     """
     if "none" in boxes:
         return None

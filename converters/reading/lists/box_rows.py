@@ -35,11 +35,7 @@ class BoxTable:
 
     `add` takes them in any order; after `group` they are reached by image.
 
-    Attributes
-    ----------
-    num_images : int
-    largest, whole :
-        The largest number of all boxes, and whether all numbers are whole.
+    largest, whole :: the largest number of all boxes, and whether all numbers are whole.
     """
 
     def __init__(self) -> None:
@@ -97,13 +93,7 @@ class BoxTable:
         return (height, width) if height > 0 and width > 0 else None
 
     def of(self, image: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return boxes, shape [n, 4], and classes, shape [n], of an image.
-
-        Raises
-        ------
-        SourceError
-            If something is wrong with what the file has of it.
-        """
+        """Return boxes, shape [n, 4], and classes, shape [n], of an image."""
         if image in self._reasons:
             raise SourceError(self._reasons[image])
         rows = self._order[self._starts[image] : self._starts[image + 1]]
@@ -118,12 +108,7 @@ _NONE, _NO_LABELS = np.zeros((0, 4)), np.zeros(0, np.int64)
 class BoxSamples:
     """A list whose rows are boxes; a sample is an image with all of its own.
 
-    Attributes
-    ----------
-    schema : Schema
-        ``image``, ``boxes`` and, where there are classes, ``labels``.
-    notes : list of str
-    num_samples : int
+    schema: ``image``, ``boxes`` and, where there are classes, ``labels``.
     """
 
     def __init__(
@@ -140,21 +125,7 @@ class BoxSamples:
     ) -> None:
         """Read all rows.
 
-        Parameters
-        ----------
-        place : str
-            The file, for messages.
-        rows : iterable
-            Lists of cells.
-        image : int
-            The column of the images.
-        roles : BoxRoles
-            The other columns.
-        form : BoxForm
-        finder : ImageFinder
-        channels : int
-        classes : tuple of str, optional
-            The names of classes 0, 1, ..., where they are known.
+        classes: the names of classes 0, 1, ..., where they are known.
         """
         self.notes = ["rows are boxes, a sample is an image (--option boxes=none: a row)"]
         self._place, self._table, self._finder = place, BoxTable(), finder
@@ -231,13 +202,7 @@ class BoxSamples:
         return self._table.name(index)
 
     def values(self, index: int) -> BoxedImage:
-        """Return what the worker makes the values of.
-
-        Raises
-        ------
-        SourceError
-            If what the list has of this image is wrong.
-        """
+        """Return what the worker makes the values of."""
         boxes, labels = self._table.of(index)
         for number in np.unique(labels).tolist() if self._labelled else ():
             if number in self._unknown:

@@ -14,23 +14,12 @@ _YES, _NO, _MINUS = ("1", "1.0", "True", "true"), ("0", "0.0", "False", "false")
 
 
 class Joined(NamedTuple):
-    """A table in which one last column ``labels`` has the classes of a row, as a JSON list.
+    """A table in which one last column ``labels`` has the classes of a row, as a JSON list."""
 
-    Attributes
-    ----------
-    names : list of str
-        Of its columns.
-    rows : iterator
-    image : int
-        The column of the images.
-    classes : tuple of str
-        The columns that were flags, in their order.
-    """
-
-    names: list[str]
+    names: list[str]  # of its columns
     rows: Iterator[list[str]]
-    image: int
-    classes: tuple[str, ...]
+    image: int  # the column of the images
+    classes: tuple[str, ...]  # the columns that were flags, in their order
 
 
 def join_flags(
@@ -38,20 +27,7 @@ def join_flags(
 ) -> Joined:
     """Put the columns together in which the first row has a flag.
 
-    Parameters
-    ----------
-    place : str
-        The file, for messages.
-    names, titles : list of str
-        Of the columns, as fields and as in the file.
-    rows : iterator
-    image : int
-        The column of the images.
-
-    Raises
-    ------
-    SourceError
-        If there are none, or a cell of one is no flag.
+    names, titles: of the columns, as fields and as in the file.
     """
     first = next(rows, None)
     if first is None:

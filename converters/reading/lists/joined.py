@@ -21,13 +21,7 @@ _MOST = 1 << 20
 
 
 def keyed_lines(path: Path, separator: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the first word of each line, and the rest of it.
-
-    Raises
-    ------
-    SourceError
-        If a line has one word only.
-    """
+    """Yield the first word of each line, and the rest of it."""
     for number, line in text_lines(path):
         key, *rest = line.strip().split(separator, 1)
         if not rest:
@@ -36,13 +30,7 @@ def keyed_lines(path: Path, separator: str | None = None) -> Iterator[tuple[str,
 
 
 def read_mapping(path: Path, separator: str | None = None) -> dict[str, str]:
-    """Return the rest of each line by its first word; a short list, such as one of classes.
-
-    Raises
-    ------
-    SourceError
-        If a word comes twice, or there are very many.
-    """
+    """Return the rest of each line by its first word; a short list, such as one of classes."""
     found: dict[str, str] = {}
     for key, rest in keyed_lines(path, separator):
         if key in found:
@@ -54,13 +42,7 @@ def read_mapping(path: Path, separator: str | None = None) -> dict[str, str]:
 
 
 def joined(tables: Mapping[Path, Iterable[tuple[str, Row]]]) -> Iterator[tuple[str, list[Row]]]:
-    """Yield each key with what the tables have of it, in their common order.
-
-    Raises
-    ------
-    SourceError
-        If they have not the same keys in the same order.
-    """
+    """Yield each key with what the tables have of it, in their common order."""
     paths = list(tables)
     rows = itertools.zip_longest(*tables.values())
     for number, row in enumerate(rows, 1):

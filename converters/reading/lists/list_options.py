@@ -19,21 +19,11 @@ _SIGNS = {"bar": "|", "blank": " ", "semicolon": ";", "comma": ","}
 
 
 class Chosen(NamedTuple):
-    """Columns that are taken.
+    """Columns that are taken."""
 
-    Attributes
-    ----------
-    names : list of str
-        Of their fields.
-    titles : list of str
-        What the list calls them.
-    indices : list of int
-        Their numbers in the list.
-    """
-
-    names: list[str]
-    titles: list[str]
-    indices: list[int]
+    names: list[str]  # of their fields
+    titles: list[str]  # what the list calls them
+    indices: list[int]  # their numbers in the list
 
 
 def choose(place: Path, titles: list[str], columns: Sequence[str], notes: list[str]) -> Chosen:
@@ -68,14 +58,7 @@ def known_fields(place: Path, names: list[str], channels: int) -> dict[str, Fiel
 def label_separator(labels: str, names: Sequence[str], kinds: Sequence[set[type]] | None) -> str:
     """Return what stands between the labels of a sample; "" where it has one.
 
-    Parameters
-    ----------
-    labels : str
-        The option.
-    names : sequence of str
-        Of fields.
-    kinds : sequence of set of type, optional
-        Of columns of JSON, where lists stand for themselves.
+    kinds: of columns of JSON, where lists stand for themselves.
     """
     if labels == "columns":
         return "json"

@@ -20,11 +20,7 @@ _NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 class Metadata:
     """One such file.
 
-    Attributes
-    ----------
-    path : Path
-    split : str
-        Of the folder that it is in; set by the source.
+    split: of the folder that it is in; set by the source.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,13 +84,7 @@ def is_file_column(title: str) -> bool:
 
 
 def metadata_files(root: Path) -> list[Metadata]:
-    """Return the metadata files of a folder, of folders in it, and of those in ``data``.
-
-    Raises
-    ------
-    SourceError
-        If a folder has several.
-    """
+    """Return the metadata files of a folder, of folders in it, and of those in ``data``."""
     folders = [root, *_folders(root)]
     folders += _folders(root / "data") if (root / "data").is_dir() else []
     found = []

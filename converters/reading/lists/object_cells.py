@@ -26,11 +26,7 @@ _CLASSES = (
 class ObjectCells:
     """The objects of each row, kept as text.
 
-    Attributes
-    ----------
-    texts : StringTable
-    labelled : bool
-        Whether objects have classes.
+    labelled: whether objects have classes.
     """
 
     def __init__(self, classes: tuple[str, ...] | None = None) -> None:
@@ -58,13 +54,7 @@ class ObjectCells:
         return bool(self._keys[1])
 
     def fields(self) -> dict[str, Field]:
-        """Return the fields of boxes and classes.
-
-        Raises
-        ------
-        SourceError
-            If objects have no boxes.
-        """
+        """Return the fields of boxes and classes."""
         if not self._keys[0]:
             raise SourceError("the column 'objects' has no bbox; take it out, or rename it")
         names = self._classes or tuple(sorted(self._names)) or None
@@ -75,13 +65,7 @@ class ObjectCells:
         return fields
 
     def __getitem__(self, index: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return boxes, shape [n, 4], and classes, shape [n], of a row.
-
-        Raises
-        ------
-        ValueError
-            If they are none, or not as many of one as of the other.
-        """
+        """Return boxes, shape [n, 4], and classes, shape [n], of a row."""
         value = json.loads(self.texts[index] or "{}")
         if not isinstance(value, dict):
             raise ValueError(f"its objects are {str(value)[:60]!r}, not boxes and classes")

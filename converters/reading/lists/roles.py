@@ -64,17 +64,9 @@ def box_columns(columns: Sequence[str], form: str = "") -> tuple[str, list[int]]
 
     These are four, or one of lists of four numbers.
 
-    Parameters
-    ----------
-    columns : sequence of str
-    form : str
-        ``xyxy``, ``xywh`` or ``cxcywh`` where the user says it; else only names that leave no
+    form: ``xyxy``, ``xywh`` or ``cxcywh`` where the user says it; else only names that leave no
         doubt are taken.
-
-    Returns
-    -------
-    (str, list of int)
-        ``("", [])`` where there are none.
+    ``("", [])`` where there are none.
     """
     plain = [plain_name(name) for name in columns]
     for kind in [form] if form else _BOXES:

@@ -51,46 +51,20 @@ def _decoded(text: str) -> list[str]:
 
 
 class ListPlan(NamedTuple):
-    """What is known of a list before its rows are read.
+    """What is known of a list before its rows are read."""
 
-    Attributes
-    ----------
-    place : str
-        The file, for messages.
-    columns : list of str
-        The names of fields, one a column.
-    image : int
-        The column of the images.
-    known : mapping
-        Fields that the user, or a schema beside the list, says.
-    channels : int
-    classes : tuple of str, optional
-        The names of classes 0, 1, ..., where they are known.
-    kinds : list of set of type, optional
-        Of columns of JSON: the types that they have.
-    label_separator : str
-        What stands between labels where a sample may have several; else "".
-    """
-
-    place: str
-    columns: list[str]
-    image: int
-    known: Mapping[str, Field | str]
+    place: str  # the file, for messages
+    columns: list[str]  # the names of fields, one a column
+    image: int  # the column of the images
+    known: Mapping[str, Field | str]  # fields that the user, or a schema beside the list, says
     channels: int
-    classes: tuple[str, ...] | None = None
-    kinds: list[set[type]] | None = None
-    label_separator: str = ""
+    classes: tuple[str, ...] | None = None  # the names of classes 0, 1, ..., where they are known
+    kinds: list[set[type]] | None = None  # of columns of JSON: the types that they have
+    label_separator: str = ""  # what stands between labels where a sample may have several; else ""
 
 
 class RowSamples:
-    """Rows, one a sample.
-
-    Attributes
-    ----------
-    schema : Schema
-    notes : list of str
-    num_samples : int
-    """
+    """Rows, one a sample."""
 
     def __init__(
         self,
@@ -100,13 +74,8 @@ class RowSamples:
     ) -> None:
         """Read all rows once; find out what the columns hold.
 
-        Parameters
-        ----------
-        plan : ListPlan
-        rows : iterable
-            Lists of cells, as many as there are columns.
-        finder_of : callable
-            Takes the name of a column of images, and whether it is the main one.
+        rows: lists of cells, as many as there are columns.
+        finder_of: takes the name of a column of images, and whether it is the main one.
         """
         self._plan, self._rows, self.notes = plan, StringTable(), list[str]()
         self._finder_of = finder_of
@@ -252,13 +221,7 @@ class RowSamples:
         return self._cells(index)[self._plan.image] or f"row {index + 1}"
 
     def values(self, index: int) -> tuple[Any, ...]:
-        """Return the values of a row, in the schema's order.
-
-        Raises
-        ------
-        ValueError
-            If a cell does not fit its field.
-        """
+        """Return the values of a row, in the schema's order."""
         row = self.row(index)
         return tuple(self._value(name, field, row) for name, field in self.schema.items())
 

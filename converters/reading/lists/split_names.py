@@ -24,13 +24,7 @@ def split_classes(names: Sequence[str]) -> tuple[str, ...]:
 def rows_of_split(
     place: str, rows: Iterable[list[str]], names: Sequence[str], split: str | None
 ) -> Iterator[list[str]]:
-    """Return the rows whose column ``split`` has that text; all where none is asked for.
-
-    Raises
-    ------
-    OptionError
-        If there is no such column, or, when the rows have been gone through, no such row.
-    """
+    """Return the rows whose column ``split`` has that text; all where none is asked for."""
     if split is None:
         return iter(rows)
     if "split" not in names:

@@ -50,19 +50,8 @@ class SynsetSource(ImageListSource):
     ) -> None:
         """Settle the schema.
 
-        Parameters
-        ----------
-        root : Path
-            The folder that all images are below.
-        synsets : list of str
-            All classes.
-        words : mapping
-            What they are called.
-        names : str
-            The option: ``synsets`` or ``words``.
-        splits : list of str
-            Those that are taken.
-        channels : int
+        root: the folder that all images are below.
+        names: the option: ``synsets`` or ``words``.
         """
         check_choice("names", names, ("synsets", "words"))
         self.begin(root)
@@ -89,13 +78,7 @@ class SynsetSource(ImageListSource):
     def add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
         """Add the images of a folder whose synsets a list tells.
 
-        Parameters
-        ----------
-        folder, split : str
-        synsets : mapping
-            By name of the file, with suffix or without.
-        place : Path
-            The list, for messages.
+        synsets: by name of the file, with suffix or without.
         """
         self.beside.append(place)
         number = self.splits.index(split)

@@ -34,12 +34,8 @@ _MOST_COLUMNS = 10_000
 class TextTable:
     """A file of rows; each iteration reads it anew.
 
-    Attributes
-    ----------
-    columns : list of str
-        Of the header; without one ``path``, ``label``, ``column2`` and so on.
-    kinds : mapping or None
-        Of a JSON file: the types that each column has, of Python's.
+    columns: of the header; without one ``path``, ``label``, ``column2`` and so on.
+    kinds: of a JSON file: the types that each column has, of Python's.
     """
 
     def __init__(
@@ -51,15 +47,9 @@ class TextTable:
     ) -> None:
         """Look at the first rows.
 
-        Parameters
-        ----------
-        path : Path
-        is_file : callable
-            Tells whether a cell is the name of an image file; such a row is no header.
-        separator : str, optional
-            One of `SEPARATORS`.
-        header : bool, optional
-            Whether the first row names the columns.
+        is_file: tells whether a cell is the name of an image file; such a row is no header.
+        separator: one of `SEPARATORS`.
+        header: whether the first row names the columns.
         """
         self.path, self._is_file = path, is_file
         self.kinds: dict[str, set[type]] | None = None
@@ -80,13 +70,7 @@ class TextTable:
         self.columns = first if self._skip else column_names(len(first))
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Yield the rows that are not empty.
-
-        Raises
-        ------
-        SourceError
-            If one has more or fewer cells than there are columns, or the file is damaged.
-        """
+        """Yield the rows that are not empty."""
         if self.kinds is not None:
             yield from map(self._object_cells, self._objects())
             return

@@ -42,23 +42,12 @@ _KINDS = {
 
 
 class Member(NamedTuple):
-    """A member of an archive.
-
-    Attributes
-    ----------
-    name : bytes
-    kind : str
-        "file", or what else it is.
-    start : int
-        Of its first header, in bytes.
-    offset, size : int
-        Of its content.
-    """
+    """A member of an archive."""
 
     name: bytes
-    kind: str
-    start: int
-    offset: int
+    kind: str  # "file", or what else it is
+    start: int  # of its first header, in bytes
+    offset: int  # offset, size: of its content
     size: int
 
     @property
@@ -77,11 +66,6 @@ def members(front: ForwardReader, start: int = 0, stop: int | None = None) -> It
 
     Archives one behind the other (``cat a.tar b.tar``) are all read, which other tools
     do not by default.
-
-    Raises
-    ------
-    SourceError
-        At the first damage; what is behind it cannot be found.
     """
     offset = begin = start
     name: bytes | None = None

@@ -31,18 +31,10 @@ _SUFFIX = re.compile(r"[^A-Z/;:]+")
 
 
 class Chosen(NamedTuple):
-    """What a field is read from.
+    """What a field is read from."""
 
-    Attributes
-    ----------
-    suffixes : tuple of str
-        Of the member; the first that a sample has.
-    key : str
-        Of an entry of a JSON member; empty for the whole of a member.
-    """
-
-    suffixes: tuple[str, ...]
-    key: str = ""
+    suffixes: tuple[str, ...]  # of the member; the first that a sample has
+    key: str = ""  # of an entry of a JSON member; empty for the whole of a member
 
 
 def choose(
@@ -50,23 +42,7 @@ def choose(
 ) -> dict[str, Chosen]:
     """Return the fields and what each is read from.
 
-    Parameters
-    ----------
-    wanted : sequence of str
-        As the user gives it, ``field=suffix;suffix:key``; empty for what is usual.
-    samples : sequence of mapping
-        The first samples, by suffix.
-    notes : list of str
-        Told what is left out.
-    place : str
-        Of the samples, for messages.
-
-    Raises
-    ------
-    OptionError
-        If something wanted is not there, or is not read.
-    SourceError
-        If nothing is wanted and there is no image.
+    wanted: as the user gives it, ``field=suffix;suffix:key``; empty for what is usual.
     """
     there = sorted({suffix for sample in samples for suffix in sample})
     if not wanted:
@@ -85,13 +61,7 @@ def choose(
 
 
 def exported_members(exported: Exported) -> dict[str, Chosen]:
-    """Return what each field of an export is read from.
-
-    Raises
-    ------
-    SourceError
-        If it names what is no member.
-    """
+    """Return what each field of an export is read from."""
     chosen: dict[str, Chosen] = {}
     for name, place in exported.stored_as.items():
         suffixes, colon, key = place.partition(":")

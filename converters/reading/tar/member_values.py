@@ -26,15 +26,7 @@ def settle(
     fields: Mapping[str, Field | str],
     channels: int,
 ) -> dict[str, Field]:
-    """Return the field of each name, by the user's word or by what the first samples have.
-
-    Raises
-    ------
-    OptionError
-        If `fields` has a name that was not chosen.
-    SourceError
-        If what the samples have fits no field.
-    """
+    """Return the field of each name, by the user's word or by what the first samples have."""
     return settle_fields(
         chosen, fields, channels, lambda name: _field(name, chosen[name], samples, channels)
     )
@@ -89,13 +81,7 @@ def _guessed(data: bytes, entry: Chosen, name: str) -> Any:
 
 
 def value_of(at: FileSpan | bytes, field: Field, entry: Chosen, name: str) -> Any:
-    """Return the value of a field from a member; an image is left where it is.
-
-    Raises
-    ------
-    ValueError
-        If the member does not hold such a value.
-    """
+    """Return the value of a field from a member; an image is left where it is."""
     if isinstance(field, ImageField) and not entry.key:
         return at
     data = at if isinstance(at, bytes) else at.read()

@@ -50,17 +50,9 @@ def groups(
 ) -> Iterator[Group | Reject]:
     """Yield the samples of an archive, or of a part of it, and where there is damage.
 
-    Parameters
-    ----------
-    front : ForwardReader
-        The archive.
-    wanted : container of str, optional
-        Suffixes of the members that are taken.  Without it all are, and of those in a
+    wanted: suffixes of the members that are taken.  Without it all are, and of those in a
         compressed archive no more than the first `PEEK_BYTES`.
-    start, stop : int
-        Where the part is, in bytes.
-    seen : KeySet, optional
-        Keys that have come already: a group whose key is one of them has a problem.
+    seen: keys that have come already: a group whose key is one of them has a problem.
     """
     group: Group | None = None
     try:

@@ -31,13 +31,7 @@ class Told(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key.
-
-        Raises
-        ------
-        ValueError
-            If what is in the JSON is no text.
-        """
+        """The key."""
         if self.json is None:
             return self.name
         data = self.json if isinstance(self.json, bytes) else self.json.read()
