@@ -11,7 +11,7 @@ from fastdata.errors import OptionError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ScalarField
 
-__all__ = ["MOST_CLASSES", "check_number", "classes_of_texts", "named_classes", "read_class_names"]
+__all__ = ["MOST_CLASSES", "check_number", "classes_of_texts", "named_classes", "numbered", "read_class_names"]
 
 MOST_CLASSES = 1 << 20
 """Different texts that labels may have."""
@@ -33,6 +33,11 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     if not names or not all(names):
         raise OptionError(f"classes={os.fspath(path)}: expected a name on every line")
     return names
+
+
+def numbered(names: Iterable[str]) -> dict[str, int]:
+    """Return the numbers of classes by their names."""
+    return {name: number for number, name in enumerate(names)}
 
 
 def named_classes(

@@ -1,23 +1,27 @@
 """Sources whose images are files in folders: a list of them, with what belongs to each.
 
-A format over this says which files make a sample (`add`), what fields it has (`schema`), and what
-its values are (`values`).  Resuming, rejects, keys and the order are the same for all.
+A format over this says which files make a sample (`add`), what fields it has (`schema`), and, where
+these are not just the image and its numbers, how a worker reads it (`reader`) or what its values
+are (`values`).  Resuming, rejects, keys, splits and the order are the same for all.
 """
 
 from __future__ import annotations
 
-import abc
 import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fastdata.errors import SourceError
+from fastdata.schema import Field, ScalarField
 
 from ..base import Deferred, IndexedSource, Reject, Sample
+from .deferred import DeferredSample, SampleReader
 from .fingerprints import Hashes, hash_samples
 from .locations import printable, stat_of
+from .safe_paths import path_inside
+from .splits import choose_folder
 from .string_table import StringTable
 
 __all__ = ["ImageListSource"]
@@ -26,20 +30,23 @@ __all__ = ["ImageListSource"]
 class ImageListSource(IndexedSource):
     """Samples of image files, in the order in which they were added.
 
-    A subclass calls `begin` at the start of its ``__init__``, then `add` for every sample, and
-    `end` when there are no more.
+    A subclass calls `begin` or `begin_splits` at the start of its ``__init__``, then `add` for
+    every sample.
 
     root: the folder that the files' names are relative to.
     beside: files that all samples depend on: a list of classes, a manifest.
+    reader: how a worker reads a sample, of its files and numbers.  Without one a sample is its
+        image and as many of its numbers as there are further fields.
     """
 
     root: Path
     beside: list[Path]
+    reader: SampleReader | None = None
 
     def begin(self, root: Path, count: int = 0) -> None:
         """Begin an empty list.
 
-        count: how many numbers each sample will have; to be said where the first may be a reject.
+        count: how many numbers each sample will have, where the first may be a reject.
         """
         self.root, self.beside, self.notes = root, [], []
         self._files = StringTable()
@@ -48,11 +55,34 @@ class ImageListSource(IndexedSource):
         self._rejects: dict[int, str] = {}
         self.num_samples = 0
 
+    def begin_splits(
+        self, root: Path, names: Sequence[str], wanted: str | None, count: int = 0
+    ) -> list[str]:
+        """Begin an empty list of samples in splits; return the splits that are taken.
+
+        names: of the splits there are; ``[""]`` where there are none.
+        wanted: the option ``split=``.  Without it each sample has one number more, of its split.
+        """
+        self.begin(root)
+        self.splits = choose_folder(names, wanted, self.notes)
+        self.with_split = not wanted and list(names) != [""]
+        self._width = count + self.with_split
+        return self.splits
+
+    def split_field(self) -> dict[str, Field]:
+        """Return the field of the split; none where there is none."""
+        names = tuple(map(printable, self.splits))
+        return {"split": ScalarField(classes=names)} if self.with_split else {}
+
+    def split_number(self, split: str) -> list[int]:
+        """Return the number of a split, in a list; none where there is no field of it."""
+        return [self.splits.index(split)] * self.with_split
+
     def add(self, *files: str, numbers: Iterable[int] = ()) -> None:
         """Add a sample.
 
-        *files: the image first, then what belongs to it; relative to `root`. Kept as one text.
-        numbers: its label, its row, whatever `values` wants; the same count for every sample.
+        files: the image first, then what belongs to it; relative to `root`.  Kept as one text.
+        numbers: its label, its row, whatever is wanted; the same count for every sample.
         """
         before = len(self._numbers)
         self._numbers.extend(numbers)
@@ -64,29 +94,48 @@ class ImageListSource(IndexedSource):
         self._files.append("\0".join(files))
         self.num_samples += 1
 
+    def add_inside(
+        self, folder: Path | str, name: str, *files: str, numbers: Iterable[int] = ()
+    ) -> None:
+        """Add a sample whose image data names; it is a reject where that leads out of a folder."""
+        try:
+            path_inside(folder, name)
+        except SourceError as error:
+            self.reject(name, str(error))
+        else:
+            self.add(name, *files, numbers=numbers)
+
     def reject(self, name: str, reason: str) -> None:
         """Add what cannot be packed; it takes the place of a sample."""
         self._rejects[self.num_samples] = reason
-        self.add(name, numbers=[0] * self._width)
-
-    @abc.abstractmethod
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
-        """Return the values of a sample, in the schema's order.
-
-        files: as they were added, below `root`.
-        """
+        self.add(name.replace("\0", " "), numbers=[0] * self._width)
 
     def names_of(self, index: int) -> list[str]:
         """Return the names of a sample's files, as they were added."""
         return self._files[index].split("\0")
 
+    def numbers_of(self, index: int) -> list[int]:
+        """Return the numbers of a sample."""
+        return self._numbers[index * self._width : (index + 1) * self._width].tolist()
+
+    def files_of(self, index: int) -> list[str]:
+        """Return the names of all files that a sample is made from, relative to `root`."""
+        return self.names_of(index)
+
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
+        """Return the values of a sample, in the schema's order.
+
+        files: their paths.
+        """
+        if self.reader is not None:
+            return DeferredSample(self.reader, files, numbers)
+        return Path(files[0]), *numbers[: len(self.schema) - 1]
+
     def __getitem__(self, index: int) -> Sample | Reject:
-        names = self.names_of(index)
         if index in self._rejects:
-            return Reject(printable(names[0]), self._rejects[index])
-        files = [os.path.join(self.root, name) for name in names]
-        numbers = self._numbers[index * self._width : (index + 1) * self._width].tolist()
-        return Sample(printable(names[0]), self.values(files, numbers))
+            return Reject(self.key_at(index), self._rejects[index])
+        files = [os.path.join(self.root, name) for name in self.files_of(index)]
+        return Sample(self.key_at(index), self.values(files, self.numbers_of(index)))
 
     def key_at(self, index: int) -> str:
         return printable(self.names_of(index)[0])
@@ -95,10 +144,7 @@ class ImageListSource(IndexedSource):
         shared = [stat_of(path) for path in self.beside]
 
         def parts(index: int) -> tuple[Any, ...]:
-            names = self.names_of(index)
-            numbers = self._numbers[index * self._width : (index + 1) * self._width]
-            stats = [stat_of(self.root / name) for name in names]
-            return *names, *numbers, *(part for stat in stats for part in stat), *shared
+            stats = (part for name in self.files_of(index) for part in stat_of(self.root / name))
+            return *self.names_of(index), *self.numbers_of(index), *stats, *shared
 
-        found: np.ndarray[Any, np.dtype[np.uint64]] = hash_samples(self.num_samples, limit, parts)
-        return found
+        return hash_samples(self.num_samples, limit, parts)
