@@ -11,7 +11,14 @@ from fastdata.errors import OptionError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ScalarField
 
-__all__ = ["MOST_CLASSES", "check_number", "classes_of_texts", "named_classes", "numbered", "read_class_names"]
+__all__ = [
+    "MOST_CLASSES",
+    "check_number",
+    "classes_of_texts",
+    "named_classes",
+    "numbered",
+    "read_class_names",
+]
 
 MOST_CLASSES = 1 << 20
 """Different texts that labels may have."""

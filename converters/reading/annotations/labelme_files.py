@@ -12,8 +12,9 @@ import io
 import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,11 @@ from fastdata.codecs.image import MAX_PIXELS
 from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 
-from ...base import Deferred
 from ..json_files import read_object
 from .annotated import upright_frame_of
 from .shapes import Shape, numbers, object_values, of_bitmap, of_box, of_ellipse, of_polygon
 
-__all__ = ["AREAS", "LabelmeImage", "Plan", "embedded", "entries", "kind_of", "read_labelme"]
+__all__ = ["AREAS", "LabelmeReader", "embedded", "entries", "kind_of", "read_labelme"]
 
 AREAS = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 """Shapes that have an inside; lines and points have none."""
@@ -36,39 +36,31 @@ AREAS = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 _LARGEST = 256 << 20
 
 
-class Plan(NamedTuple):
-    """What all images of a dataset share."""
+@dataclass(frozen=True)
+class LabelmeReader:
+    """How a worker reads an image and its file of shapes, in which the image may be too."""
 
-    fields: tuple[str, ...]  # in the schema's order
-    classes: Mapping[str, int]  # from names to numbers
-    masks: str  # "", "classes", "instances"
+    fields: tuple[str, ...]
+    classes: Mapping[str, int]  # numbers by their names
+    masks: str | None
     check_size: bool
 
-
-class LabelmeImage(Deferred):
-    """Paths of an image and its file of shapes; the same one where the image is in there."""
-
-    def __init__(self, image: str, shapes: str, split: list[int], plan: Plan) -> None:
-        self.image, self.shapes, self.split, self.plan = image, shapes, split, plan
-
-    def load(self) -> tuple[Any, ...]:
-        """Read both."""
-        content = read_labelme(Path(self.shapes))
-        inside = self.image == self.shapes
-        data = embedded(content) or b"" if inside else read_regular(self.image)
-        frame = upright_frame_of(data, _size(content), self.plan.check_size)
+    def read(self, files: list[str], split: list[int]) -> dict[str, Any]:
+        """Return the values of an image; what is wrong is said with file and shape."""
+        image, shapes = files
+        content = read_labelme(Path(shapes))
+        data = embedded(content) or b"" if image == shapes else read_regular(image)
+        frame = upright_frame_of(data, _size(content), self.check_size)
         found = []
         for number, entry in entries(content):
             try:
-                found.append(_shape(entry, self.plan.classes))
+                found.append(_shape(entry, self.classes))
             except ValueError as error:
-                place = f"{os.path.basename(self.shapes)}, shape {number}"
+                place = f"{os.path.basename(shapes)}, shape {number}"
                 raise SourceError(f"{place}: {error}") from None
         # As labelme does it: what stands later in the file lies above.
-        order = range(len(found))
-        values = {"image": data, **object_values(found, frame, self.plan.masks, order)}
-        values["split"] = self.split[0] if self.split else None
-        return tuple(values[name] for name in self.plan.fields)
+        values = object_values(found, frame, self.masks, range(len(found)))
+        return {"image": data, **values, "split": split[0] if split else None}
 
 
 def read_labelme(path: Path) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Field, ImageField
 
-from ..refusals import check_choice
 from .annotated import Frame
 from .regions import paint
 
@@ -124,9 +123,8 @@ def _turned(
     return turned
 
 
-def mask_field(masks: str, classes: Sequence[str] | None) -> dict[str, Field]:
+def mask_field(masks: str | None, classes: Sequence[str] | None) -> dict[str, Field]:
     """Return the field of masks that objects are painted into; none without the option."""
-    check_choice("masks", masks, ("", "classes", "instances"))
     if masks == "classes" and len(classes or ()) > _MOST:
         raise OptionError(
             f"masks=classes: a mask holds {_MOST} classes, and there are {len(classes or ())}. "
@@ -136,7 +134,9 @@ def mask_field(masks: str, classes: Sequence[str] | None) -> dict[str, Field]:
     return {"mask": ImageField(channels=1, mask=True, classes=named)} if masks else {}
 
 
-def object_fields(channels: int, masks: str, classes: tuple[str, ...] | None) -> dict[str, Field]:
+def object_fields(
+    channels: int, masks: str | None, classes: tuple[str, ...] | None
+) -> dict[str, Field]:
     """Return the fields of an image with objects."""
     return {
         "image": ImageField(channels=channels),
@@ -147,7 +147,7 @@ def object_fields(channels: int, masks: str, classes: tuple[str, ...] | None) ->
 
 
 def object_values(
-    shapes: Sequence[Shape], frame: Frame, masks: str, order: Sequence[int] | None = None
+    shapes: Sequence[Shape], frame: Frame, masks: str | None, order: Sequence[int] | None = None
 ) -> dict[str, Any]:
     """Return the values of these fields but the image.
 

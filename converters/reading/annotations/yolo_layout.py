@@ -24,9 +24,10 @@ from ..safe_paths import path_inside
 from ..splits import in_usual_order, split_folders_in
 from ..text_lines import text_lines
 
-__all__ = ["YoloLayout", "is_yolo", "label_of", "yolo_layout"]
+__all__ = ["YoloLayout", "is_yolo", "label_of", "listed_images", "yolo_layout"]
 
 _SPLITS = ("train", "val", "valid", "test")
+_TRIED = 16
 _LARGEST = 1 << 20
 _LOOKED_AT = 20
 _FILES_LOOKED_AT = 5_000
@@ -280,3 +281,44 @@ def _texts(folder: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
     return files(os.scandir(folder))
+
+
+# -- lists of images -------------------------------------------------------------------------
+#
+# Their paths, one a line, are relative to the list's folder, to the dataset's, or begin with folders
+# of the machine on which the list was made: ``data/obj_train_data/0.jpg``,
+# ``/home/me/coco/images/0.jpg``.  How much of their beginning is to be left out is found out by the
+# first of them, and the same for all.
+
+
+def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, name below the root, and what is wrong with it ("" if nothing is)."""
+    base, leading = _relocation(root, path)
+    for number, line in text_lines(path):
+        name = _parts(line)
+        try:
+            kept = "/".join(name[leading:] or name)
+            place = os.path.join(base, path_inside("", kept))
+            problem = "" if os.path.isfile(os.path.join(root, place)) else "there is no such image"
+            yield number, place, problem
+        except SourceError as error:
+            yield number, line.strip()[:200], str(error)
+
+
+def _parts(line: str) -> list[str]:
+    text = line.strip().lstrip("\ufeff").replace("\\", "/")
+    return [part for part in text.split("/") if part not in ("", ".")]
+
+
+def _relocation(root: Path, path: Path) -> tuple[str, int]:
+    """Return the folder that names are relative to, and how many of their folders are not here."""
+    bases = list(dict.fromkeys([os.path.relpath(path.parent, root), "."]))
+    for (_, line), _ in zip(text_lines(path), range(_TRIED), strict=False):
+        parts = _parts(line)
+        for leading in range(len(parts)):
+            for base in bases:
+                if ".." not in parts[leading:] and os.path.isfile(
+                    os.path.join(root, base, *parts[leading:])
+                ):
+                    return "" if base == "." else base, leading
+    return "", 0
