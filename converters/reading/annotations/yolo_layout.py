@@ -283,12 +283,12 @@ def _texts(folder: Path) -> Iterator[Path]:
     return files(os.scandir(folder))
 
 
-# -- lists of images -------------------------------------------------------------------------
+# -- lists of images ----------------------------------------------------------------------
 #
-# Their paths, one a line, are relative to the list's folder, to the dataset's, or begin with folders
-# of the machine on which the list was made: ``data/obj_train_data/0.jpg``,
-# ``/home/me/coco/images/0.jpg``.  How much of their beginning is to be left out is found out by the
-# first of them, and the same for all.
+# Their paths, one a line, are relative to the list's folder, to the dataset's, or begin with
+# folders of the machine on which the list was made: ``data/obj_train_data/0.jpg``,
+# ``/home/me/coco/images/0.jpg``.  How much of their beginning is to be left out is found out by
+# the first of them, and the same for all.
 
 
 def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
