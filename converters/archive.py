@@ -20,12 +20,13 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample, reason_of
 from .reading.archive_listing import archive_kind, entries, refuse_groups
-from .reading.class_layout import class_layout, doubt_of, extract
+from .reading.class_folders import class_layout, doubt_of, extract
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import files_at, folder_at, printable
+from .reading.options import SplitFolder
 from .reading.refusals import no_files, not_seekable, refuse_fields
 from .reading.selection import listed
 from .reading.spans import FileSpan, close_files
@@ -42,15 +43,7 @@ _IMAGES = 64
 
 
 class ArchiveSource(ImageListSource):
-    """An archive of class folders; fields ``image`` and ``label``.
-
-    Parameters
-    ----------
-    split : str
-        ``auto``: where all folders are split folders (train, val, test, ...), a field
-        ``split`` says from which an image is.  ``none``: the folders are classes, whatever they
-        are called.  Else the one split folder that is taken.
-    """
+    """An archive of class folders; fields ``image`` and ``label``."""
 
     name = "archive"
     summary = "class folders in a .tar, .tar.gz or .zip, which is not unpacked"
@@ -69,7 +62,7 @@ class ArchiveSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "auto",
+        split: SplitFolder = "auto",
     ) -> None:
         refuse_fields(fields, self.name)
         files = files_at(location, _SUFFIXES)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from .reading.lists.object_cells import ObjectCells
 from .reading.lists.row_samples import ListPlan, RowSamples
 from .reading.lists.split_names import split_classes
 from .reading.locations import folder_at, printable
+from .reading.options import ClassFile, Option
 from .reading.safe_paths import path_inside
 from .reading.selection import left_out, listed
 from .reading.splits import split_of
@@ -44,18 +45,7 @@ _NAME = "file_name"
 
 
 class HfFolderSource(IndexedSource):
-    """Rows of metadata files; ``file_name`` is ``image``, ``X_file_name`` the image ``X``.
-
-    Parameters
-    ----------
-    split : str, optional
-        The one that is taken: ``train``, ``validation``, ``test``.  Default: all, with a field
-        ``split`` where there are several.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line: of ``label``, or of objects.
-    boxes : tuple of str
-        What boxes of objects are: ``xyxy``, ``xywh`` or ``cxcywh``; ``pixels`` or ``normalised``.
-    """
+    """Rows of metadata files; ``file_name`` is ``image``, ``X_file_name`` the image ``X``."""
 
     name = "hf_folder"
     summary = "images with metadata.csv, .jsonl or .parquet, as Hugging Face's ImageFolder"
@@ -72,9 +62,18 @@ class HfFolderSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
-        classes: str | None = None,
-        boxes: tuple[str, ...] = ("xywh", "pixels"),
+        split: Annotated[
+            str | None,
+            Option(
+                "take only this split: train, validation, test; default: all, with a field 'split' "
+                "where there are several"
+            ),
+        ] = None,
+        classes: ClassFile = None,
+        boxes: Annotated[
+            tuple[str, ...],
+            Option("what boxes of objects are: xyxy, xywh or cxcywh; pixels or normalised"),
+        ] = ("xywh", "pixels"),
     ) -> None:
         self.root, self.notes = Path(location), []
         self._tables = self._of_split(metadata_files(self.root), split)

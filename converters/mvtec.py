@@ -25,7 +25,6 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec
 from .reading.annotations.annotated import frame_of
-from .reading.deferred import DeferredSample
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, printable
@@ -109,12 +108,12 @@ class MvtecSource(ImageListSource):
         masked = self._masks and folder.defect != _GOOD
         return [os.path.join(folder.place, name), *([folder.mask_of(name)] if masked else [])]
 
-    def values(self, files: list[str], numbers: list[int]) -> Deferred:
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
         if len(files) > 1 and not os.path.isfile(files[1]):
             raise SourceError(
                 f"its mask {files[1]} is missing (--option masks=false packs without masks)"
             )
-        return DeferredSample(self.reader, files, self._numbers_of[numbers[0]])
+        return super().values(files, self._numbers_of[numbers[0]])
 
     def key_at(self, index: int) -> str:
         folder = self._folders[self.numbers_of(index)[0]]

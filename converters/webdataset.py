@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import SourceError
 from fastdata.schema import Schema
@@ -24,6 +24,7 @@ from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.key_set import KeySet
 from .reading.locations import files_at, first_bytes, printable
+from .reading.options import Option
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
 from .reading.spans import FileSpan, read_at
@@ -41,19 +42,7 @@ _PEEK = 16
 
 
 class WebDatasetSource(ScannedSource):
-    """Shards of WebDataset, plain or gzip'd; a sample is the members with one key.
-
-    Parameters
-    ----------
-    members : tuple of str
-        What is taken: ``field=suffix``, ``field=suffix;suffix`` where samples have one or the
-        other, ``field=json:key`` for an entry of a JSON member (``json:a.b`` for one inside
-        another).  Default: images, ``cls`` as ``label``, and text, JSON (whole, as text),
-        ``npy`` and numbers under the names they have.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line; ``cls`` may then hold
-        names too.
-    """
+    """Shards of WebDataset, plain or gzip'd; a sample is the members with one key."""
 
     name = "webdataset"
     summary = "WebDataset tar files, plain or gzip'd"
@@ -76,8 +65,22 @@ class WebDatasetSource(ScannedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        members: tuple[str, ...] = (),
-        classes: str | None = None,
+        members: Annotated[
+            tuple[str, ...],
+            Option(
+                "what is taken: field=suffix, field=suffix;suffix where samples have one or the "
+                "other, field=json:key for an entry of a JSON member (json:a.b for one inside "
+                "another); default: images, cls as label, and text, JSON (whole, as text), npy and "
+                "numbers under the names they have"
+            ),
+        ] = (),
+        classes: Annotated[
+            str | None,
+            Option(
+                "a text file with the names of classes 0, 1, ..., one a line; cls may then hold "
+                "names too"
+            ),
+        ] = None,
     ) -> None:
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastdata.errors import SourceError
 
-from .class_layout import common_top
+from .class_folders import common_top
 from .compression import compression_of, inflated_start
 from .forward_reader import ForwardReader
 from .key_set import KeySet

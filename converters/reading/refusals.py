@@ -42,4 +42,5 @@ def check_choice(option: str, value: Any, choices: Iterable[Any]) -> None:
     known = list(choices)
     if value not in known:
         *names, last = [str(choice) for choice in known if choice]
-        raise OptionError(f"{option}={value}: expected {', '.join(names)} or {last}")
+        others = f"{', '.join(names)} or " if names else ""
+        raise OptionError(f"{option}={value}: expected {others}{last}")
