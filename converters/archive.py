@@ -29,9 +29,9 @@ from .reading.locations import files_at, folder_at, printable
 from .reading.options import SplitFolder
 from .reading.refusals import no_files, not_seekable, refuse_fields
 from .reading.selection import listed
+from .reading.small_memory import StringTable
 from .reading.spans import FileSpan, close_files
 from .reading.splits import has_images
-from .reading.string_table import StringTable
 from .reading.zip_archive import ZipMember
 
 __all__ = ["ArchiveSource"]

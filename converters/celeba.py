@@ -19,8 +19,7 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from .base import FieldSpec
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
-from .reading.lists.flag_columns import join_flags
-from .reading.lists.joined import joined
+from .reading.lists.rows import join_flags, joined
 from .reading.lists.text_table import TextTable
 from .reading.locations import folder_at
 from .reading.options import Option

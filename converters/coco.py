@@ -33,12 +33,11 @@ from .reading.annotations.coco_layout import (
     segment_folder,
 )
 from .reading.annotations.shapes import mask_field
-from .reading.deferred import DeferredSample
 from .reading.fingerprints import hash_samples
-from .reading.locations import printable, stat_of
+from .reading.image_list import DeferredSample
+from .reading.locations import path_inside, printable, stat_of
 from .reading.options import CheckSize, Option, PaintedMasks
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.selection import left_out, listed
 from .reading.splits import choose_folder
 

@@ -23,11 +23,10 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from .base import Deferred, FieldSpec
 from .reading.image_list import ImageListSource
 from .reading.lists.boxed_image import BoxedImage, BoxForm
-from .reading.lists.joined import joined, keyed_lines
-from .reading.locations import folder_at
+from .reading.lists.rows import joined, keyed_lines
+from .reading.locations import folder_at, path_inside
 from .reading.options import Option
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 
 __all__ = ["CubSource"]
 

@@ -20,10 +20,9 @@ from .reading.annotations.cvat_xml import CvatIndex, CvatReader
 from .reading.annotations.shapes import object_fields
 from .reading.class_names import numbered, read_class_names
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, path_of
+from .reading.locations import first_bytes, path_inside, path_of
 from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.selection import left_out
 from .reading.splits import in_usual_order
 

@@ -27,17 +27,15 @@ from .reading.class_names import read_class_names
 from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
+from .reading.lists.box_rows import ObjectCells
 from .reading.lists.boxed_image import BoxedImage, box_form
 from .reading.lists.image_finder import ImageFinder
-from .reading.lists.metadata_files import Metadata, is_file_column, metadata_files
-from .reading.lists.object_cells import ObjectCells
+from .reading.lists.list_files import Metadata, is_file_column, metadata_files
 from .reading.lists.row_samples import ListPlan, RowSamples
-from .reading.lists.split_names import split_classes
-from .reading.locations import folder_at, printable
+from .reading.locations import folder_at, path_inside, printable
 from .reading.options import ClassFile, Option
-from .reading.safe_paths import path_inside
 from .reading.selection import left_out, listed
-from .reading.splits import split_of
+from .reading.splits import split_classes, split_of
 
 __all__ = ["HfFolderSource"]
 

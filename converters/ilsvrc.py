@@ -27,7 +27,7 @@ from fastdata.schema import ImageField, Schema
 
 from .base import FieldSpec
 from .reading.arrays.mat_values import mat_values, whole_number
-from .reading.lists.joined import read_mapping
+from .reading.lists.rows import read_mapping
 from .reading.lists.synset_source import ClassesCalled, SynsetSource, is_synset, synset_folders
 from .reading.locations import folder_at
 from .reading.options import Option

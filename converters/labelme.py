@@ -29,10 +29,9 @@ from .reading.annotations.shapes import object_fields
 from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, folder_at, printable
+from .reading.locations import first_bytes, folder_at, path_inside, printable
 from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.selection import left_out
 from .reading.splits import split_folders_in
 

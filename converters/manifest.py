@@ -35,16 +35,20 @@ from .reading.class_names import read_class_names
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
 from .reading.image_files import is_image_name
-from .reading.lists.box_roles import box_roles
 from .reading.lists.box_rows import BoxSamples
 from .reading.lists.boxed_image import box_form
-from .reading.lists.flag_columns import join_flags
+from .reading.lists.columns import (
+    box_columns,
+    box_roles,
+    choose,
+    image_column,
+    known_fields,
+    label_separator,
+)
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.list_files import images_not_listed, list_of_folder
-from .reading.lists.list_options import choose, known_fields, label_separator
-from .reading.lists.roles import box_columns, image_column
 from .reading.lists.row_samples import ListPlan, RowSamples
-from .reading.lists.split_names import rows_of_split
+from .reading.lists.rows import join_flags, rows_of_split
 from .reading.lists.text_table import JSON_SUFFIXES, TextTable, cells_of
 from .reading.locations import first_bytes, path_of, printable
 from .reading.options import CheckSize, ClassFile, Option

@@ -37,10 +37,9 @@ from .reading.arrays.mat_file import mat_kind
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.boxed_image import BoxedImage, BoxForm
-from .reading.locations import folder_at, path_of, printable
+from .reading.locations import folder_at, path_inside, path_of, printable
 from .reading.options import SplitOption
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.splits import in_usual_order
 
 __all__ = ["SvhnSource"]

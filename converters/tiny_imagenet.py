@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec
-from .reading.lists.joined import read_mapping
+from .reading.lists.rows import read_mapping
 from .reading.lists.synset_source import ClassesCalled, SynsetSource, synset_folders
 from .reading.locations import folder_at
 from .reading.options import Option

@@ -38,10 +38,9 @@ from .reading.annotations.voc_files import (
 from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at
+from .reading.locations import folder_at, path_inside
 from .reading.options import AllowEmpty, BoxesFrom, CheckSize, ClassFile, Option
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.selection import left_out
 
 __all__ = ["VocSource"]

@@ -22,18 +22,17 @@ from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start, other_compression
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
-from .reading.key_set import KeySet
 from .reading.locations import files_at, first_bytes, printable
 from .reading.options import Option
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
+from .reading.small_memory import KeySet
 from .reading.spans import FileSpan, read_at
 from .reading.splits import has_images
 from .reading.tar.archive import BLOCK, is_header
 from .reading.tar.member_choice import choose, exported_members, main_suffixes
-from .reading.tar.member_values import settle
+from .reading.tar.member_values import Members, Plan, Told, settle
 from .reading.tar.sample_groups import PEEK_BYTES, Group, groups
-from .reading.tar.tar_sample import Members, Plan, Told
 
 __all__ = ["WebDatasetSource"]
 

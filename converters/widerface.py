@@ -28,10 +28,9 @@ from .reading.image_files import is_image_name
 from .reading.lists.box_rows import BoxTable
 from .reading.lists.boxed_image import BoxedImage, BoxForm
 from .reading.lists.image_finder import folder_named
-from .reading.locations import path_of, printable, stat_of
+from .reading.locations import path_inside, path_of, printable, stat_of
 from .reading.options import Option
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.text_lines import text_lines
 
 __all__ = ["WiderFaceSource"]

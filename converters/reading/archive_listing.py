@@ -11,9 +11,8 @@ from fastdata.errors import SourceError
 from .class_folders import common_top
 from .compression import compression_of, inflated_start
 from .forward_reader import ForwardReader
-from .key_set import KeySet
 from .locations import first_bytes, printable
-from .string_table import StringTable
+from .small_memory import KeySet, StringTable
 from .tar.archive import BLOCK, is_header, members
 from .zip_archive import is_zip, zip_members
 

@@ -22,8 +22,8 @@ from .class_names import numbered
 from .image_files import is_image_name
 from .locations import printable
 from .selection import listed
+from .small_memory import StringTable
 from .splits import SPLIT_NAMES
-from .string_table import StringTable
 
 __all__ = [
     "ClassLayout",

@@ -25,8 +25,8 @@ from fastdata.schema import (
     StringField,
 )
 
+from .field_names import is_mask_name
 from .image_files import is_image_bytes
-from .usual_names import is_mask_name
 
 __all__ = [
     "KINDS",

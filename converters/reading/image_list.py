@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fastdata.errors import SourceError
 from fastdata.schema import Field, ScalarField
 
 from ..base import Deferred, IndexedSource, Reject, Sample
-from .deferred import DeferredSample, SampleReader
 from .fingerprints import Hashes, hash_samples
-from .locations import printable, stat_of
-from .safe_paths import path_inside
+from .locations import path_inside, printable, stat_of
+from .small_memory import StringTable
 from .splits import choose_folder
-from .string_table import StringTable
 
-__all__ = ["ImageListSource"]
+__all__ = ["DeferredSample", "ImageListSource", "SampleReader"]
 
 
 class ImageListSource(IndexedSource):
@@ -148,3 +146,27 @@ class ImageListSource(IndexedSource):
             return *self.names_of(index), *self.numbers_of(index), *stats, *shared
 
         return hash_samples(self.num_samples, limit, parts)
+
+
+class SampleReader(Protocol):
+    """What all samples of a source share, and how a worker reads one; it can be pickled."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields, in the schema's order."""
+
+    @property
+    def read(self) -> Callable[..., Mapping[str, Any]]:
+        """Return the values of a sample by the names of fields; others may be among them."""
+
+
+class DeferredSample(Deferred):
+    """The parts of one sample, as its reader takes them: names of files, numbers, rows."""
+
+    def __init__(self, reader: SampleReader, *parts: Any) -> None:
+        self.reader, self.parts = reader, parts
+
+    def load(self) -> tuple[Any, ...]:
+        """Read the sample."""
+        values = self.reader.read(*self.parts)
+        return tuple(values[name] for name in self.reader.fields)

@@ -25,6 +25,7 @@ __all__ = [
     "has_images",
     "in_usual_order",
     "mixed_splits",
+    "split_classes",
     "split_folders_in",
     "split_of",
     "table_files",
@@ -42,6 +43,7 @@ SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "dev", "test",
 _SHARD = re.compile(r"(.+?)-[0-9]{5}-of-[0-9]{5}")
 _DEPTH = 3
 _LOOKED_AT = 2_000
+_MOST_CLASSES = 20
 
 
 def split_of(path: PurePath) -> str:
@@ -69,6 +71,11 @@ def in_usual_order(splits: Iterable[str]) -> list[str]:
     """Return names of splits: train, validation, test, then others, sorted."""
     known = {name: number for number, name in enumerate(SPLIT_NAMES)}
     return sorted(splits, key=lambda name: (known.get(name.lower(), len(known)), name))
+
+
+def split_classes(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of splits as classes, in the usual order; () if there are too many for that."""
+    return tuple(in_usual_order(names)) if len(names) <= _MOST_CLASSES else ()
 
 
 def choose_folder(splits: Sequence[str], wanted: str | None, notes: list[str]) -> list[str]:

@@ -16,7 +16,13 @@ from cases import make_pictures
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.converters.python import IterableSource
-from fastdata.converters.reading.field_names import safe_name, unique_name
+from fastdata.converters.reading.field_names import (
+    LABELS,
+    first_called,
+    is_mask_name,
+    safe_name,
+    unique_name,
+)
 from fastdata.converters.reading.selection import (
     ARRAYS,
     COLUMNS,
@@ -25,7 +31,6 @@ from fastdata.converters.reading.selection import (
     Selection,
     left_out,
 )
-from fastdata.converters.reading.usual_names import LABELS, first_called, is_mask_name
 from fastdata.errors import OptionError
 from fastdata.schema import Schema, StringField
 

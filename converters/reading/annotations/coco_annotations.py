@@ -20,7 +20,7 @@ from PIL import Image
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.regular_files import open_regular, read_regular
 
-from ..safe_paths import path_inside
+from ..locations import path_inside
 from ..spans import read_at
 from .annotated import Frame, frame_of
 from .regions import paint

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from fastdata.errors import SourceError
 
 from ...base import Reject
-from ..locations import printable
-from ..safe_paths import path_inside
-from ..string_table import StringTable
+from ..json_files import Member, json_members
+from ..locations import path_inside, printable
+from ..small_memory import StringTable
 from .coco_annotations import ROW, pack_row
-from .json_members import Member, json_members
 
 __all__ = ["CocoIndex"]
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 
-from ..locations import first_bytes, path_of
-from ..safe_paths import path_inside
+from ..locations import first_bytes, path_inside, path_of
 from ..selection import listed
 from ..splits import in_usual_order
 

@@ -27,8 +27,8 @@ from fastdata.codecs.image import MAX_PIXELS
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular, read_regular
 
+from ..small_memory import StringTable
 from ..spans import read_at
-from ..string_table import StringTable
 from .annotated import upright_frame_of
 from .safe_xml import parse_xml
 from .shapes import Shape, numbers, object_values, of_bitmap, of_box, of_ellipse, of_polygon

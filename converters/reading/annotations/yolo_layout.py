@@ -17,10 +17,9 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 
 from ..class_names import read_class_names
-from ..extras import require
 from ..image_files import is_image_name
-from ..locations import first_bytes, path_of
-from ..safe_paths import path_inside
+from ..locations import first_bytes, path_inside, path_of
+from ..refusals import require
 from ..splits import in_usual_order, split_folders_in
 from ..text_lines import text_lines
 

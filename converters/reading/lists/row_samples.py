@@ -20,14 +20,13 @@ from fastdata.schema import (
     StringField,
 )
 
-from ..cell_types import ColumnGuess, labels_of
-from ..cells import parse_array, parse_bytes
+from ..cells import ColumnGuess, labels_of, parse_array, parse_bytes
 from ..class_names import MOST_CLASSES, check_number
 from ..fields import convert, named_field
-from ..string_table import StringTable
+from ..small_memory import StringTable
+from ..splits import split_classes
+from .columns import LABELS
 from .image_finder import ImageFinder
-from .roles import LABELS
-from .split_names import split_classes
 
 __all__ = ["ListPlan", "RowSamples"]
 

@@ -14,10 +14,9 @@ from typing import NamedTuple
 from fastdata.errors import SourceError
 
 from ..exported import Exported
-from ..field_names import safe_name, unique_name
+from ..field_names import is_mask_name, safe_name, unique_name
 from ..image_files import SUFFIXES
 from ..selection import MEMBERS
-from ..usual_names import is_mask_name
 
 __all__ = ["IMAGES", "NUMBERS", "Chosen", "choose", "exported_members", "main_suffixes"]
 

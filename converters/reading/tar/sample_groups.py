@@ -9,7 +9,7 @@ from fastdata.errors import SourceError
 
 from ...base import Reject
 from ..forward_reader import ForwardReader
-from ..key_set import KeySet
+from ..small_memory import KeySet
 from ..spans import MAX_RECORD, FileSpan
 from .archive import members
 
