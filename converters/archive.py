@@ -19,8 +19,8 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample, reason_of
-from .reading.archive_listing import archive_kind, entries, refuse_groups
-from .reading.class_folders import class_layout, doubt_of, extract
+from .reading.archive_listing import archive_entries, archive_kind, refuse_groups
+from .reading.class_folders import class_layout, doubt_of_layout, extract
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import ignored_files, is_image_name, suffix_of
@@ -99,7 +99,7 @@ class ArchiveSource(ImageListSource):
         images, places = StringTable(), array("q")
         problems: dict[int, str] = {}
         others: list[str] = []
-        for name, problem, numbers in entries(self.root, self._kind):
+        for name, problem, numbers in archive_entries(self.root, self._kind):
             if not is_image_name(name):
                 others.append(name)
                 continue
@@ -112,7 +112,7 @@ class ArchiveSource(ImageListSource):
             raise SourceError(f"{place}: no images in it")
         self._layout = layout = class_layout(place, images, split)
         sound = (images[row] for row in range(len(images)) if row not in problems)
-        self.doubt = doubt_of(layout, sound) if split != "none" else ""
+        self.doubt = doubt_of_layout(layout, sound) if split != "none" else ""
         if self._kind != "zip":
             refuse_groups(place, images, others)
         self._refuse_empty(others)
@@ -221,7 +221,7 @@ def _may_be(path: Path) -> bool:
         return False
     images, others, in_folders = StringTable(), [], True
     try:
-        for name, _, _ in itertools.islice(entries(path, kind), _LOOKED_AT[kind]):
+        for name, _, _ in itertools.islice(archive_entries(path, kind), _LOOKED_AT[kind]):
             if not is_image_name(name):
                 others.append(name)
                 continue

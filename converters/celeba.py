@@ -19,7 +19,7 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from .base import FieldSpec
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
-from .reading.lists.rows import join_flags, joined
+from .reading.lists.rows import join_flags, rows_by_key
 from .reading.lists.text_table import TextTable
 from .reading.locations import folder_at
 from .reading.options import Option
@@ -91,7 +91,7 @@ class CelebaSource(ImageListSource):
         tables: dict[Path, Iterator[tuple[str, str]]] = {
             attributes: ((row[0], row[1]) for row in flags.rows), **others
         }  # fmt: skip
-        for image, (labels, *rest) in joined(tables):
+        for image, (labels, *rest) in rows_by_key(tables):
             row = dict(zip(names, map(int, rest), strict=True))
             of_split = row.get(_SPLIT, 0)
             if not 0 <= of_split < len(_SPLITS):

@@ -23,7 +23,7 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from .base import Deferred, FieldSpec
 from .reading.image_list import ImageListSource
 from .reading.lists.boxed_image import BoxedImage, BoxForm
-from .reading.lists.rows import joined, keyed_lines
+from .reading.lists.rows import keyed_lines, rows_by_key
 from .reading.locations import folder_at, path_inside
 from .reading.options import Option
 from .reading.refusals import refuse_fields
@@ -76,7 +76,7 @@ class CubSource(ImageListSource):
         if _SPLIT in there and split is None:
             found["split"] = ScalarField(classes=_SPLITS)
         self.schema = Schema(found)
-        for key, cells in joined({root / name: keyed_lines(root / name) for name in there}):
+        for key, cells in rows_by_key({root / name: keyed_lines(root / name) for name in there}):
             row = dict(zip(there, cells, strict=True))
             of_split = {"1": 0, "0": 1}.get(row.get(_SPLIT, "1"), -1)
             if split is not None and of_split != _SPLITS.index(split):

@@ -31,7 +31,7 @@ from .reading.lists.box_rows import ObjectCells
 from .reading.lists.boxed_image import BoxedImage, box_form
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.list_files import Metadata, is_file_column, metadata_files
-from .reading.lists.row_samples import ListPlan, RowSamples
+from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.locations import folder_at, path_inside, printable
 from .reading.options import ClassFile, Option
 from .reading.selection import left_out, listed
@@ -98,11 +98,11 @@ class HfFolderSource(IndexedSource):
         if several:
             there = split_classes(sorted({table.split or "other" for table in self._tables}))
             known["split"] = ScalarField(classes=there)
-        plan = ListPlan(
+        info = ListInfo(
             str(self._tables[0].path), names, self._main(titles), {**known, **(fields or {})},
             channels, class_names, self._kinds(several),
         )  # fmt: skip
-        self._rows = RowSamples(plan, self._cells(several), self._finder)
+        self._rows = RowSamples(info, self._cells(several), self._finder)
         self.notes += self._rows.notes
         found = dict(self._rows.schema)
         if self._objects_at >= 0:

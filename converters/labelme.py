@@ -20,8 +20,8 @@ from .base import FieldSpec
 from .reading.annotations.labelme_files import (
     AREAS,
     LabelmeReader,
+    area_shapes,
     embedded,
-    entries,
     kind_of,
     read_labelme,
 )
@@ -29,7 +29,7 @@ from .reading.annotations.shapes import object_fields
 from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, folder_at, path_inside, printable
+from .reading.locations import folder_at, path_inside, printable, start_of_first
 from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
 from .reading.refusals import refuse_fields
 from .reading.selection import left_out
@@ -105,7 +105,7 @@ class LabelmeSource(ImageListSource):
         for entry in content["shapes"]:
             if kind_of(entry) not in AREAS:
                 self._kinds[printable(kind_of(entry)[:40])] += 1
-        labels = (entry.get("label") for _, entry in entries(content))
+        labels = (entry.get("label") for _, entry in area_shapes(content))
         return {label for label in labels if isinstance(label, str)}
 
     def _image_of(self, path: str, content: dict[str, Any]) -> str:
@@ -131,11 +131,5 @@ def _jsons(root: Path, place: str) -> Iterator[str]:
 
 def _holds_shapes(folder: Path) -> bool:
     """Tell whether the first JSON file of a folder has shapes."""
-    if not folder.is_dir():
-        return False
-    with os.scandir(folder) as scan:
-        for entry in scan:
-            if entry.name.endswith(".json") and not entry.name.startswith("."):
-                start = first_bytes(Path(entry.path), _PEEK)
-                return bool(_SHAPES.search(start) and _OWN.search(start))
-    return False
+    start = start_of_first(folder, ".json", _PEEK)
+    return bool(_SHAPES.search(start) and _OWN.search(start))

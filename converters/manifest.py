@@ -40,14 +40,14 @@ from .reading.lists.boxed_image import box_form
 from .reading.lists.columns import (
     box_columns,
     box_roles,
-    choose,
+    choose_columns,
     image_column,
     known_fields,
     label_separator,
 )
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.list_files import images_not_listed, list_of_folder
-from .reading.lists.row_samples import ListPlan, RowSamples
+from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.lists.rows import join_flags, rows_of_split
 from .reading.lists.text_table import JSON_SUFFIXES, TextTable, cells_of
 from .reading.locations import first_bytes, path_of, printable
@@ -125,7 +125,7 @@ class ManifestSource(IndexedSource):
         self.path = _list_at(Path(location), self.notes)
         self._images, self._suffix = images or "", suffix or ""
         table = TextTable(self.path, self._is_file, separator, header)
-        taken = choose(self.path, table.columns, columns, self.notes)
+        taken = choose_columns(self.path, table.columns, columns, self.notes)
         names = list(taken.names)
         known = known_fields(self.path, names, channels)
         image = _image_column(names, known, bool(columns))
@@ -164,14 +164,14 @@ class ManifestSource(IndexedSource):
                 )
             between = label_separator(labels or "", names, kinds)
             if labels == "columns":
-                joined = join_flags(str(self.path), names, taken.titles, rows, image)
-                names, rows, image = joined.names, joined.rows, joined.image
-                class_names, kinds = joined.classes, None
-            plan = ListPlan(
+                flags = join_flags(str(self.path), names, taken.titles, rows, image)
+                names, rows, image = flags.names, flags.rows, flags.image
+                class_names, kinds = flags.classes, None
+            info = ListInfo(
                 str(self.path), names, image, {**known, **(fields or {})}, channels, class_names,
                 kinds and kinds + [{str}] * bool(label), between,
             )  # fmt: skip
-            self._samples = RowSamples(plan, rows, self._finder)
+            self._samples = RowSamples(info, rows, self._finder)
         schema = self._samples.schema
         if classes is not None and not {"label", "labels"} & set(schema):
             raise OptionError(f"classes={classes}: there is no field 'label' of class numbers")

@@ -21,7 +21,6 @@ from fastdata.schema import ImageField, Schema
 
 from .base import FieldSpec
 from .reading.annotations.mask_layout import (
-    MaskPair,
     are_masks,
     ending_of,
     images_of,
@@ -42,6 +41,7 @@ from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
 from .reading.options import Option, SplitOption
 from .reading.refusals import refuse_fields
+from .reading.splits import FolderPair
 
 __all__ = ["MaskFoldersSource"]
 
@@ -119,7 +119,7 @@ class MaskFoldersSource(ImageListSource):
                 self._add_all(pair, which, ending)
         if self.num_samples == len(self._rejects):
             raise SourceError(
-                f"{root}: no image of {pairs[0].images} has a mask in {pairs[0].masks}. If their "
+                f"{root}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If their "
                 "names differ by an ending, say by which: --option ending=_mask"
             )
         if (root / "ImageSets").is_dir():
@@ -133,7 +133,7 @@ class MaskFoldersSource(ImageListSource):
         count = len(table.names) or None
         self.reader = MaskReader(tuple(self.schema), table.colours, count, lossy)
 
-    def _add_all(self, pair: MaskPair, which: str, ending: str | None) -> None:
+    def _add_all(self, pair: FolderPair, which: str, ending: str | None) -> None:
         endings = ending_of(self.root, pair, which, ending)
         taken = 0
         for name in images_of(self.root, pair, endings):
@@ -142,11 +142,11 @@ class MaskFoldersSource(ImageListSource):
                 self.add(name, mask, numbers=self.split_number(pair.split))
                 taken += 1
             else:
-                self.reject(name, f"it has no mask in {pair.masks}")
-        if endings and pair.images != pair.masks:
+                self.reject(name, f"it has no mask in {pair.others}")
+        if endings and pair.images != pair.others:
             others = masks_in(self.root, pair, endings) - taken
             if others > 0:
-                self.notes.append(f"{others:,} masks in {pair.masks} are of no image; left out")
+                self.notes.append(f"{others:,} masks in {pair.others} are of no image; left out")
 
     def _masks(self, count: int | None) -> list[Path]:
         rows = (row for row in range(self.num_samples) if row not in self._rejects)

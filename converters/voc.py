@@ -28,7 +28,7 @@ from .base import FieldSpec, hash_fields
 from .reading.annotations.voc_files import (
     VocReader,
     classes_of_lists,
-    listed,
+    names_in_list,
     object_fields,
     splits_of,
     survey,
@@ -140,7 +140,7 @@ class VocSource(ImageListSource):
     def _read_list(self, lists: Path, split: str) -> None:
         """Take the images that a list names."""
         others = 0
-        for number, name in listed(lists, split):
+        for number, name in names_in_list(lists, split):
             if name is None:
                 others += 1
                 continue

@@ -19,7 +19,6 @@ from fastdata.schema import ImageField, Schema
 from .base import FieldSpec
 from .reading.annotations.voc_files import (
     VocReader,
-    XmlFolders,
     object_fields,
     survey,
     voc_roots,
@@ -32,6 +31,7 @@ from .reading.locations import folder_at
 from .reading.options import AllowEmpty, BoxesFrom, CheckSize, ClassFile, SplitOption
 from .reading.refusals import refuse_fields
 from .reading.selection import left_out
+from .reading.splits import FolderPair
 
 __all__ = ["VocFoldersSource"]
 
@@ -96,17 +96,15 @@ class VocFoldersSource(ImageListSource):
             ("split",) * self.with_split,
         )  # fmt: skip
 
-    def _add_all(self, part: XmlFolders) -> None:
+    def _add_all(self, part: FolderPair) -> None:
         """Add the images of a folder; note XML files of no image."""
         taken = 0
         for name in filter(is_image_name, files_below(self.root, part.images)):
             stem = os.path.splitext(os.path.relpath(name, part.images))[0]
-            annotation = os.path.normpath(os.path.join(part.annotations, f"{stem}.xml"))
+            annotation = os.path.normpath(os.path.join(part.others, f"{stem}.xml"))
             taken += os.path.isfile(os.path.join(self.root, annotation))
             self.add(name, annotation, numbers=self.split_number(part.split))
-        files = files_below(self.root, part.annotations)
+        files = files_below(self.root, part.others)
         others = sum(name.endswith(".xml") for name in files) - taken
         if others > 0:
-            self.notes.append(
-                f"{others:,} XML files in {part.annotations} are of no image; left out"
-            )
+            self.notes.append(f"{others:,} XML files in {part.others} are of no image; left out")

@@ -30,8 +30,8 @@ from .reading.small_memory import KeySet
 from .reading.spans import FileSpan, read_at
 from .reading.splits import has_images
 from .reading.tar.archive import BLOCK, is_header
-from .reading.tar.member_choice import choose, exported_members, main_suffixes
-from .reading.tar.member_values import Members, Plan, Told, settle
+from .reading.tar.member_choice import choose_members, exported_members, main_suffixes
+from .reading.tar.member_values import FieldMembers, KeyOfExport, Members, member_fields
 from .reading.tar.sample_groups import PEEK_BYTES, Group, groups
 
 __all__ = ["WebDatasetSource"]
@@ -97,11 +97,11 @@ class WebDatasetSource(ScannedSource):
             for entry in chosen.values():
                 exported.check_place(";".join(entry.suffixes), entry.suffixes, known, self.paths[0])
         else:
-            chosen = choose(members, first, self.notes, str(self.paths[0]))
-            settled = settle(chosen, first, fields or {}, channels)
+            chosen = choose_members(members, first, self.notes, str(self.paths[0]))
+            settled = member_fields(chosen, first, fields or {}, channels)
         stored = exported is not None
         self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
-        self._plan = Plan(self.schema, tuple(chosen.values()), stored)
+        self._field_members = FieldMembers(self.schema, tuple(chosen.values()), stored)
         self._main = main_suffixes(chosen)
         wanted = {suffix for entry in chosen.values() for suffix in entry.suffixes}
         self._wanted = frozenset(wanted | {"json"} if stored else wanted)
@@ -163,7 +163,7 @@ class WebDatasetSource(ScannedSource):
         key = f"{shard}/{name}"
         places: list[FileSpan | bytes] = []
         reason = group.problem
-        for entry in self._plan.chosen:
+        for entry in self._field_members.chosen:
             here = [group.members[s] for s in entry.suffixes if s in group.members]
             if here:
                 places.append(here[0])
@@ -171,11 +171,11 @@ class WebDatasetSource(ScannedSource):
                 reason = f"there is no member {' or '.join(entry.suffixes)}"
         if reason:
             return Reject(key, f"{reason} (the sample is at byte {group.start:,})")
-        if not self._plan.exported:
-            return Sample(key, Members(tuple(places), self._plan))
+        if not self._field_members.exported:
+            return Sample(key, Members(tuple(places), self._field_members))
         main = next((s for s in self._main if s in group.members), "")
-        told = Told(f"{name}.{main}", group.members.get("json"))
-        return Sample(key, Members(tuple(places), self._plan, told))
+        key_of_export = KeyOfExport(f"{name}.{main}", group.members.get("json"))
+        return Sample(key, Members(tuple(places), self._field_members, key_of_export))
 
 
 def _content(path: Path, at: FileSpan | bytes) -> bytes:

@@ -31,7 +31,7 @@ __all__ = [
     "annotation_files",
     "class_layout",
     "common_top",
-    "doubt_of",
+    "doubt_of_layout",
     "doubts_of_names",
     "doubts_of_places",
     "extract",
@@ -302,7 +302,9 @@ def class_layout(place: str, names: StringTable, split: str) -> ClassLayout:
     are_splits = bool(first) and all(name.lower() in SPLIT_NAMES for name in first)
     if split not in ("auto", "none"):
         if split not in first:
-            raise OptionError(f"split={split}: no such folder in {place}, which has {_told(first)}")
+            raise OptionError(
+                f"split={split}: no such folder in {place}, which has {_shown(first)}"
+            )
         return ClassLayout(top, top + 1, _classes(place, first[split]), {}, split)
     if split == "auto" and are_splits:
         splits = sorted(first, key=lambda name: (SPLIT_NAMES.index(name.lower()), name))
@@ -312,7 +314,7 @@ def class_layout(place: str, names: StringTable, split: str) -> ClassLayout:
         full = [name for name in splits if name not in flat]
         option = f" --option split={full[0]} takes the classes in {full[0]}." if full else ""
         raise SourceError(
-            f"{place}: {_told(sorted(flat))}: images there are in no class folders, though the "
+            f"{place}: {_shown(sorted(flat))}: images there are in no class folders, though the "
             f"folders are called as splits.{option} {extract(place)}"
         )
     insisted = split == "none" and len(first) > 1
@@ -320,7 +322,7 @@ def class_layout(place: str, names: StringTable, split: str) -> ClassLayout:
     return ClassLayout(top, top, classes, {})
 
 
-def doubt_of(layout: ClassLayout, names: Iterable[str]) -> str:
+def doubt_of_layout(layout: ClassLayout, names: Iterable[str]) -> str:
     """Return why these may be no class folders though they look so; "" if nothing says so."""
     places: dict[str, set[str]] = {}
     for name in names:
@@ -350,5 +352,5 @@ def extract(place: str) -> str:
     )
 
 
-def _told(names: Iterable[str]) -> str:
+def _shown(names: Iterable[str]) -> str:
     return listed(map(printable, names), 6)

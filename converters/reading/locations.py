@@ -26,6 +26,7 @@ __all__ = [
     "path_inside",
     "path_of",
     "printable",
+    "start_of_first",
     "stat_of",
 ]
 
@@ -109,6 +110,16 @@ def first_bytes(path: Path, count: int = 4096) -> bytes:
         raise
     except OSError:
         return b""
+
+
+def start_of_first(folder: Path, suffix: str, count: int = 4096) -> bytes:
+    """Return how the first file of a folder begins that has a suffix; b"" if there is none."""
+    if folder.is_dir():
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(suffix) and not entry.name.startswith("."):
+                    return first_bytes(Path(entry.path), count)
+    return b""
 
 
 def printable(path: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from fastdata.errors import OptionError
 
@@ -19,12 +20,15 @@ from .locations import files_at, folder_at
 
 __all__ = [
     "SPLIT_NAMES",
+    "FolderPair",
     "choose_folder",
     "choose_split",
     "has_folders_of_images",
     "has_images",
     "in_usual_order",
     "mixed_splits",
+    "pairs_of_splits",
+    "pairs_within",
     "split_classes",
     "split_folders_in",
     "split_of",
@@ -65,6 +69,35 @@ def split_folders_in(folder: Path) -> list[str]:
         return []
     names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
     return in_usual_order(name for name in names if name.lower() in SPLIT_NAMES)
+
+
+class FolderPair(NamedTuple):
+    """A folder of images and that of what belongs to them, relative to the root, and their split.
+
+    Both are one folder where these lie beside the images.
+    """
+
+    split: str
+    images: str
+    others: str
+
+
+def pairs_within(root: Path, images: str, others: str) -> list[FolderPair]:
+    """Return two folders, or the split folders that both have."""
+    both = [s for s in split_folders_in(root / images) if (root / others / s).is_dir()]
+    found = [FolderPair(s, os.path.join(images, s), os.path.join(others, s)) for s in both]
+    return found or [FolderPair("", images, others)]
+
+
+def pairs_of_splits(
+    root: Path, pairs_in: Callable[[Path, str], list[FolderPair]]
+) -> list[FolderPair]:
+    """Return the pairs that are found in split folders of the root."""
+    return [
+        pair._replace(split=split)
+        for split in split_folders_in(root)
+        for pair in pairs_in(root, split)
+    ]
 
 
 def in_usual_order(splits: Iterable[str]) -> list[str]:

@@ -28,7 +28,7 @@ from ..json_files import read_object
 from .annotated import upright_frame_of
 from .shapes import Shape, numbers, object_values, of_bitmap, of_box, of_ellipse, of_polygon
 
-__all__ = ["AREAS", "LabelmeReader", "embedded", "entries", "kind_of", "read_labelme"]
+__all__ = ["AREAS", "LabelmeReader", "area_shapes", "embedded", "kind_of", "read_labelme"]
 
 AREAS = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 """Shapes that have an inside; lines and points have none."""
@@ -52,7 +52,7 @@ class LabelmeReader:
         data = embedded(content) or b"" if image == shapes else read_regular(image)
         frame = upright_frame_of(data, _size(content), self.check_size)
         found = []
-        for number, entry in entries(content):
+        for number, entry in area_shapes(content):
             try:
                 found.append(_shape(entry, self.classes))
             except ValueError as error:
@@ -72,7 +72,7 @@ def read_labelme(path: Path) -> dict[str, Any]:
     return content
 
 
-def entries(content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def area_shapes(content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield number and entry of the shapes that have an inside."""
     for number, entry in enumerate(content["shapes"], 1):
         if kind_of(entry) in AREAS:

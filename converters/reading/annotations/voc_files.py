@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -20,16 +20,15 @@ from fastdata.schema import ArrayField, Field
 
 from ..class_names import MOST_CLASSES
 from ..image_files import is_image_name
-from ..locations import first_bytes
-from ..splits import has_images, split_folders_in
+from ..locations import start_of_first
+from ..splits import FolderPair, has_images, pairs_of_splits, pairs_within
 from .annotated import frame_of
 from .safe_xml import parse_xml
 
 __all__ = [
     "VocReader",
-    "XmlFolders",
     "classes_of_lists",
-    "listed",
+    "names_in_list",
     "object_fields",
     "splits_of",
     "survey",
@@ -217,7 +216,7 @@ def splits_of(lists: Path) -> list[str]:
     return sorted(path.stem for path in lists.glob("*.txt"))
 
 
-def listed(lists: Path, split: str) -> Iterator[tuple[int, str | None]]:
+def names_in_list(lists: Path, split: str) -> Iterator[tuple[int, str | None]]:
     """Yield the line and the name of each image of a list; None where that is marked -1."""
     path = lists / f"{split}.txt"
     if os.sep in split or not path.is_file():
@@ -253,52 +252,30 @@ def _is_flagged(path: Path) -> bool:
 # -- without VOC's other folders ---------------------------------------------------------
 
 
-class XmlFolders(NamedTuple):
-    """A folder of images and that of their XML files, relative to the root; the split of both."""
-
-    split: str
-    images: str
-    annotations: str
-
-
-def xml_folders(root: Path) -> list[XmlFolders]:
+def xml_folders(root: Path) -> list[FolderPair]:
     """Return the folders of images whose objects are in XML files, beside them or in a folder."""
-    found = _xml_beside(root, "")
-    if not found:
-        for split in split_folders_in(root):
-            found += [folders._replace(split=split) for folders in _xml_beside(root, split)]
-    return found
+    return _xml_beside(root, "") or pairs_of_splits(root, _xml_beside)
 
 
-def _xml_beside(root: Path, place: str) -> list[XmlFolders]:
+def _xml_beside(root: Path, place: str) -> list[FolderPair]:
     """Return these folders in a folder of the dataset; those of splits, if there are such."""
     if not (root / place).is_dir():
         return []
     names = [entry.name for entry in os.scandir(root / place)]
     if _holds_xml(root / place) and any(map(is_image_name, names)):
-        return [XmlFolders("", place or ".", place or ".")]
+        return [FolderPair("", place or ".", place or ".")]
     for image in sorted(name for name in names if name.lower() in _IMAGES):
         for annotation in sorted(name for name in names if name.lower() in _ANNOTATIONS):
             images, annotations = os.path.join(place, image), os.path.join(place, annotation)
             if (root / annotations / "xmls").is_dir():  # the Oxford pets
                 annotations = os.path.join(annotations, "xmls")
-            splits = [
-                s for s in split_folders_in(root / images) if (root / annotations / s).is_dir()
-            ]
-            found = [XmlFolders(s, f"{images}/{s}", f"{annotations}/{s}") for s in splits]
-            found = found or [XmlFolders("", images, annotations)]
-            if all(_holds_xml(root / folders.annotations) for folders in found):
+            found = pairs_within(root, images, annotations)
+            if all(_holds_xml(root / pair.others) for pair in found):
                 return found
     return []
 
 
 def _holds_xml(folder: Path) -> bool:
     """Tell whether this is a folder whose first XML file is an annotation."""
-    if not folder.is_dir():
-        return False
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(".xml") and not entry.name.startswith("."):
-                start = first_bytes(Path(entry.path)).lstrip(b"\xef\xbb\xbf")
-                return _XML.search(start) is not None
-    return False
+    start = start_of_first(folder, ".xml")
+    return _XML.search(start.lstrip(b"\xef\xbb\xbf")) is not None

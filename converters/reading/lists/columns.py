@@ -18,10 +18,10 @@ from .boxed_image import box_form
 __all__ = [
     "LABELS",
     "BoxRoles",
-    "Chosen",
+    "ChosenColumns",
     "box_columns",
     "box_roles",
-    "choose",
+    "choose_columns",
     "image_column",
     "is_usual",
     "known_fields",
@@ -150,7 +150,7 @@ def box_roles(names: Sequence[str], boxes: Sequence[str]) -> BoxRoles | None:
 _SIGNS = {"bar": "|", "blank": " ", "semicolon": ";", "comma": ","}
 
 
-class Chosen(NamedTuple):
+class ChosenColumns(NamedTuple):
     """Columns that are taken."""
 
     names: list[str]  # of their fields
@@ -158,7 +158,9 @@ class Chosen(NamedTuple):
     indices: list[int]  # their numbers in the list
 
 
-def choose(place: Path, titles: list[str], columns: Sequence[str], notes: list[str]) -> Chosen:
+def choose_columns(
+    place: Path, titles: list[str], columns: Sequence[str], notes: list[str]
+) -> ChosenColumns:
     """Return what the option ``columns=`` takes; all columns without it."""
     if not columns:
         labelled = any(title.strip().lower() == "label" for title in titles)
@@ -166,14 +168,14 @@ def choose(place: Path, titles: list[str], columns: Sequence[str], notes: list[s
             "label" if title.strip().lower() == "class" and not labelled else safe_name(title)
             for title in titles
         ]
-        return Chosen(names, titles, list(range(len(titles))))
+        return ChosenColumns(names, titles, list(range(len(titles))))
     chosen = COLUMNS.parse(columns)
     for field, title in chosen.items():
         if title not in titles:
             raise COLUMNS.missing(place, field, title, titles)
     notes += COLUMNS.left_out(title for title in titles if title not in chosen.values())
     taken = list(chosen.values())
-    return Chosen(list(chosen), taken, [titles.index(title) for title in taken])
+    return ChosenColumns(list(chosen), taken, [titles.index(title) for title in taken])
 
 
 def known_fields(place: Path, names: list[str], channels: int) -> dict[str, Field]:

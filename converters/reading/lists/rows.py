@@ -13,7 +13,7 @@ from fastdata.errors import OptionError, SourceError
 from ..selection import listed
 from ..text_lines import text_lines
 
-__all__ = ["Joined", "join_flags", "joined", "keyed_lines", "read_mapping", "rows_of_split"]
+__all__ = ["FlagTable", "join_flags", "keyed_lines", "read_mapping", "rows_by_key", "rows_of_split"]
 
 # -- one split --------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ def _of_split(
 _YES, _NO, _MINUS = ("1", "1.0", "True", "true"), ("0", "0.0", "False", "false"), ("-1", "-1.0")
 
 
-class Joined(NamedTuple):
+class FlagTable(NamedTuple):
     """A table in which one last column ``labels`` has the classes of a row, as a JSON list."""
 
     names: list[str]  # of its columns
@@ -66,7 +66,7 @@ class Joined(NamedTuple):
 
 def join_flags(
     place: str, names: list[str], titles: list[str], rows: Iterator[list[str]], image: int
-) -> Joined:
+) -> FlagTable:
     """Put the columns together in which the first row has a flag.
 
     names, titles: of the columns, as fields and as in the file.
@@ -108,7 +108,9 @@ def join_flags(
             yield [*(row[k] for k in others), json.dumps(chosen)]
 
     classes = tuple(titles[k] for k in flags)
-    return Joined([*(names[k] for k in others), "labels"], joined(), others.index(image), classes)
+    return FlagTable(
+        [*(names[k] for k in others), "labels"], joined(), others.index(image), classes
+    )
 
 
 def _with(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -144,7 +146,9 @@ def read_mapping(path: Path, separator: str | None = None) -> dict[str, str]:
     return found
 
 
-def joined(tables: Mapping[Path, Iterable[tuple[str, Row]]]) -> Iterator[tuple[str, list[Row]]]:
+def rows_by_key(
+    tables: Mapping[Path, Iterable[tuple[str, Row]]],
+) -> Iterator[tuple[str, list[Row]]]:
     """Yield each key with what the tables have of it, in their common order."""
     paths = list(tables)
     rows = itertools.zip_longest(*tables.values())

@@ -18,7 +18,14 @@ from ..field_names import is_mask_name, safe_name, unique_name
 from ..image_files import SUFFIXES
 from ..selection import MEMBERS
 
-__all__ = ["IMAGES", "NUMBERS", "Chosen", "choose", "exported_members", "main_suffixes"]
+__all__ = [
+    "IMAGES",
+    "NUMBERS",
+    "ChosenMember",
+    "choose_members",
+    "exported_members",
+    "main_suffixes",
+]
 
 IMAGES = (*(suffix[1:] for suffix in SUFFIXES), "gif")
 _LABELS = ("cls", "class")
@@ -29,16 +36,16 @@ _PICKLES = ("pyd", "pickle", "pkl", "pth", "pt", "joblib")
 _SUFFIX = re.compile(r"[^A-Z/;:]+")
 
 
-class Chosen(NamedTuple):
+class ChosenMember(NamedTuple):
     """What a field is read from."""
 
     suffixes: tuple[str, ...]  # of the member; the first that a sample has
     key: str = ""  # of an entry of a JSON member; empty for the whole of a member
 
 
-def choose(
+def choose_members(
     wanted: Sequence[str], samples: Sequence[Mapping[str, bytes]], notes: list[str], place: str
-) -> dict[str, Chosen]:
+) -> dict[str, ChosenMember]:
     """Return the fields and what each is read from.
 
     wanted: as the user gives it, ``field=suffix;suffix:key``; empty for what is usual.
@@ -46,7 +53,7 @@ def choose(
     there = sorted({suffix for sample in samples for suffix in sample})
     if not wanted:
         return _usual(there, samples, notes, place)
-    chosen: dict[str, Chosen] = {}
+    chosen: dict[str, ChosenMember] = {}
     for field, member in MEMBERS.parse(wanted).items():
         suffixes, _, key = member.partition(":")
         alternatives = tuple(part.strip().lower() for part in suffixes.split(";") if part.strip())
@@ -55,23 +62,23 @@ def choose(
                 raise MEMBERS.refused(place, suffix, "is a pickle: reading it would execute it")
         if not set(alternatives) & set(there):
             raise MEMBERS.missing(place, field, member, there, "the first samples have")
-        chosen[field] = Chosen(alternatives, key.strip())
+        chosen[field] = ChosenMember(alternatives, key.strip())
     return chosen
 
 
-def exported_members(exported: Exported) -> dict[str, Chosen]:
+def exported_members(exported: Exported) -> dict[str, ChosenMember]:
     """Return what each field of an export is read from."""
-    chosen: dict[str, Chosen] = {}
+    chosen: dict[str, ChosenMember] = {}
     for name, place in exported.stored_as.items():
         suffixes, colon, key = place.partition(":")
         alternatives = tuple(suffixes.split(";"))
         if not all(map(_SUFFIX.fullmatch, alternatives)) or (colon and not key):
             raise exported.misfit(f"{place[:60]!r}, of {name!r}, is no member of a sample")
-        chosen[name] = Chosen(alternatives, key)
+        chosen[name] = ChosenMember(alternatives, key)
     return chosen
 
 
-def main_suffixes(chosen: Mapping[str, Chosen]) -> tuple[str, ...]:
+def main_suffixes(chosen: Mapping[str, ChosenMember]) -> tuple[str, ...]:
     """Return the suffixes of an export's main image; its file's name is a sample's key."""
     plain = [e.suffixes for e in chosen.values() if not e.key and "." not in e.suffixes[0]]
     return next((suffixes for suffixes in plain if suffixes[0] not in ("cls", "txt")), ())
@@ -79,7 +86,7 @@ def main_suffixes(chosen: Mapping[str, Chosen]) -> tuple[str, ...]:
 
 def _usual(
     there: Sequence[str], samples: Sequence[Mapping[str, bytes]], notes: list[str], place: str
-) -> dict[str, Chosen]:
+) -> dict[str, ChosenMember]:
     images: dict[str, list[str]] = {}
     for suffix in sorted(there, key=_rank):
         stem, _, kind = suffix.rpartition(".")
@@ -91,7 +98,7 @@ def _usual(
     samples = [sample for sample in samples if not kinds.isdisjoint(sample)]  # no README.md
     masks = [stem for stem in images if is_mask_name(stem)]
     plain = [stem for stem in images if not is_mask_name(stem)]
-    chosen: dict[str, Chosen] = {}
+    chosen: dict[str, ChosenMember] = {}
     for stem in plain:
         name = "image" if stem == "" or len(plain) == 1 else safe_name(stem)
         _put(chosen, name, images[stem], samples)
@@ -121,7 +128,7 @@ def _rank(suffix: str) -> int:
 
 
 def _put(
-    chosen: dict[str, Chosen],
+    chosen: dict[str, ChosenMember],
     name: str,
     suffixes: list[str],
     samples: Sequence[Mapping[str, bytes]],
@@ -136,4 +143,4 @@ def _put(
             taken.append(suffix)
     if 2 * sum(not set(taken).isdisjoint(sample) for sample in samples) < len(samples):
         return  # most samples would be rejected for the want of it
-    chosen[unique_name(name, chosen)] = Chosen(tuple(taken))
+    chosen[unique_name(name, chosen)] = ChosenMember(tuple(taken))

@@ -16,13 +16,13 @@ from ..fields import field_of, image_field, settle_fields
 from ..image_files import is_image_bytes
 from ..npy import parse_npy
 from ..spans import FileSpan
-from .member_choice import IMAGES, NUMBERS, Chosen
+from .member_choice import IMAGES, NUMBERS, ChosenMember
 
-__all__ = ["Members", "Plan", "Told", "settle", "value_of"]
+__all__ = ["FieldMembers", "KeyOfExport", "Members", "member_fields", "value_of"]
 
 
-def settle(
-    chosen: Mapping[str, Chosen],
+def member_fields(
+    chosen: Mapping[str, ChosenMember],
     samples: Sequence[Mapping[str, bytes]],
     fields: Mapping[str, Field | str],
     channels: int,
@@ -34,7 +34,7 @@ def settle(
 
 
 def _field(
-    name: str, entry: Chosen, samples: Sequence[Mapping[str, bytes]], channels: int
+    name: str, entry: ChosenMember, samples: Sequence[Mapping[str, bytes]], channels: int
 ) -> Field:
     values, failure = [], ""
     for sample in samples:
@@ -64,7 +64,7 @@ def _field(
     return field_of(values, channels, name)
 
 
-def _guessed(data: bytes, entry: Chosen, name: str) -> Any:
+def _guessed(data: bytes, entry: ChosenMember, name: str) -> Any:
     """Return the value of a member of which only the suffix is known."""
     kind = entry.suffixes[0].rpartition(".")[2]
     if entry.key:
@@ -81,7 +81,7 @@ def _guessed(data: bytes, entry: Chosen, name: str) -> Any:
         return data
 
 
-def value_of(at: FileSpan | bytes, field: Field, entry: Chosen, name: str) -> Any:
+def value_of(at: FileSpan | bytes, field: Field, entry: ChosenMember, name: str) -> Any:
     """Return the value of a field from a member; an image is left where it is."""
     if isinstance(field, ImageField) and not entry.key:
         return at
@@ -132,15 +132,15 @@ def _number(text: str, field: Field, name: str, *, named: bool = True) -> Any:
         raise ValueError(f"{name!r} is {text[:60]!r}, which is {what}{remedy}") from None
 
 
-class Plan(NamedTuple):
+class FieldMembers(NamedTuple):
     """Which member of a sample each field is read from."""
 
     schema: Schema
-    chosen: tuple[Chosen, ...]
+    chosen: tuple[ChosenMember, ...]
     exported: bool
 
 
-class Told(NamedTuple):
+class KeyOfExport(NamedTuple):
     """How an exported sample is called: by its members' name, unless JSON says otherwise."""
 
     name: str
@@ -163,13 +163,18 @@ class Members(Deferred):
     """The members of a sample, in the schema's order: places, or what was inflated."""
 
     def __init__(
-        self, places: tuple[FileSpan | bytes, ...], plan: Plan, told: Told | None = None
+        self,
+        places: tuple[FileSpan | bytes, ...],
+        field_members: FieldMembers,
+        key_of_export: KeyOfExport | None = None,
     ) -> None:
-        self.places, self.plan, self.told = places, plan, told
+        self.places, self.field_members, self.key_of_export = places, field_members, key_of_export
 
     def load(self) -> tuple[Any, ...]:
         """Return values; images are left as they are."""
-        if self.told is not None:
-            self.stored_key = self.told.key
-        columns = zip(self.plan.schema.items(), self.plan.chosen, self.places, strict=True)
+        if self.key_of_export is not None:
+            self.stored_key = self.key_of_export.key
+        columns = zip(
+            self.field_members.schema.items(), self.field_members.chosen, self.places, strict=True
+        )
         return tuple(value_of(at, field, entry, name) for (name, field), entry, at in columns)
