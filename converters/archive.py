@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample, reason_of
 from .reading.archive_listing import archive_entries, archive_kind, refuse_groups
-from .reading.class_folders import class_layout, doubt_of_layout, extract
+from .reading.class_folders import class_layout, class_schema, doubt_of_layout, extract
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import ignored_files, is_image_name, suffix_of
@@ -82,17 +81,7 @@ class ArchiveSource(ImageListSource):
             raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
         self._list(split)
         layout = self._layout
-        found: dict[str, Field] = {
-            "image": ImageField(channels=channels),
-            "label": ScalarField(classes=tuple(map(printable, layout.classes))),
-        }
-        if layout.splits:
-            found["split"] = ScalarField(classes=tuple(layout.splits))
-            self.notes.append(
-                f"the field 'split' is which of {', '.join(layout.splits)} an image is in "
-                "(--option split=NAME takes one, split=none takes them for classes)"
-            )
-        self.schema = Schema(found)
+        self.schema = class_schema(channels, layout.classes, list(layout.splits), self.notes)
 
     def _list(self, split: str) -> None:
         """List the archive, find out what its folders are, and add its images in their order."""

@@ -75,26 +75,13 @@ class CocoSource(IndexedSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         annotations: Annotated[
-            str | None,
-            Option(
-                "the annotation file, relative to the folder that is packed; needed where there "
-                "are several"
-            ),
+            str | None, Option("the annotation file, below the folder; where there are several")
         ] = None,
         images: Annotated[
-            str | None,
-            Option(
-                "the folder of the images, relative to the same; default: one that is called as "
-                "usual"
-            ),
+            str | None, Option("the folder of the images, if not the usual one")
         ] = None,
         masks: PaintedMasks = None,
-        split: Annotated[
-            str | None,
-            Option(
-                "where each split has a file (train/_annotations.coco.json): take only this one"
-            ),
-        ] = None,
+        split: Annotated[str | None, Option("take only this split, where each has a file")] = None,
         check_size: CheckSize = True,
     ) -> None:
         refuse_fields(fields, self.name)

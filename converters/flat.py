@@ -49,16 +49,9 @@ class FlatSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        recursive: Annotated[
-            bool,
-            Option(
-                "whether images in folders below are taken too; what these are called is in the "
-                "keys"
-            ),
-        ] = False,
+        recursive: Annotated[bool, Option("take images in folders below too")] = False,
         alone: Annotated[
-            bool,
-            Option("whether images are taken without what lies beside them: lists, annotations"),
+            bool, Option("take images without lists and annotations beside them")
         ] = False,
     ) -> None:
         refuse_fields(fields, self.name)

@@ -59,14 +59,9 @@ class FlowersSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: Annotated[
-            str, Option("take only this split; all are taken by their numbers", ("all", *_IDS))
-        ] = "all",
+        split: Annotated[str, Option("take only this split", ("all", *_IDS))] = "all",
         classes: Annotated[
-            str | None,
-            Option(
-                "a text file with the names of the classes, one a line, the first for MATLAB's 1"
-            ),
+            str | None, Option("a file with names of classes, the first for MATLAB's 1")
         ] = None,
     ) -> None:
         refuse_fields(fields, self.name)

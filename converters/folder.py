@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec
 from .reading.class_folders import (
     annotation_files,
+    class_schema,
     doubts_of_names,
     doubts_of_places,
     folders_in,
@@ -63,9 +63,7 @@ class FolderSource(ImageListSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         split: SplitFolder = "auto",
-        empty_classes: Annotated[
-            bool, Option("whether folders without images are classes too")
-        ] = False,
+        empty_classes: Annotated[bool, Option("folders without images are classes too")] = False,
     ) -> None:
         refuse_fields(fields, self.name)
         self.begin(_below_data(Path(location)))
@@ -80,13 +78,13 @@ class FolderSource(ImageListSource):
             )
         classes = sorted({name for _, name in folders})
         numbers = {name: number for number, name in enumerate(classes)}
-        self._split = split == "auto" and splits != [""]
+        with_split = split == "auto" and splits != [""]
         self._places: dict[str, set[str]] = {}
         self._ignored: Counter[str] = Counter()
         self._annotations: list[str] = []
         self._loops: list[str] = []
         for part, name in folders:
-            number = (numbers[name], splits.index(part)) if self._split else (numbers[name],)
+            number = (numbers[name], splits.index(part)) if with_split else (numbers[name],)
             self._take(os.path.join(part, name), number)
         for part in dict.fromkeys([*([""] if split in ("auto", "none") else []), *splits]):
             found = annotation_files(self.root / part, classes)
@@ -110,17 +108,7 @@ class FolderSource(ImageListSource):
                 f"{len(self._loops):,} links to a folder above left out, which would lead round in "
                 f"a circle: {listed(map(printable, self._loops), 5)}"
             )
-        schema: dict[str, Field] = {
-            "image": ImageField(channels=channels),
-            "label": ScalarField(classes=tuple(map(printable, classes))),
-        }
-        if self._split:
-            schema["split"] = ScalarField(classes=tuple(splits))
-            self.notes.append(
-                f"the field 'split' is which of {', '.join(splits)} an image is in "
-                "(--option split=NAME takes one, split=none takes them for classes)"
-            )
-        self.schema = Schema(schema)
+        self.schema = class_schema(channels, classes, splits if with_split else [], self.notes)
 
     def _splits(self, split: str) -> list[str]:
         """Return the folders in which there are class folders: split folders, or the root."""

@@ -61,16 +61,12 @@ class HfFolderSource(IndexedSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         split: Annotated[
-            str | None,
-            Option(
-                "take only this split: train, validation, test; default: all, with a field 'split' "
-                "where there are several"
-            ),
+            str | None, Option("take only this split: train, validation, test")
         ] = None,
         classes: ClassFile = None,
         boxes: Annotated[
             tuple[str, ...],
-            Option("what boxes of objects are: xyxy, xywh or cxcywh; pixels or normalised"),
+            Option("what boxes of objects are: xyxy, xywh, cxcywh; pixels, normalised"),
         ] = ("xywh", "pixels"),
     ) -> None:
         self.root, self.notes = Path(location), []

@@ -67,19 +67,11 @@ class IlsvrcSource(SynsetSource):
         fields: FieldSpec | None = None,
         split: Annotated[
             str | None,
-            Option(
-                "take only this split; test has no labels; default: train and val, as far as they "
-                "are there",
-                ("train", "val", "test"),
-            ),
+            Option("take only this split; default: train and val", ("train", "val", "test")),
         ] = None,
         names: ClassesCalled = "synsets",
         synsets: Annotated[
-            str | None,
-            Option(
-                "a text file of synsets, one a line, in the order of the ground truth's numbers; "
-                "default: the order that the development kit's meta.mat tells"
-            ),
+            str | None, Option("a file of synsets in the order of the ground truth's numbers")
         ] = None,
     ) -> None:
         refuse_fields(fields, self.name)

@@ -93,27 +93,18 @@ class ManifestSource(IndexedSource):
             tuple[str, ...], Option("FIELD=COLUMN or COLUMN; the rest is left out")
         ] = (),
         images: Annotated[
-            str | None,
-            Option("the folder of the images, or a pattern: train/{}.jpg, {scene}/{:06}.png"),
+            str | None, Option("the folder of the images, or a pattern: {scene}/{:06}.png")
         ] = None,
         suffix: Annotated[str | None, Option("what names of images lack: .jpg")] = None,
         label: Annotated[
-            str | None,
-            Option("folder: images are labelled by the folder that they are in", ("folder",)),
+            str | None, Option("images are labelled by their folder", ("folder",))
         ] = None,
         labels: Annotated[
-            str | None,
-            Option(
-                "where a sample has several labels: what stands between them (bar, blank, "
-                "semicolon, comma), or columns, a column a class of 1, and 0 or -1"
-            ),
+            str | None, Option("between labels: bar, blank, semicolon, comma; or columns of 1, 0")
         ] = None,
         boxes: Annotated[
             tuple[str, ...],
-            Option(
-                "what boxes are: xyxy, xywh or cxcywh; pixels or normalised; none: each row is a "
-                "sample"
-            ),
+            Option("xyxy, xywh or cxcywh, pixels or normalised; none: rows are samples"),
         ] = (),
         classes: ClassFile = None,
         split: Annotated[str | None, Option("only rows with this in their column split")] = None,

@@ -12,7 +12,7 @@ CVAT export as masks; any two folders can be named.
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,15 +28,7 @@ from .reading.annotations.mask_layout import (
     mask_pairs,
     masks_in,
 )
-from .reading.annotations.masks import (
-    CITYSCAPES,
-    TABLES,
-    ClassTable,
-    MaskReader,
-    colours_of,
-    modes_of,
-    read_table,
-)
+from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
 from .reading.options import Option, SplitOption
@@ -44,12 +36,6 @@ from .reading.refusals import refuse_fields
 from .reading.splits import FolderPair
 
 __all__ = ["MaskFoldersSource"]
-
-_LOOKED_AT = 16
-_WHERE = (
-    "relative to the folder that is packed, where it has another name than usual, or several "
-    "could be meant"
-)
 
 
 class MaskFoldersSource(ImageListSource):
@@ -78,14 +64,14 @@ class MaskFoldersSource(ImageListSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         split: SplitOption = None,
-        images: Annotated[str | None, Option(f"the folder of the images, {_WHERE}")] = None,
-        masks: Annotated[str | None, Option(f"the folder of the masks, {_WHERE}")] = None,
+        images: Annotated[
+            str | None, Option("the folder of the images, if not the usual one")
+        ] = None,
+        masks: Annotated[
+            str | None, Option("the folder of the masks, if not the usual one")
+        ] = None,
         ending: Annotated[
-            str | None,
-            Option(
-                "what the names of masks have before their suffix and those of images have not: "
-                "_mask; default: found out"
-            ),
+            str | None, Option("what names of masks end in, and those of images do not: _mask")
         ] = None,
         which: Annotated[
             str,
@@ -94,11 +80,7 @@ class MaskFoldersSource(ImageListSource):
             ),
         ] = "labelIds",
         classes: Annotated[
-            str | None,
-            Option(
-                "a file with names of classes, one a line, or with their colours too "
-                "(name,r,g,b); default: one that is called as usual (labelmap.txt, ...)"
-            ),
+            str | None, Option("a file with names of classes, one a line, or name,r,g,b")
         ] = None,
         lossy: Annotated[bool, Option("whether a JPEG is taken for a mask")] = False,
     ) -> None:
@@ -126,7 +108,8 @@ class MaskFoldersSource(ImageListSource):
             self.notes.append(
                 "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
             )
-        table = self._table(classes, which, lossy)
+        table = class_table(root, self._mask_paths, classes, which, lossy, self.notes)
+        self.beside += [table.path] if table.path is not None else []
         mask = ImageField(channels=1, mask=True, classes=table.names or None)
         image = ImageField(channels=channels)
         self.schema = Schema({"image": image, "mask": mask, **self.split_field()})
@@ -148,45 +131,7 @@ class MaskFoldersSource(ImageListSource):
             if others > 0:
                 self.notes.append(f"{others:,} masks in {pair.others} are of no image; left out")
 
-    def _masks(self, count: int | None) -> list[Path]:
-        rows = (row for row in range(self.num_samples) if row not in self._rejects)
-        return [self.root / self.names_of(row)[1] for row in itertools.islice(rows, count)]
-
-    def _table(self, classes: str | None, which: str, lossy: bool) -> ClassTable:
-        """Return names and colours of the classes, from a file, or from what is in the masks."""
-        modes = modes_of(self._masks(_LOOKED_AT))
-        first = self._masks(1)[0].name
-        if "JPEG" in modes and not lossy:
-            raise SourceError(
-                f"{self.root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
-                "Bring them as PNG; --option lossy=true takes them as they are."
-            )
-        if which == "instanceIds":
-            self.notes.append("instanceIds: masks with numbers beyond 255 are rejects")
-        path = self._table_file(classes)
-        if path is not None:
-            self.beside.append(path)
-            table = read_table(path)
-            how = "colours" if table.colours and modes & {"RGB", "RGBA", "P"} else "numbers"
-            self.notes.append(f"classes are those of {path.name}, by {how} of pixels")
-            return table if how == "colours" else table._replace(colours=())
-        if first.endswith(f"_{which}.png") and which in CITYSCAPES:
-            return ClassTable(CITYSCAPES[which])
-        if "P" in modes:
-            self.notes.append("masks have palettes: classes are the indices, not the colours")
-        if not modes & {"RGB", "RGBA"}:
-            return ClassTable(())
-        colours = colours_of(self._masks(None))
-        if colours:
-            self.notes.append(
-                f"no table of classes: they are the {len(colours)} colours that occur in masks, "
-                "sorted (--option classes=TABLE names them)"
-            )
-        return ClassTable(tuple(f"#{colour:06x}" for colour in colours), colours)
-
-    def _table_file(self, classes: str | None) -> Path | None:
-        if classes:
-            return Path(classes)
-        folders = [self.root, *(self.root / name for name in ("train", "annotations", "masks"))]
-        found = (folder / name for folder in folders for name in TABLES)
-        return next((path for path in found if path.is_file()), None)
+    def _mask_paths(self) -> Iterator[Path]:
+        for row in range(self.num_samples):
+            if row not in self._rejects:
+                yield self.root / self.names_of(row)[1]

@@ -55,16 +55,10 @@ class MvtecSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        category: Annotated[
-            str | None, Option("take only this one of a folder of categories")
-        ] = None,
+        category: Annotated[str | None, Option("take only this category")] = None,
         split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
         masks: Annotated[
-            bool,
-            Option(
-                "whether there is a field 'mask': the file of the ground truth as it is (255 where "
-                "the defect is), zeros for a good image"
-            ),
+            bool, Option("add the ground truth as it is (255: defect); zeros where good")
         ] = True,
     ) -> None:
         refuse_fields(fields, self.name)

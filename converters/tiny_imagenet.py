@@ -48,12 +48,7 @@ class TinyImagenetSource(SynsetSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: Annotated[
-            str | None,
-            Option(
-                "take only this split; default: both, as far as they are there", ("train", "val")
-            ),
-        ] = None,
+        split: Annotated[str | None, Option("take only this split", ("train", "val"))] = None,
         names: ClassesCalled = "synsets",
     ) -> None:
         refuse_fields(fields, self.name)

@@ -68,19 +68,15 @@ class VocSource(ImageListSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         split: Annotated[
-            str | None, Option("the list to take, e.g. trainval; default: all of JPEGImages")
+            str | None, Option("the list to take, e.g. trainval; default: all images")
         ] = None,
         sets: Annotated[
-            str | None,
-            Option(
-                "the folder of lists in ImageSets: Main unless masks are wanted, then Segmentation"
-            ),
+            str | None, Option("the folder of lists in ImageSets: Main, or with masks Segmentation")
         ] = None,
         masks: Annotated[
             str | None,
             Option(
-                "add SegmentationClass, or SegmentationObject, as a mask to the images that have "
-                "one: 0 is background, 255 void",
+                "add SegmentationClass or SegmentationObject; 0 background, 255 void",
                 ("classes", "instances"),
             ),
         ] = None,

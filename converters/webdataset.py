@@ -66,19 +66,10 @@ class WebDatasetSource(ScannedSource):
         fields: FieldSpec | None = None,
         members: Annotated[
             tuple[str, ...],
-            Option(
-                "what is taken: field=suffix, field=suffix;suffix where samples have one or the "
-                "other, field=json:key for an entry of a JSON member (json:a.b for one inside "
-                "another); default: images, cls as label, and text, JSON (whole, as text), npy and "
-                "numbers under the names they have"
-            ),
+            Option("field=suffix, field=suffix;suffix, field=json:key; default: as usual"),
         ] = (),
         classes: Annotated[
-            str | None,
-            Option(
-                "a text file with the names of classes 0, 1, ..., one a line; cls may then hold "
-                "names too"
-            ),
+            str | None, Option("a file with names of classes 0, 1, ...; cls may then hold them too")
         ] = None,
     ) -> None:
         self.notes = []

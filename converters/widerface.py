@@ -68,13 +68,9 @@ class WiderFaceSource(IndexedSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         images: Annotated[
-            str | None,
-            Option(
-                "the folder of the images, from that of the list or from where this runs; default: "
-                "WIDER_train/images beside the folder of a list that has 'train' in its name"
-            ),
+            str | None, Option("the folder of the images; default: WIDER_train/images beside")
         ] = None,
-        invalid: Annotated[bool, Option("whether faces that are marked invalid are taken")] = False,
+        invalid: Annotated[bool, Option("take faces that are marked invalid")] = False,
     ) -> None:
         refuse_fields(fields, self.name)
         self.path, self.notes = Path(location), []

@@ -54,15 +54,11 @@ class YoloSource(ImageListSource):
         split: SplitOption = None,
         masks: PaintedMasks = None,
         oriented: Annotated[
-            bool,
-            Option("whether lines of 8 numbers are oriented boxes, whose corners become a field"),
+            bool, Option("lines of 8 numbers are oriented boxes: add their corners")
         ] = False,
         classes: ClassFile = None,
         root: Annotated[
-            str | None,
-            Option(
-                "the folder that names in data.yaml are relative to, if not the folder it is in"
-            ),
+            str | None, Option("the folder that names in data.yaml are relative to")
         ] = None,
     ) -> None:
         refuse_fields(fields, self.name)

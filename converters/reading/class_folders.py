@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .class_names import numbered
 from .image_files import is_image_name
@@ -30,6 +31,7 @@ __all__ = [
     "Places",
     "annotation_files",
     "class_layout",
+    "class_schema",
     "common_top",
     "doubt_of_layout",
     "doubts_of_names",
@@ -59,6 +61,23 @@ _LONGEST_LIST = 16 << 20
 
 Places = Mapping[str, Collection[str]]
 """For each class folder, in which folders below it there are images: "" is directly in it."""
+
+
+def class_schema(
+    channels: int, classes: Iterable[str], splits: Sequence[str], notes: list[str]
+) -> Schema:
+    """Return the fields of images in class folders, with a field of the split if there are some."""
+    fields: dict[str, Field] = {
+        "image": ImageField(channels=channels),
+        "label": ScalarField(classes=tuple(map(printable, classes))),
+    }
+    if splits:
+        fields["split"] = ScalarField(classes=tuple(splits))
+        notes.append(
+            f"the field 'split' is which of {', '.join(splits)} an image is in "
+            "(--option split=NAME takes one, split=none takes them for classes)"
+        )
+    return Schema(fields)
 
 
 # -- folders on disk ---------------------------------------------------------------------

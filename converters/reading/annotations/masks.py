@@ -15,8 +15,9 @@ numbers that pixels have:
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,22 +32,15 @@ from fastdata.regular_files import open_regular, read_regular
 
 from ..text_lines import text_lines
 
-__all__ = [
-    "CITYSCAPES",
-    "TABLES",
-    "ClassTable",
-    "MaskReader",
-    "colours_of",
-    "modes_of",
-    "read_table",
-]
+__all__ = ["ClassTable", "MaskReader", "class_table", "read_table"]
 
 _MOST = 256
 """Classes that a mask of 8 bits holds."""
 _COLOURED = ("RGB", "RGBA")
 _VOID = 255
+_LOOKED_AT = 16
 
-TABLES = (
+_TABLES = (
     *("labelmap.txt", "label_colors.txt", "class_dict.csv", "_classes.csv"),
     *("class_names.txt", "codes.txt", "classes.txt"),
 )
@@ -71,7 +65,7 @@ _ALL = (
     *("trailer", "train", "motorcycle", "bicycle"),
 )
 
-CITYSCAPES = {"labelIds": _ALL, "labelTrainIds": _TRAINED}
+_CITYSCAPES = {"labelIds": _ALL, "labelTrainIds": _TRAINED}
 
 
 @dataclass(frozen=True)
@@ -173,7 +167,7 @@ def _is_grey(packed: NDArray[np.uint32]) -> NDArray[np.bool_]:
 # -- before packing ----------------------------------------------------------------------
 
 
-def modes_of(paths: Iterable[Path]) -> set[str]:
+def _modes_of(paths: Iterable[Path]) -> set[str]:
     """Return which modes of PIL's masks are in; "JPEG" of a JPEG, nothing of what is damaged."""
     modes = set()
     for path in paths:
@@ -185,7 +179,7 @@ def modes_of(paths: Iterable[Path]) -> set[str]:
     return modes
 
 
-def colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
+def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
     """Return the colours that occur in masks, sorted; none where all are grey."""
     found: set[int] = set()
     for path in paths:
@@ -213,6 +207,52 @@ class ClassTable(NamedTuple):
 
     names: tuple[str, ...]
     colours: tuple[int, ...] = ()
+    path: Path | None = None  # the file that it is from
+
+
+def class_table(
+    root: Path,
+    masks: Callable[[], Iterator[Path]],
+    given: str | None,
+    which: str,
+    lossy: bool,
+    notes: list[str],
+) -> ClassTable:
+    """Return names and colours of the classes, from a file, or from what is in the masks.
+
+    masks: goes through the masks of the dataset anew.
+    given: the option ``classes=``.
+    which: of Cityscapes' masks.
+    """
+    modes, first = _modes_of(itertools.islice(masks(), _LOOKED_AT)), next(masks()).name
+    if "JPEG" in modes and not lossy:
+        raise SourceError(
+            f"{root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
+            "Bring them as PNG; --option lossy=true takes them as they are."
+        )
+    if which == "instanceIds":
+        notes.append("instanceIds: masks with numbers beyond 255 are rejects")
+    folders = [root, *(root / name for name in ("train", "annotations", "masks"))]
+    usual = (folder / name for folder in folders for name in _TABLES)
+    path = Path(given) if given else next((path for path in usual if path.is_file()), None)
+    if path is not None:
+        table = read_table(path)._replace(path=path)
+        how = "colours" if table.colours and modes & {"RGB", "RGBA", "P"} else "numbers"
+        notes.append(f"classes are those of {path.name}, by {how} of pixels")
+        return table if how == "colours" else table._replace(colours=())
+    if first.endswith(f"_{which}.png") and which in _CITYSCAPES:
+        return ClassTable(_CITYSCAPES[which])
+    if "P" in modes:
+        notes.append("masks have palettes: classes are the indices, not the colours")
+    if not modes & {"RGB", "RGBA"}:
+        return ClassTable(())
+    colours = _colours_of(masks())
+    if colours:
+        notes.append(
+            f"no table of classes: they are the {len(colours)} colours that occur in masks, "
+            "sorted (--option classes=TABLE names them)"
+        )
+    return ClassTable(tuple(f"#{colour:06x}" for colour in colours), colours)
 
 
 def read_table(path: Path) -> ClassTable:
