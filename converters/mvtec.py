@@ -81,7 +81,7 @@ class MvtecSource(ImageListSource):
             )
         defects = (_GOOD, *sorted({folder.defect for folder in self._folders} - {_GOOD}))
         categories = tuple(sorted({folder.category for folder in self._folders}))
-        self._numbers_of = [
+        self._class_numbers = [
             [defects.index(f.defect), categories.index(f.category), _SPLITS.index(f.split)]
             for f in self._folders
         ]
@@ -97,22 +97,22 @@ class MvtecSource(ImageListSource):
         )
         self.reader = MvtecReader(tuple(self.schema))
 
-    def files_of(self, index: int) -> list[str]:
-        folder, name = self._folders[self.numbers_of(index)[0]], self.names_of(index)[0]
+    def files_of(self, names: list[str], numbers: list[int]) -> list[str]:
+        folder = self._folders[numbers[0]]
         masked = self._masks and folder.defect != _GOOD
-        return [os.path.join(folder.place, name), *([folder.mask_of(name)] if masked else [])]
+        mask = [folder.mask_of(names[0])] if masked else []
+        return [os.path.join(folder.place, names[0]), *mask]
+
+    def key_of(self, names: list[str], numbers: list[int]) -> str:
+        folder = self._folders[numbers[0]]
+        return printable(f"{folder.category}/{folder.split}/{folder.defect}/{names[0]}")
 
     def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
         if len(files) > 1 and not os.path.isfile(files[1]):
             raise SourceError(
                 f"its mask {files[1]} is missing (--option masks=false packs without masks)"
             )
-        return super().values(files, self._numbers_of[numbers[0]])
-
-    def key_at(self, index: int) -> str:
-        folder = self._folders[self.numbers_of(index)[0]]
-        name = self.names_of(index)[0]
-        return printable(f"{folder.category}/{folder.split}/{folder.defect}/{name}")
+        return super().values(files, self._class_numbers[numbers[0]])
 
 
 @dataclass(frozen=True)

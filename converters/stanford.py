@@ -35,7 +35,7 @@ from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.synset_source import is_synset
 from .reading.locations import folder_at
-from .reading.options import AllowEmpty, BoxesFrom, CheckSize, Option
+from .reading.options import AllowEmpty, CheckSize, OneBased, Option
 from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 
@@ -75,7 +75,7 @@ class StanfordSource(ImageListSource):
         channels: int = 3,
         fields: FieldSpec | None = None,
         split: Annotated[str, Option("take only this split", ("all", *_SPLITS))] = "all",
-        one_based: BoxesFrom = None,
+        one_based: OneBased = None,
         empty: AllowEmpty = False,
         check_size: CheckSize = True,
     ) -> None:

@@ -39,7 +39,7 @@ from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, path_inside
-from .reading.options import AllowEmpty, BoxesFrom, CheckSize, ClassFile, Option
+from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option
 from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 
@@ -81,7 +81,7 @@ class VocSource(ImageListSource):
             ),
         ] = None,
         classes: ClassFile = None,
-        one_based: BoxesFrom = None,
+        one_based: OneBased = None,
         empty: AllowEmpty = False,
         check_size: CheckSize = True,
     ) -> None:
@@ -169,14 +169,15 @@ class VocSource(ImageListSource):
         if own := classes_of_lists(self.root / "ImageSets" / "Main"):
             return own, math.inf
         rows = (row for row in range(self.num_samples) if row not in self._rejects)
-        found, least = survey(os.path.join(self.root, self.files_of(row)[1]) for row in rows)
+        xml_files = (self.files_of(self.names_of(row), [])[1] for row in rows)
+        found, least = survey(os.path.join(self.root, name) for name in xml_files)
         names = classes_of_texts(found, str(self.root / "Annotations"))
         if not names:
             self.notes.append("no objects in any annotation file")
         return names, least
 
-    def files_of(self, index: int) -> list[str]:
-        name = self.names_of(index)[0]
-        stem = os.path.splitext(name)[0]
+    def files_of(self, names: list[str], numbers: list[int]) -> list[str]:
+        stem = os.path.splitext(names[0])[0]
         mask = [os.path.join(self._masks, f"{stem}.png")] if self._masks else []
-        return [os.path.join("JPEGImages", name), os.path.join("Annotations", f"{stem}.xml"), *mask]
+        image, annotation = os.path.join("JPEGImages", names[0]), f"Annotations/{stem}.xml"
+        return [image, annotation, *mask]

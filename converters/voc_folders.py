@@ -28,7 +28,7 @@ from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
-from .reading.options import AllowEmpty, BoxesFrom, CheckSize, ClassFile, SplitOption
+from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, SplitOption
 from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 from .reading.splits import FolderPair
@@ -58,7 +58,7 @@ class VocFoldersSource(ImageListSource):
         fields: FieldSpec | None = None,
         split: SplitOption = None,
         classes: ClassFile = None,
-        one_based: BoxesFrom = None,
+        one_based: OneBased = None,
         empty: AllowEmpty = False,
         check_size: CheckSize = True,
     ) -> None:

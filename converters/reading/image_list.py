@@ -116,9 +116,13 @@ class ImageListSource(IndexedSource):
         """Return the numbers of a sample."""
         return self._numbers[index * self._width : (index + 1) * self._width].tolist()
 
-    def files_of(self, index: int) -> list[str]:
-        """Return the names of all files that a sample is made from, relative to `root`."""
-        return self.names_of(index)
+    def files_of(self, names: list[str], numbers: list[int]) -> list[str]:
+        """Return all files that a sample is made from, relative to `root`."""
+        return names
+
+    def key_of(self, names: list[str], numbers: list[int]) -> str:
+        """Return the key of a sample, by its names and numbers as they were added."""
+        return printable(names[0])
 
     def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
         """Return the values of a sample, in the schema's order.
@@ -130,20 +134,22 @@ class ImageListSource(IndexedSource):
         return Path(files[0]), *numbers[: len(self.schema) - 1]
 
     def __getitem__(self, index: int) -> Sample | Reject:
+        names, numbers = self.names_of(index), self.numbers_of(index)
         if index in self._rejects:
-            return Reject(self.key_at(index), self._rejects[index])
-        files = [os.path.join(self.root, name) for name in self.files_of(index)]
-        return Sample(self.key_at(index), self.values(files, self.numbers_of(index)))
+            return Reject(self.key_of(names, numbers), self._rejects[index])
+        files = [os.path.join(self.root, name) for name in self.files_of(names, numbers)]
+        return Sample(self.key_of(names, numbers), self.values(files, numbers))
 
     def key_at(self, index: int) -> str:
-        return printable(self.names_of(index)[0])
+        return self.key_of(self.names_of(index), self.numbers_of(index))
 
     def fingerprints(self, limit: int | None = None) -> Hashes:
         shared = [stat_of(path) for path in self.beside]
 
         def parts(index: int) -> tuple[Any, ...]:
-            stats = (part for name in self.files_of(index) for part in stat_of(self.root / name))
-            return *self.names_of(index), *self.numbers_of(index), *stats, *shared
+            names, numbers = self.names_of(index), self.numbers_of(index)
+            stats = [stat_of(self.root / name) for name in self.files_of(names, numbers)]
+            return *names, *numbers, *(part for stat in stats for part in stat), *shared
 
         return hash_samples(self.num_samples, limit, parts)
 

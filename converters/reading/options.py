@@ -16,9 +16,9 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 __all__ = [
     "AllowEmpty",
-    "BoxesFrom",
     "CheckSize",
     "ClassFile",
+    "OneBased",
     "Option",
     "PaintedMasks",
     "SplitFolder",
@@ -37,31 +37,27 @@ SplitOption: TypeAlias = Annotated[str | None, Option("take only this split")]
 SplitFolder: TypeAlias = Annotated[
     str,
     Option(
-        "auto: where all folders are split folders (train, val, test, ...), a field 'split' says "
-        "from which an image is; none: the folders are classes, whatever they are called; else "
-        "the one split folder that is taken"
+        "auto: split folders (train, val, ...) become a field 'split'; none: they are classes; "
+        "else the one that is taken"
     ),
 ]
 PaintedMasks: TypeAlias = Annotated[
     str | None,
     Option(
-        "add a mask of class numbers from 1 on, or of the numbers of objects from 1 on; 0 is what "
-        "is in neither",
+        "add a mask of the numbers of classes, or of objects, from 1 on; 0 is in neither",
         ("classes", "instances"),
     ),
 ]
 ClassFile: TypeAlias = Annotated[
-    str | None,
-    Option("a text file with the names of the classes, one a line; default: what the data says"),
+    str | None, Option("a text file with names of classes 0, 1, ..., one a line")
 ]
 CheckSize: TypeAlias = Annotated[
     bool, Option("reject an image of another size than its annotations say")
 ]
-BoxesFrom: TypeAlias = Annotated[
+OneBased: TypeAlias = Annotated[
     bool | None,
     Option(
-        "whether boxes are as in Pascal VOC, of the pixels within, counted from 1; else their "
-        "numbers are taken as they are; default: as in VOC, unless a box begins before 1"
+        "whether boxes are of pixels counted from 1, as in VOC; default: unless one begins at 0"
     ),
 ]
 AllowEmpty: TypeAlias = Annotated[
