@@ -63,7 +63,7 @@ def _described(kind: Any) -> dict[str, Any]:
                 "name": option.name,
                 "kind": option.kind.__name__,
                 "default": option.default,
-                "help": option.help,
+                "help": option.help + (f" ({', '.join(option.choices)})" if option.choices else ""),
             }
             for option in options_of(kind)
         ],
