@@ -38,7 +38,7 @@ __all__ = ["ArchiveSource"]
 _SUFFIXES = (".tar", ".tgz", ".zip")
 _LOOKED_AT = {"tar": 20_000, "gzip": 500, "zip": 20_000}
 _IMAGES = 64
-"""Images by which it is told what an archive is."""
+"""Images by which the kind of an archive is recognised."""
 
 
 class ArchiveSource(ImageListSource):
@@ -221,7 +221,7 @@ def _may_be(path: Path) -> bool:
         if kind != "zip":
             refuse_groups("", images, others)
     except SourceError:
-        # A zip is nobody else's: opening it says what is the matter.
+        # No other format reads a zip: opening it says what is the matter.
         return kind == "zip" and path.suffix.lower() == ".zip"
     finally:
         close_files()

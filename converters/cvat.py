@@ -66,8 +66,7 @@ class CvatSource(ImageListSource):
             raise SourceError(f"{path}: has no images")
         subsets = in_usual_order({index.subsets[k] for k in range(len(index.names))})
         # The split's number is always there, also where there is no field of it.
-        self.begin_splits(path.parent, subsets, split)
-        self._width = 3
+        self.begin_splits(path.parent, subsets, split, 3)
         self.beside = [path]
         for row in range(len(index.names)):
             if index.subsets[row] in self.splits:

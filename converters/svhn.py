@@ -81,8 +81,7 @@ class SvhnSource(ImageListSource):
                 f"{location}: expected {_LIST} of MATLAB 7.3, here or in train/, test/"
             )
         # The split's number is always there: it is also that of the list.
-        splits = self.begin_splits(root, folders, split)
-        self._width = 2
+        splits = self.begin_splits(root, folders, split, 2)
         for number, folder in enumerate(splits):
             self._add_all(folder, number)
         if not self.num_samples:

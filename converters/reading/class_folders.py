@@ -1,4 +1,4 @@
-"""Class folders and split folders: on disk, or told from the names in an archive.
+"""Class folders and split folders: on disk, or by the names in an archive.
 
 Nearly every dataset is a folder of folders with images somewhere in them.  Taking masks, splits
 or years for classes packs without an error and trains without one; so what speaks against classes

@@ -54,17 +54,17 @@ class ImageListSource(IndexedSource):
         self.num_samples = 0
 
     def begin_splits(
-        self, root: Path, names: Sequence[str], wanted: str | None, count: int = 0
+        self, root: Path, names: Sequence[str], wanted: str | None, count: int | None = None
     ) -> list[str]:
         """Begin an empty list of samples in splits; return the splits that are taken.
 
         names: of the splits there are; ``[""]`` where there are none.
-        wanted: the option ``split=``.  Without it each sample has one number more, of its split.
+        wanted: the option ``split=``; without it there is a field of the split.
+        count: how many numbers each sample has, if not just that of its split where it is a field.
         """
-        self.begin(root)
-        self.splits = choose_folder(names, wanted, self.notes)
         self.with_split = not wanted and list(names) != [""]
-        self._width = count + self.with_split
+        self.begin(root, int(self.with_split) if count is None else count)
+        self.splits = choose_folder(names, wanted, self.notes)
         return self.splits
 
     def split_field(self) -> dict[str, Field]:
@@ -86,7 +86,7 @@ class ImageListSource(IndexedSource):
         self._numbers.extend(numbers)
         width = len(self._numbers) - before
         if width and not self._width:
-            # Those before were rejects, whose numbers nobody could count yet.
+            # Those before were rejects, added when the count was not known yet.
             self._numbers = array("q", [0] * (width * self.num_samples)) + self._numbers
         self._width = width
         self._files.append("\0".join(files))

@@ -1,4 +1,4 @@
-"""Pieces of files: who reads them, and how nothing is believed that a file claims.
+"""Pieces of files, read by workers; nothing is believed that a file claims.
 
 A `FileSpan` is a few bytes that stand for many: the packing process sends it to a
 worker, which reads the piece.  Reading is by ``os.pread`` from a descriptor that is kept
@@ -45,7 +45,7 @@ class FileSpan(NamedTuple):
 
 
 class _Descriptor:
-    """A file that is open until nobody uses it."""
+    """A file that is open until it is used no more."""
 
     def __init__(self, path: str) -> None:
         self.number = open_regular(path)
@@ -80,7 +80,7 @@ def read_at(path: str | Path, offset: int, length: int) -> bytes:
             f"the file, {status.st_size:,}: it is damaged or cut short"
         )
     data = os.pread(file.number, length, offset)
-    while len(data) < length:  # somebody has just cut it
+    while len(data) < length:  # the file has just been cut
         more = os.pread(file.number, length - len(data), offset + len(data))
         if not more:
             raise SourceError(f"{name}: ends at byte {offset + len(data):,} while it is read")

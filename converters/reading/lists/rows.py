@@ -87,7 +87,7 @@ def join_flags(
 
     def joined() -> Iterator[list[str]]:
         seen: set[str] = set()
-        for number, row in enumerate(_with(first, rows), 1):
+        for number, row in enumerate(itertools.chain([first], rows), 1):
             chosen = []
             for k in flags:
                 cell = row[k].strip()
@@ -111,11 +111,6 @@ def join_flags(
     return FlagTable(
         [*(names[k] for k in others), "labels"], joined(), others.index(image), classes
     )
-
-
-def _with(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    yield first
-    yield from rows
 
 
 # -- tables that share their keys, read side by side: nothing of them is kept -----------
