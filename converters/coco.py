@@ -25,8 +25,8 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, 
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
 from .reading.annotations.coco_annotations import FEDERATED, CocoReader
-from .reading.annotations.coco_index import CocoIndex
-from .reading.annotations.coco_layout import (
+from .reading.annotations.coco_files import (
+    CocoIndex,
     annotation_files,
     image_folder,
     is_coco,

@@ -30,8 +30,15 @@ from .reading.small_memory import KeySet
 from .reading.spans import FileSpan, read_at
 from .reading.splits import has_images
 from .reading.tar.archive import BLOCK, is_header
-from .reading.tar.member_choice import choose_members, exported_members, main_suffixes
-from .reading.tar.member_values import FieldMembers, KeyOfExport, Members, member_fields
+from .reading.tar.members import (
+    FieldMembers,
+    KeyOfExport,
+    Members,
+    choose_members,
+    exported_members,
+    main_suffixes,
+    member_fields,
+)
 from .reading.tar.sample_groups import PEEK_BYTES, Group, groups
 
 __all__ = ["WebDatasetSource"]

@@ -33,9 +33,9 @@ from .annotated import upright_frame_of
 from .safe_xml import parse_xml
 from .shapes import Shape, numbers, object_values, of_bitmap, of_box, of_ellipse, of_polygon
 
-__all__ = ["AREAS", "CvatIndex", "CvatReader"]
+__all__ = ["CvatIndex", "CvatReader"]
 
-AREAS = ("box", "polygon", "ellipse", "mask")
+_AREAS = ("box", "polygon", "ellipse", "mask")
 _OTHERS = ("polyline", "points", "cuboid", "skeleton")
 _CLOSING = b"</image>"
 _WINDOW = 1 << 16
@@ -99,12 +99,12 @@ class CvatIndex:
             self.subsets.append(attributes.get("subset", ""))
             self.spans.append(self._parser.CurrentByteIndex)
         elif depth == 3 and self._stack[1] == "image":
-            kind = "tag" if name == "tag" else "object" if name in AREAS else ""
+            kind = "tag" if name == "tag" else "object" if name in _AREAS else ""
             if kind and len(self._seen[kind]) < _MOST_LABELS:
                 self._seen[kind].add(attributes.get("label", ""))
             elif name in _OTHERS:
                 self.left_out[name] += 1
-        elif depth == 4 and name == "attribute" and self._stack[2] in AREAS:
+        elif depth == 4 and name == "attribute" and self._stack[2] in _AREAS:
             self.attributed = True
 
     def _end(self, name: str) -> None:
@@ -140,7 +140,7 @@ class CvatReader:
         text = read_at(self.path, start, length + len(_CLOSING))
         root = parse_xml(text if text.endswith(_CLOSING) else text[:length], place)
         frame = upright_frame_of(data, _size(root), self.check_size)
-        elements = [element for element in root if element.tag in AREAS]
+        elements = [element for element in root if element.tag in _AREAS]
         shapes, tags = [], []
         for number, element in enumerate(elements, 1):
             try:

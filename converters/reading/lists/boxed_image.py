@@ -15,9 +15,9 @@ from fastdata.regular_files import read_regular
 from ...base import Deferred
 from ..annotations.annotated import frame_of
 
-__all__ = ["FORMS", "BoxForm", "BoxedImage", "box_form", "settled_unit"]
+__all__ = ["BoxForm", "BoxedImage", "box_form", "settled_unit"]
 
-FORMS = ("xyxy", "xywh", "cxcywh")
+_FORMS = ("xyxy", "xywh", "cxcywh")
 UNITS = ("pixels", "normalised")
 
 
@@ -35,10 +35,10 @@ def box_form(words: Sequence[str], check_size: bool = True) -> BoxForm:
     """Return what the option ``boxes=`` says: a form, a unit, or both."""
     chosen = {"form": "", "unit": ""}
     for word in words:
-        part = "form" if word in FORMS else "unit"
-        if word not in (*FORMS, *UNITS) or chosen[part]:
+        part = "form" if word in _FORMS else "unit"
+        if word not in (*_FORMS, *UNITS) or chosen[part]:
             raise OptionError(
-                f"boxes={','.join(words)}: expected none, one of {', '.join(FORMS)}, and "
+                f"boxes={','.join(words)}: expected none, one of {', '.join(_FORMS)}, and "
                 f"{' or '.join(UNITS)}"
             )
         chosen[part] = word

@@ -27,7 +27,6 @@ __all__ = [
     "known_fields",
     "label_separator",
     "names_images",
-    "plain_name",
 ]
 
 # -- usual names ------------------------------------------------------------------------
@@ -60,14 +59,14 @@ _BOXES_IF_ASKED = {
 _LISTS = ("bbox", "box", "boxes", "bboxes", "boundingbox")
 
 
-def plain_name(name: str) -> str:
+def _plain_name(name: str) -> str:
     """Return a column's name without case, blanks and signs."""
     return re.sub(r"[\W_]", "", name.lower())
 
 
 def names_images(name: str) -> bool:
     """Tell whether a column that names images is usually called so."""
-    return plain_name(name) in (*_PATHS, *_IDS)
+    return _plain_name(name) in (*_PATHS, *_IDS)
 
 
 def is_usual(name: str) -> bool:
@@ -77,7 +76,7 @@ def is_usual(name: str) -> bool:
 
 def image_column(columns: Sequence[str]) -> int:
     """Return the number of the column that names images: the first where none is called so."""
-    plain = [plain_name(name) for name in columns]
+    plain = [_plain_name(name) for name in columns]
     for names in (_PATHS, _IDS):
         found = next((k for k, name in enumerate(plain) if name in names), None)
         if found is not None:
@@ -94,7 +93,7 @@ def box_columns(columns: Sequence[str], form: str = "") -> tuple[str, list[int]]
         doubt are taken.
     ``("", [])`` where there are none.
     """
-    plain = [plain_name(name) for name in columns]
+    plain = [_plain_name(name) for name in columns]
     for kind in [form] if form else _BOXES:
         names = _BOXES.get(kind, ()) + (_BOXES_IF_ASKED.get(kind, ()) if form else ())
         for four in names:
@@ -137,7 +136,7 @@ def box_roles(names: Sequence[str], boxes: Sequence[str]) -> BoxRoles | None:
         return None
     labels = [k for k, name in enumerate(names) if name in ("label", "labels")]
     labels += [k for k, name in enumerate(names) if name.lower() in LABELS]
-    plain = [plain_name(name) for name in names]
+    plain = [_plain_name(name) for name in names]
     sized = {"width", "height"} <= set(plain)
     size = [plain.index("height"), plain.index("width")] if sized else []
     size = [] if set(size) & set(found) else size

@@ -25,11 +25,9 @@ from .columns import is_usual
 __all__ = [
     "JSON_SUFFIXES",
     "SEPARATORS",
-    "BlankLines",
     "TextTable",
     "cell_of_value",
     "cells_of",
-    "is_number",
 ]
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -68,9 +66,9 @@ class TextTable:
             self._look_at_objects()
             return
         self._separator = _named_separator(separator) if separator else self._likely_separator()
-        self._blanks: BlankLines | None = None
+        self._blanks: _BlankLines | None = None
         if self._separator == " ":
-            self._blanks = BlankLines(path, is_file, header)
+            self._blanks = _BlankLines(path, is_file, header)
             self.columns = self._blanks.columns
             return
         first = next(self._cells(), None)
@@ -143,7 +141,7 @@ class TextTable:
         """Tell whether a row names columns: nothing in it is a file, a path or a number."""
         if any(map(self._is_file, first)):
             return False
-        return any(map(is_usual, first)) or not any("/" in c or is_number(c) for c in first)
+        return any(map(is_usual, first)) or not any("/" in c or _is_number(c) for c in first)
 
     # -- JSON ----------------------------------------------------------------------------
 
@@ -220,12 +218,12 @@ _WORD_FIRST = re.compile(r"(\S+)(?:\s+(.*))?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
-def is_number(cell: str) -> bool:
+def _is_number(cell: str) -> bool:
     """Tell whether a cell is a number."""
     return _NUMBER.fullmatch(cell.strip()) is not None
 
 
-class BlankLines:
+class _BlankLines:
     """The lines of a file as cells."""
 
     def __init__(self, path: Path, is_file: Callable[[str], bool], header: bool | None) -> None:
@@ -246,7 +244,7 @@ class BlankLines:
         rests = [self._parts(line)[1].split() for line in below]
         counts = {len(rest) for rest in rests}
         words = set(itertools.chain.from_iterable(rests))
-        self._several = len(counts) == 1 and all(is_number(w) or is_image_name(w) for w in words)
+        self._several = len(counts) == 1 and all(_is_number(w) or is_image_name(w) for w in words)
         width = 1 + (counts.pop() if self._several else any(rests))
         self._width = width
         self.columns = self._named(names, width)
@@ -261,7 +259,7 @@ class BlankLines:
         first = lines[0].split()
         cells_below = len(lines[1].split()) if len(lines) > 1 else 0
         if len(first) == cells_below and len(first) > 1 and not any(
-            is_file(word) or is_number(word) or "/" in word for word in first
+            is_file(word) or _is_number(word) or "/" in word for word in first
         ) and any(map(is_file, lines[1].split())):  # fmt: skip
             self._skip = 1
             return first
