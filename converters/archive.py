@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample, reason_of
-from .reading.archive_listing import archive_kind, entries, refuse_groups
-from .reading.class_layout import class_layout, doubt_of, extract
+from .reading.archive_listing import archive_entries, archive_kind, refuse_groups
+from .reading.class_folders import class_layout, class_schema, doubt_of_layout, extract
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import files_at, folder_at, printable
+from .reading.options import SplitFolder
 from .reading.refusals import no_files, not_seekable, refuse_fields
 from .reading.selection import listed
+from .reading.small_memory import StringTable
 from .reading.spans import FileSpan, close_files
 from .reading.splits import has_images
-from .reading.string_table import StringTable
 from .reading.zip_archive import ZipMember
 
 __all__ = ["ArchiveSource"]
@@ -38,19 +38,11 @@ __all__ = ["ArchiveSource"]
 _SUFFIXES = (".tar", ".tgz", ".zip")
 _LOOKED_AT = {"tar": 20_000, "gzip": 500, "zip": 20_000}
 _IMAGES = 64
-"""Images by which it is told what an archive is."""
+"""Images by which the kind of an archive is recognised."""
 
 
 class ArchiveSource(ImageListSource):
-    """An archive of class folders; fields ``image`` and ``label``.
-
-    Parameters
-    ----------
-    split : str
-        ``auto``: where all folders are split folders (train, val, test, ...), a field
-        ``split`` says from which an image is.  ``none``: the folders are classes, whatever they
-        are called.  Else the one split folder that is taken.
-    """
+    """An archive of class folders; fields ``image`` and ``label``."""
 
     name = "archive"
     summary = "class folders in a .tar, .tar.gz or .zip, which is not unpacked"
@@ -69,7 +61,7 @@ class ArchiveSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "auto",
+        split: SplitFolder = "auto",
     ) -> None:
         refuse_fields(fields, self.name)
         files = files_at(location, _SUFFIXES)
@@ -89,24 +81,14 @@ class ArchiveSource(ImageListSource):
             raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
         self._list(split)
         layout = self._layout
-        found: dict[str, Field] = {
-            "image": ImageField(channels=channels),
-            "label": ScalarField(classes=tuple(map(printable, layout.classes))),
-        }
-        if layout.splits:
-            found["split"] = ScalarField(classes=tuple(layout.splits))
-            self.notes.append(
-                f"the field 'split' is which of {', '.join(layout.splits)} an image is in "
-                "(--option split=NAME takes one, split=none takes them for classes)"
-            )
-        self.schema = Schema(found)
+        self.schema = class_schema(channels, layout.classes, list(layout.splits), self.notes)
 
     def _list(self, split: str) -> None:
         """List the archive, find out what its folders are, and add its images in their order."""
         images, places = StringTable(), array("q")
         problems: dict[int, str] = {}
         others: list[str] = []
-        for name, problem, numbers in entries(self.root, self._kind):
+        for name, problem, numbers in archive_entries(self.root, self._kind):
             if not is_image_name(name):
                 others.append(name)
                 continue
@@ -119,7 +101,7 @@ class ArchiveSource(ImageListSource):
             raise SourceError(f"{place}: no images in it")
         self._layout = layout = class_layout(place, images, split)
         sound = (images[row] for row in range(len(images)) if row not in problems)
-        self.doubt = doubt_of(layout, sound) if split != "none" else ""
+        self.doubt = doubt_of_layout(layout, sound) if split != "none" else ""
         if self._kind != "zip":
             refuse_groups(place, images, others)
         self._refuse_empty(others)
@@ -228,7 +210,7 @@ def _may_be(path: Path) -> bool:
         return False
     images, others, in_folders = StringTable(), [], True
     try:
-        for name, _, _ in itertools.islice(entries(path, kind), _LOOKED_AT[kind]):
+        for name, _, _ in itertools.islice(archive_entries(path, kind), _LOOKED_AT[kind]):
             if not is_image_name(name):
                 others.append(name)
                 continue
@@ -239,7 +221,7 @@ def _may_be(path: Path) -> bool:
         if kind != "zip":
             refuse_groups("", images, others)
     except SourceError:
-        # A zip is nobody else's: opening it says what is the matter.
+        # No other format reads a zip: opening it says what is the matter.
         return kind == "zip" and path.suffix.lower() == ".zip"
     finally:
         close_files()

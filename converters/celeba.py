@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from .base import FieldSpec
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
-from .reading.lists.flag_columns import join_flags
-from .reading.lists.joined import joined
+from .reading.lists.rows import join_flags, rows_by_key
 from .reading.lists.text_table import TextTable
 from .reading.locations import folder_at
-from .reading.refusals import check_choice, refuse_fields
+from .reading.options import Option
+from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 
 __all__ = ["CelebaSource"]
@@ -36,13 +36,7 @@ _MOST_ATTRIBUTES = 62
 
 
 class CelebaSource(ImageListSource):
-    """Faces; fields ``image``, ``labels`` (attributes that it has), ``identity``, ``split``.
-
-    Parameters
-    ----------
-    split : str, optional
-        ``train``, ``valid`` or ``test``; default: all, with a field ``split``.
-    """
+    """Faces; fields ``image``, ``labels`` (attributes that it has), ``identity``, ``split``."""
 
     name = "celeba"
     summary = "CelebA: img_align_celeba with list_attr_celeba, identity_CelebA, list_eval_partition"
@@ -63,10 +57,9 @@ class CelebaSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
+        split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
     ) -> None:
         refuse_fields(fields, self.name)
-        check_choice("split", split or "", ("", *_SPLITS))
         top = Path(location)
         attributes, images = _table(top, _ATTRIBUTES), _folder(top)
         if attributes is None or images is None:
@@ -98,7 +91,7 @@ class CelebaSource(ImageListSource):
         tables: dict[Path, Iterator[tuple[str, str]]] = {
             attributes: ((row[0], row[1]) for row in flags.rows), **others
         }  # fmt: skip
-        for image, (labels, *rest) in joined(tables):
+        for image, (labels, *rest) in rows_by_key(tables):
             row = dict(zip(names, map(int, rest), strict=True))
             of_split = row.get(_SPLIT, 0)
             if not 0 <= of_split < len(_SPLITS):

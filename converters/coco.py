@@ -5,7 +5,7 @@ https://cocodataset.org/#format-data specifies it: boxes as left, top, width, he
 top left corner, in pixels; regions as polygons or run lengths; keypoints; captions; panoptic
 segments.  Variants: LVIS, iNaturalist (a class an image), Roboflow's export (a file a split).
 
-A file is gone through once, entry by entry (``reading/annotations/json_members.py``).  Kept of it
+A file is gone through once, entry by entry (``reading/json_files.py``).  Kept of it
 are the images' names and numbers, and 57 bytes an annotation.  What is no number is read again by
 workers.
 """
@@ -16,7 +16,7 @@ import itertools
 import os
 from bisect import bisect_right
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
-from .reading.annotations.coco_annotations import FEDERATED, AnnotatedImage, Plan
-from .reading.annotations.coco_index import CocoIndex
-from .reading.annotations.coco_layout import (
+from .reading.annotations.coco_annotations import FEDERATED, CocoReader
+from .reading.annotations.coco_files import (
+    CocoIndex,
     annotation_files,
     image_folder,
     is_coco,
@@ -34,9 +34,10 @@ from .reading.annotations.coco_layout import (
 )
 from .reading.annotations.shapes import mask_field
 from .reading.fingerprints import hash_samples
-from .reading.locations import printable, stat_of
+from .reading.image_list import DeferredSample
+from .reading.locations import path_inside, printable, stat_of
+from .reading.options import CheckSize, Option, PaintedMasks
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.selection import left_out, listed
 from .reading.splits import choose_folder
 
@@ -47,31 +48,15 @@ _USED |= {"segments_info", "file_name"}
 
 
 class _Part(NamedTuple):
-    """An annotation file: its entries, where its images are, what workers are told."""
+    """An annotation file: its entries, where its images are, how workers read them."""
 
     listing: CocoIndex
     folder: Path
-    plan: Plan
+    reader: CocoReader
 
 
 class CocoSource(IndexedSource):
-    """Images of a COCO annotation file, each with its boxes, or its captions.
-
-    Parameters
-    ----------
-    annotations : str
-        The annotation file, relative to the folder that is packed; needed where there
-        are several.
-    images : str
-        The folder of the images, relative to the same; by default one that is called as usual.
-    masks : str
-        ``classes`` adds a mask of class numbers from 1 on, ``instances`` one of the
-        numbers of boxes from 1 on; 0 is what is in neither.
-    split : str
-        Where each split has a file (``train/_annotations.coco.json``): take only this one.
-    check_size : bool
-        Whether an image of another size than its annotations say is rejected.
-    """
+    """Images of a COCO annotation file, each with its boxes, or its captions."""
 
     name = "coco"
     summary = (
@@ -89,11 +74,15 @@ class CocoSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        annotations: str | None = None,
-        images: str | None = None,
-        masks: str | None = None,
-        split: str | None = None,
-        check_size: bool = True,
+        annotations: Annotated[
+            str | None, Option("the annotation file, below the folder; where there are several")
+        ] = None,
+        images: Annotated[
+            str | None, Option("the folder of the images, if not the usual one")
+        ] = None,
+        masks: PaintedMasks = None,
+        split: Annotated[str | None, Option("take only this split, where each has a file")] = None,
+        check_size: CheckSize = True,
     ) -> None:
         refuse_fields(fields, self.name)
         self.notes = []
@@ -110,7 +99,7 @@ class CocoSource(IndexedSource):
         self._seen = set().union(*(index.seen for index in indices))
         self._single = all(index.single for index in indices)
         panoptic = "segments_info" in self._seen
-        masks = masks or ("classes" if panoptic else "")
+        masks = masks or ("classes" if panoptic else None)
         found = self._fields(channels, masks, first)
         if not split and list(files) != [""]:
             found["split"] = ScalarField(classes=tuple(map(printable, splits)))
@@ -118,7 +107,7 @@ class CocoSource(IndexedSource):
         self._parts = []
         for number, (name, index) in enumerate(zip(splits, indices, strict=True)):
             path = files[name]
-            plan = Plan(
+            reader = CocoReader(
                 *(str(path), tuple(found), masks, check_size),
                 categories=tuple(first.categories) if panoptic or first.federated else (),
                 keypoints=self._count_of_points(first),
@@ -126,7 +115,7 @@ class CocoSource(IndexedSource):
                 split=number,
             )
             folder = image_folder(self.root, path, images or "", index.first_names())
-            self._parts.append(_Part(index, folder, plan))
+            self._parts.append(_Part(index, folder, reader))
         counts = [len(index.names) + len(index.strays) for index in indices]
         self._starts = [0, *itertools.accumulate(counts)]
         self.num_samples = self._starts[-1]
@@ -136,7 +125,7 @@ class CocoSource(IndexedSource):
             left.append("segmentation (--option masks=classes paints it)")
         self.notes += left_out("of annotations", left)
 
-    def _fields(self, channels: int, masks: str, index: CocoIndex) -> dict[str, Field]:
+    def _fields(self, channels: int, masks: str | None, index: CocoIndex) -> dict[str, Field]:
         """Return the fields, by which members annotations have."""
         seen, classes = self._seen, index.classes
         of_image = "category_id" in seen and not seen & {"bbox", "segmentation"}
@@ -183,38 +172,33 @@ class CocoSource(IndexedSource):
 
     def __getitem__(self, index: int) -> Sample | Reject:
         number = bisect_right(self._starts, index) - 1
-        of, folder, plan = self._parts[number]
+        entries, folder, reader = self._parts[number]
         row = index - self._starts[number]
-        if row >= len(of.names):
-            return of.strays[row - len(of.names)]
-        reject = of.reject_at(row, bool({"boxes", "label", "labels"} & set(self.schema)))
+        if row >= len(entries.names):
+            return entries.strays[row - len(entries.names)]
+        reject = entries.reject_at(row, bool({"boxes", "label", "labels"} & set(self.schema)))
         if reject is not None:
             return reject
-        name = of.names[row]
-        image = AnnotatedImage(
-            path_inside(folder, name),
-            of.ids[row],
-            (of.sizes[2 * row], of.sizes[2 * row + 1]),
-            of.rows_of(row).tobytes(),
-            (of.places[2 * row], of.places[2 * row + 1]),
-            plan,
+        name = entries.names[row]
+        size, place = (
+            tuple(part[2 * row : 2 * row + 2]) for part in (entries.sizes, entries.places)
         )
-        return Sample(name if len(self._parts) == 1 else self._key(folder, name), image)
-
-    def _key(self, folder: Path, name: str) -> str:
-        """Return a name by which images of several folders differ."""
-        return os.path.join(os.path.relpath(folder, self.root), name)
+        parts = (entries.ids[row], size, entries.rows_of(row).tobytes(), place)
+        # Images of several folders differ by these.
+        inside = os.path.relpath(folder, self.root) if len(self._parts) > 1 else ""
+        image = DeferredSample(reader, path_inside(folder, name), *parts)
+        return Sample(os.path.join(inside, name), image)
 
     def key_at(self, index: int) -> str:
         return self.get(index).key
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        of = [stat_of(part.plan.path) for part in self._parts]
+        files = [stat_of(part.reader.path) for part in self._parts]
 
         def parts(index: int) -> tuple[Any, ...]:
             sample = self.get(index)
             values = sample.values if isinstance(sample, Sample) else None
-            image = stat_of(values.image) if isinstance(values, AnnotatedImage) else ()
-            return sample.key, image, *of
+            image = stat_of(values.parts[0]) if isinstance(values, DeferredSample) else ()
+            return sample.key, image, *files
 
         return hash_samples(self.num_samples, limit, parts)

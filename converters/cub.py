@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,10 +23,10 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from .base import Deferred, FieldSpec
 from .reading.image_list import ImageListSource
 from .reading.lists.boxed_image import BoxedImage, BoxForm
-from .reading.lists.joined import joined, keyed_lines
-from .reading.locations import folder_at
-from .reading.refusals import check_choice, refuse_fields
-from .reading.safe_paths import path_inside
+from .reading.lists.rows import keyed_lines, rows_by_key
+from .reading.locations import folder_at, path_inside
+from .reading.options import Option
+from .reading.refusals import refuse_fields
 
 __all__ = ["CubSource"]
 
@@ -37,13 +37,7 @@ _FORM = BoxForm("xywh", "pixels")
 
 
 class CubSource(ImageListSource):
-    """Birds; fields ``image``, ``boxes`` (one), ``label`` and ``split``.
-
-    Parameters
-    ----------
-    split : str, optional
-        ``train`` or ``test``; default: both, with a field ``split``.
-    """
+    """Birds; fields ``image``, ``boxes`` (one), ``label`` and ``split``."""
 
     name = "cub"
     summary = "CUB-200-2011: images.txt, image_class_labels.txt, bounding_boxes.txt"
@@ -60,10 +54,9 @@ class CubSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
+        split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
     ) -> None:
         refuse_fields(fields, self.name)
-        check_choice("split", split or "", ("", *_SPLITS))
         root = _root(Path(location))
         if root is None:
             raise SourceError(f"{location}: expected {_IMAGES}, {_LABELS} and {_CLASSES} in it")
@@ -80,11 +73,10 @@ class CubSource(ImageListSource):
         if _BOXES in there:
             found["boxes"] = ArrayField("float32", (None, 4), boxes=True)
         found["label"] = ScalarField(classes=tuple(classes.values()))
-        self._with_split = _SPLIT in there and split is None
-        if self._with_split:
+        if _SPLIT in there and split is None:
             found["split"] = ScalarField(classes=_SPLITS)
         self.schema = Schema(found)
-        for key, cells in joined({root / name: keyed_lines(root / name) for name in there}):
+        for key, cells in rows_by_key({root / name: keyed_lines(root / name) for name in there}):
             row = dict(zip(there, cells, strict=True))
             of_split = {"1": 0, "0": 1}.get(row.get(_SPLIT, "1"), -1)
             if split is not None and of_split != _SPLITS.index(split):
@@ -104,11 +96,10 @@ class CubSource(ImageListSource):
                 self.reject(row[_IMAGES], f"image {key}: {shown}")
 
     def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
-        others = tuple(numbers[: 1 + self._with_split])
         if "boxes" not in self.schema:
-            return Path(files[0]), *others
+            return super().values(files, numbers)
         box = np.array(self._boxes[4 * numbers[2] : 4 * numbers[2] + 4])
-        return BoxedImage(files[0], box, _FORM, others)
+        return BoxedImage(files[0], box, _FORM, tuple(numbers[: len(self.schema) - 2]))
 
 
 def _root(folder: Path) -> Path | None:

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ArrayField, ScalarField, Schema, StringField
+from fastdata.schema import ArrayField, Schema, StringField
 
-from .base import Deferred, FieldSpec
-from .reading.annotations.cvat_xml import CvatImage, CvatIndex, Plan
+from .base import FieldSpec
+from .reading.annotations.cvat_xml import CvatIndex, CvatReader
 from .reading.annotations.shapes import object_fields
-from .reading.class_names import read_class_names
+from .reading.class_names import numbered, read_class_names
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, path_of, printable
+from .reading.locations import first_bytes, path_inside, path_of
+from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.selection import left_out
-from .reading.splits import choose_folder, in_usual_order
+from .reading.splits import in_usual_order
 
 __all__ = ["CvatSource"]
 
@@ -32,20 +32,7 @@ _LOOKED_AT = 20
 
 
 class CvatSource(ImageListSource):
-    """Images with the boxes and classes of their objects.
-
-    Parameters
-    ----------
-    split : str
-        Take only this subset of the project.
-    masks : str
-        ``classes`` adds a mask of class numbers from 1 on, ``instances`` one of the numbers of
-        objects from 1 on; 0 is what is in neither.
-    classes : str, optional
-        A text file with the names of the classes, one a line; default: the labels of the task.
-    check_size : bool
-        Whether an image of another size than its element says is rejected.
-    """
+    """Images with the boxes and classes of their objects."""
 
     name = "cvat"
     summary = "CVAT for images 1.1: annotations.xml and images"
@@ -62,10 +49,10 @@ class CvatSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
-        masks: str | None = None,
-        classes: str | None = None,
-        check_size: bool = True,
+        split: SplitOption = None,
+        masks: PaintedMasks = None,
+        classes: ClassFile = None,
+        check_size: CheckSize = True,
     ) -> None:
         refuse_fields(fields, self.name)
         files = _files_at(Path(location))
@@ -78,32 +65,29 @@ class CvatSource(ImageListSource):
         if not len(index.names):
             raise SourceError(f"{path}: has no images")
         subsets = in_usual_order({index.subsets[k] for k in range(len(index.names))})
-        self.begin(path.parent, 3)
+        # The split's number is always there, also where there is no field of it.
+        self.begin_splits(path.parent, subsets, split, 3)
         self.beside = [path]
-        self._subsets = choose_folder(subsets, split, self.notes)
         for row in range(len(index.names)):
-            if index.subsets[row] in self._subsets:
+            if index.subsets[row] in self.splits:
                 self._add(index, row)
         names = tuple(index.labels) if classes is None else read_class_names(classes)
-        found = object_fields(channels, masks or "", names)
+        found = object_fields(channels, masks, names)
         found["occluded"] = ArrayField("bool", (None,))
         if index.attributed:
             found["attributes"] = StringField()
         if index.tags:
             found["tags"] = ArrayField("int64", (None,), classes=tuple(index.tags))
-        if not split and subsets != [""]:
-            found["split"] = ScalarField(classes=tuple(map(printable, self._subsets)))
-        self.schema = Schema(found)
-        numbers = {name: k for k, name in enumerate(names)}
-        tags = {name: k for k, name in enumerate(index.tags)}
-        self._plan = Plan(str(path), tuple(found), numbers, tags, masks or "", check_size)
+        self.schema = Schema({**found, **self.split_field()})
+        numbers, tags = numbered(names), numbered(index.tags)
+        self.reader = CvatReader(str(path), tuple(self.schema), numbers, tags, masks, check_size)
         shown = [f"{count:,} {kind}" for kind, count in sorted(index.left_out.items())]
         self.notes += left_out("of objects", shown)
 
     def _add(self, index: CvatIndex, row: int) -> None:
         """Add an image, or why it cannot be."""
         name, subset = index.names[row], index.subsets[row]
-        place = [*index.spans[2 * row : 2 * row + 2], self._subsets.index(subset)]
+        place = [*index.spans[2 * row : 2 * row + 2], self.splits.index(subset)]
         try:
             for folder in ("images", os.path.join("images", subset), "", subset):
                 if os.path.isfile(os.path.join(self.root, path_inside(folder, name))):
@@ -112,10 +96,6 @@ class CvatSource(ImageListSource):
             self.reject(name, f"there is no such image in {self.root / 'images'}")
         except SourceError as error:
             self.reject(name or f"image {row}", str(error))
-
-    def values(self, files: list[str], numbers: list[int]) -> Deferred:
-        start, length, split = numbers
-        return CvatImage(files[0], start, length, split, self._plan)
 
 
 def _files_at(path: Path) -> list[Path]:

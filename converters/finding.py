@@ -20,6 +20,8 @@ from fastdata.errors import OptionError, SourceError, did_you_mean
 from .base import FieldSpec, Source
 from .reading.fingerprints import FileSource
 from .reading.locations import files_at, folder_at, is_pattern
+from .reading.options import Option
+from .reading.refusals import check_choice
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
 
@@ -48,11 +50,17 @@ class FormatOption(NamedTuple):
     kind : type
         str, int, float, bool or tuple (of str).
     default : object
+    help : str
+        What it says, in a line; empty where its source does not tell.
+    choices : tuple of str
+        The values that it takes; empty where it takes any.
     """
 
     name: str
     kind: type
     default: Any
+    help: str = ""
+    choices: tuple[str, ...] = ()
 
 
 def format_names() -> list[str]:
@@ -91,9 +99,9 @@ def format_of(location: Any) -> type[Source]:
 
 def options_of(kind: type[Source]) -> list[FormatOption]:
     """Return a format's own options: the keyword arguments that only its class has."""
-    hints = typing.get_type_hints(kind.__init__)
+    hints = typing.get_type_hints(kind.__init__, include_extras=True)
     return [
-        FormatOption(name, _plain(hints.get(name, str)), parameter.default)
+        _declared(name, hints.get(name, str), parameter.default)
         for name, parameter in inspect.signature(kind.__init__).parameters.items()
         if name not in _COMMON
     ]
@@ -222,6 +230,13 @@ def _is_ours(point: EntryPoint) -> bool:
     return point.value.startswith("fastdata.")
 
 
+def _declared(name: str, hint: Any, default: Any) -> FormatOption:
+    """Return the option that a parameter of a constructor declares."""
+    said = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Option)]
+    plain = hint.__origin__ if hasattr(hint, "__metadata__") else hint
+    return FormatOption(name, _plain(plain), default, *(said[0] if said else ()))
+
+
 def _plain(hint: Any) -> type:
     """Return the kind of value that an annotation such as ``str | None`` asks for."""
     kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
@@ -245,6 +260,8 @@ def _checked(kind: type[Source], options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(option: FormatOption, value: Any) -> Any:
     """Read an option given as text as what it is."""
+    if option.choices and (value or option.default):
+        check_choice(option.name, value, option.choices)
     if not isinstance(value, str) or option.kind is str:
         return value
     text = value.strip()

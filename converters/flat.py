@@ -11,7 +11,7 @@ import itertools
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import SourceError
 from fastdata.schema import ImageField, Schema
@@ -21,6 +21,7 @@ from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, suffi
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import has_own_images, list_of_folder, lists_of_folder
 from .reading.locations import folder_at, printable
+from .reading.options import Option
 from .reading.refusals import refuse_fields
 from .reading.selection import listed
 from .reading.splits import has_folders_of_images
@@ -29,15 +30,7 @@ __all__ = ["FlatSource"]
 
 
 class FlatSource(ImageListSource):
-    """A folder of images; the field is ``image``, and keys are their names.
-
-    Parameters
-    ----------
-    recursive : bool
-        Whether images in folders below are taken too; what these are called is in the keys.
-    alone : bool
-        Whether the images are taken without what lies beside them: lists, annotations.
-    """
+    """A folder of images; the field is ``image``, and keys are their names."""
 
     name = "flat"
     summary = "images directly in a folder, without labels"
@@ -56,8 +49,10 @@ class FlatSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        recursive: bool = False,
-        alone: bool = False,
+        recursive: Annotated[bool, Option("take images in folders below too")] = False,
+        alone: Annotated[
+            bool, Option("take images without lists and annotations beside them")
+        ] = False,
     ) -> None:
         refuse_fields(fields, self.name)
         self.begin(Path(location))
@@ -108,9 +103,6 @@ class FlatSource(ImageListSource):
                 "and are not read here. If a format reads them, name it (--format); --option "
                 "alone=true takes the images without them"
             )
-
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
-        return (Path(files[0]),)
 
 
 def _has_image(folder: Path, name: str) -> bool:

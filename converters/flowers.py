@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -28,7 +28,8 @@ from .reading.class_names import named_classes
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
-from .reading.refusals import check_choice, refuse_fields
+from .reading.options import Option
+from .reading.refusals import refuse_fields
 
 __all__ = ["FlowersSource"]
 
@@ -38,15 +39,7 @@ _MOST = 1 << 24
 
 
 class FlowersSource(ImageListSource):
-    """Images with their labels and splits; fields ``image``, ``label`` and ``split``.
-
-    Parameters
-    ----------
-    split : str
-        ``train``, ``val`` or ``test`` takes one; ``all`` takes all, by their numbers.
-    classes : str, optional
-        A text file with the names of the classes, one a line, the first for MATLAB's 1.
-    """
+    """Images with their labels and splits; fields ``image``, ``label`` and ``split``."""
 
     name = "flowers"
     summary = "Oxford Flowers 102: jpg/, imagelabels.mat and setid.mat"
@@ -66,11 +59,12 @@ class FlowersSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "all",
-        classes: str | None = None,
+        split: Annotated[str, Option("take only this split", ("all", *_IDS))] = "all",
+        classes: Annotated[
+            str | None, Option("a file with names of classes, the first for MATLAB's 1")
+        ] = None,
     ) -> None:
         refuse_fields(fields, self.name)
-        check_choice("split", split, ("all", *_IDS))
         self.begin(Path(location))
         self.beside = [self.root / _LABELS, self.root / _SPLITS]
         labels = _vector(self.beside[0], "labels")
@@ -84,11 +78,10 @@ class FlowersSource(ImageListSource):
             splits[ids] = number
         if len(labels) and labels.min() < 1:
             raise SourceError(f"{self.beside[0]}: labels count from 1, and {labels.min()} is there")
-        self._split = split == "all"
         wanted = None if split == "all" else list(_IDS).index(split)
         self._add_images(labels, splits, wanted)
         settled: dict[str, Field] = {"image": ImageField(channels=channels), "label": ScalarField()}
-        if self._split:
+        if wanted is None:
             settled["split"] = ScalarField(classes=tuple(_IDS))
         settled = named_classes(settled, "label", classes)
         named = settled["label"]
@@ -118,9 +111,6 @@ class FlowersSource(ImageListSource):
             if wanted in (None, splits[row]):
                 self.reject(f"{_IMAGES}/image_{row + 1:05}.jpg", "there is no such image")
         self.notes += ignored_files(ignored)
-
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
-        return Path(files[0]), *numbers[: 2 if self._split else 1]
 
 
 def _vector(path: Path, name: str) -> Any:

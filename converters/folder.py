@@ -9,7 +9,7 @@ long.
 Split folders, ``root/train/<class>/...`` beside ``root/val/<class>/...``, are recognised
 by their names where all folders of `root` are such; what is in them is read as above.
 
-What does not look like that (`reading/class_folder_doubts.py`) is taken only where the user
+What does not look like that (`reading/class_folders.py`) is taken only where the user
 names this format.
 """
 
@@ -18,41 +18,34 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec
-from .reading.class_folder_doubts import (
+from .reading.class_folders import (
     annotation_files,
+    class_schema,
     doubts_of_names,
     doubts_of_places,
+    folders_in,
+    images_beside,
     is_annotation,
+    split_folders,
+    walk,
 )
-from .reading.folder_walk import folders_in, walk
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, printable
+from .reading.options import Option, SplitFolder
 from .reading.refusals import refuse_fields
 from .reading.selection import listed
-from .reading.splits import SPLIT_NAMES
 
 __all__ = ["FolderSource"]
 
 
 class FolderSource(ImageListSource):
-    """A folder of class folders; fields ``image`` and ``label``.
-
-    Parameters
-    ----------
-    split : str
-        ``auto``: where all folders are split folders (train, val, test, ...), a field
-        ``split`` says from which an image is.  ``none``: the folders are classes, whatever they
-        are called.  Else the one split folder that is taken.
-    empty_classes : bool
-        Whether folders without images are classes too.
-    """
+    """A folder of class folders; fields ``image`` and ``label``."""
 
     name = "folder"
     summary = "class folders, as torchvision's ImageFolder takes them, or split folders of these"
@@ -69,8 +62,8 @@ class FolderSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "auto",
-        empty_classes: bool = False,
+        split: SplitFolder = "auto",
+        empty_classes: Annotated[bool, Option("folders without images are classes too")] = False,
     ) -> None:
         refuse_fields(fields, self.name)
         self.begin(_below_data(Path(location)))
@@ -85,13 +78,13 @@ class FolderSource(ImageListSource):
             )
         classes = sorted({name for _, name in folders})
         numbers = {name: number for number, name in enumerate(classes)}
-        self._split = split == "auto" and splits != [""]
+        with_split = split == "auto" and splits != [""]
         self._places: dict[str, set[str]] = {}
         self._ignored: Counter[str] = Counter()
         self._annotations: list[str] = []
         self._loops: list[str] = []
         for part, name in folders:
-            number = (numbers[name], splits.index(part)) if self._split else (numbers[name],)
+            number = (numbers[name], splits.index(part)) if with_split else (numbers[name],)
             self._take(os.path.join(part, name), number)
         for part in dict.fromkeys([*([""] if split in ("auto", "none") else []), *splits]):
             found = annotation_files(self.root / part, classes)
@@ -115,17 +108,7 @@ class FolderSource(ImageListSource):
                 f"{len(self._loops):,} links to a folder above left out, which would lead round in "
                 f"a circle: {listed(map(printable, self._loops), 5)}"
             )
-        schema: dict[str, Field] = {
-            "image": ImageField(channels=channels),
-            "label": ScalarField(classes=tuple(map(printable, classes))),
-        }
-        if self._split:
-            schema["split"] = ScalarField(classes=tuple(splits))
-            self.notes.append(
-                f"the field 'split' is which of {', '.join(splits)} an image is in "
-                "(--option split=NAME takes one, split=none takes them for classes)"
-            )
-        self.schema = Schema(schema)
+        self.schema = class_schema(channels, classes, splits if with_split else [], self.notes)
 
     def _splits(self, split: str) -> list[str]:
         """Return the folders in which there are class folders: split folders, or the root."""
@@ -180,9 +163,6 @@ class FolderSource(ImageListSource):
             "empty_classes=true"
         )
 
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
-        return Path(files[0]), *numbers
-
 
 def _below_data(root: Path) -> Path:
     """Return ``root/data`` where that has the split folders, as on Hugging Face's hub."""
@@ -190,38 +170,3 @@ def _below_data(root: Path) -> Path:
     if root.is_dir() and folders_in(root) == ["data"] and split_folders(inner, folders_in(inner)):
         return inner
     return root
-
-
-def images_beside(root: Path, splits: list[str]) -> str:
-    """Return how many images are in no class folder, and the first of them; "" if all are."""
-    names = [
-        os.path.join(part, entry.name)
-        for part in splits
-        for entry in os.scandir(root / part)
-        if is_image_name(entry.name) and entry.is_file()
-    ]
-    shown = listed(map(printable, sorted(names)), 5)
-    return f"{len(names):,} images ({shown})" if names else ""
-
-
-def split_folders(root: Path, folders: list[str]) -> list[str]:
-    """Return the folders if they are split folders, in the usual order; else none.
-
-    Each is called so, has folders in it, and no images beside these.
-    """
-    if not folders or not all(name.lower() in SPLIT_NAMES for name in folders):
-        return []
-    if not all(_has_class_folders(root / name) for name in folders):
-        return []
-    return sorted(folders, key=lambda name: (SPLIT_NAMES.index(name.lower()), name))
-
-
-def _has_class_folders(path: Path) -> bool:
-    folders = 0
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir():
-                folders += 1
-            elif is_image_name(entry.name):
-                return False
-    return folders > 0

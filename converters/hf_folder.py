@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -27,16 +27,15 @@ from .reading.class_names import read_class_names
 from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
+from .reading.lists.box_rows import ObjectCells
 from .reading.lists.boxed_image import BoxedImage, box_form
 from .reading.lists.image_finder import ImageFinder
-from .reading.lists.metadata_files import Metadata, is_file_column, metadata_files
-from .reading.lists.object_cells import ObjectCells
-from .reading.lists.row_samples import ListPlan, RowSamples
-from .reading.lists.split_names import split_classes
-from .reading.locations import folder_at, printable
-from .reading.safe_paths import path_inside
+from .reading.lists.list_files import Metadata, is_file_column, metadata_files
+from .reading.lists.row_samples import ListInfo, RowSamples
+from .reading.locations import folder_at, path_inside, printable
+from .reading.options import ClassFile, Option
 from .reading.selection import left_out, listed
-from .reading.splits import split_of
+from .reading.splits import split_classes, split_of
 
 __all__ = ["HfFolderSource"]
 
@@ -44,18 +43,7 @@ _NAME = "file_name"
 
 
 class HfFolderSource(IndexedSource):
-    """Rows of metadata files; ``file_name`` is ``image``, ``X_file_name`` the image ``X``.
-
-    Parameters
-    ----------
-    split : str, optional
-        The one that is taken: ``train``, ``validation``, ``test``.  Default: all, with a field
-        ``split`` where there are several.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line: of ``label``, or of objects.
-    boxes : tuple of str
-        What boxes of objects are: ``xyxy``, ``xywh`` or ``cxcywh``; ``pixels`` or ``normalised``.
-    """
+    """Rows of metadata files; ``file_name`` is ``image``, ``X_file_name`` the image ``X``."""
 
     name = "hf_folder"
     summary = "images with metadata.csv, .jsonl or .parquet, as Hugging Face's ImageFolder"
@@ -72,9 +60,14 @@ class HfFolderSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
-        classes: str | None = None,
-        boxes: tuple[str, ...] = ("xywh", "pixels"),
+        split: Annotated[
+            str | None, Option("take only this split: train, validation, test")
+        ] = None,
+        classes: ClassFile = None,
+        boxes: Annotated[
+            tuple[str, ...],
+            Option("what boxes of objects are: xyxy, xywh, cxcywh; pixels, normalised"),
+        ] = ("xywh", "pixels"),
     ) -> None:
         self.root, self.notes = Path(location), []
         self._tables = self._of_split(metadata_files(self.root), split)
@@ -101,11 +94,11 @@ class HfFolderSource(IndexedSource):
         if several:
             there = split_classes(sorted({table.split or "other" for table in self._tables}))
             known["split"] = ScalarField(classes=there)
-        plan = ListPlan(
+        info = ListInfo(
             str(self._tables[0].path), names, self._main(titles), {**known, **(fields or {})},
             channels, class_names, self._kinds(several),
         )  # fmt: skip
-        self._rows = RowSamples(plan, self._cells(several), self._finder)
+        self._rows = RowSamples(info, self._cells(several), self._finder)
         self.notes += self._rows.notes
         found = dict(self._rows.schema)
         if self._objects_at >= 0:

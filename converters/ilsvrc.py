@@ -19,7 +19,7 @@ import csv
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import open_regular
@@ -27,10 +27,11 @@ from fastdata.schema import ImageField, Schema
 
 from .base import FieldSpec
 from .reading.arrays.mat_values import mat_values, whole_number
-from .reading.lists.joined import read_mapping
-from .reading.lists.synset_source import SynsetSource, is_synset, synset_folders
+from .reading.lists.rows import read_mapping
+from .reading.lists.synset_source import ClassesCalled, SynsetSource, is_synset, synset_folders
 from .reading.locations import folder_at
-from .reading.refusals import check_choice, refuse_fields
+from .reading.options import Option
+from .reading.refusals import refuse_fields
 from .reading.selection import listed
 from .reading.text_lines import text_lines
 
@@ -47,19 +48,7 @@ _MOST_SYNSETS = 1 << 17
 
 
 class IlsvrcSource(SynsetSource):
-    """Images of ImageNet with their synsets.
-
-    Parameters
-    ----------
-    split : str, optional
-        ``train``, ``val``, or ``test``, which has no labels.  Default: train and val, as far as
-        they are there.
-    names : str
-        What classes are called: ``synsets`` (n01440764), or ``words`` (tench, Tinca tinca).
-    synsets : str, optional
-        A text file of synsets, one a line, in the order of the ground truth's numbers.  Default:
-        the order that the development kit's ``meta.mat`` tells.
-    """
+    """Images of ImageNet with their synsets."""
 
     name = "ilsvrc"
     summary = "ImageNet (ILSVRC CLS-LOC) as downloaded: train/<synset>, val flat with its list"
@@ -76,12 +65,16 @@ class IlsvrcSource(SynsetSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
-        names: str = "synsets",
-        synsets: str | None = None,
+        split: Annotated[
+            str | None,
+            Option("take only this split; default: train and val", ("train", "val", "test")),
+        ] = None,
+        names: ClassesCalled = "synsets",
+        synsets: Annotated[
+            str | None, Option("a file of synsets in the order of the ground truth's numbers")
+        ] = None,
     ) -> None:
         refuse_fields(fields, self.name)
-        check_choice("split", split or "", ("", "train", "val", "test"))
         top = Path(location)
         data = _data_folder(top)
         if data is None:

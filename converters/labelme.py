@@ -14,27 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import ScalarField, Schema
+from fastdata.schema import Schema
 
-from .base import Deferred, FieldSpec
+from .base import FieldSpec
 from .reading.annotations.labelme_files import (
     AREAS,
-    LabelmeImage,
-    Plan,
+    LabelmeReader,
+    area_shapes,
     embedded,
-    entries,
     kind_of,
     read_labelme,
 )
 from .reading.annotations.shapes import object_fields
-from .reading.class_names import classes_of_texts, read_class_names
+from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, folder_at, printable
+from .reading.locations import folder_at, path_inside, printable, start_of_first
+from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.selection import left_out
-from .reading.splits import choose_folder, split_folders_in
+from .reading.splits import split_folders_in
 
 __all__ = ["LabelmeSource"]
 
@@ -44,20 +43,7 @@ _PEEK = 1 << 16
 
 
 class LabelmeSource(ImageListSource):
-    """Images with the boxes and classes of their shapes.
-
-    Parameters
-    ----------
-    split : str
-        Take only this one of the folders ``train``, ``val``, ...
-    masks : str
-        ``classes`` adds a mask of class numbers from 1 on, ``instances`` one of the numbers of
-        shapes from 1 on; 0 is what is in neither.
-    classes : str, optional
-        A text file with the names of the classes, one a line; default: those of the shapes, sorted.
-    check_size : bool
-        Whether an image of another size than its file says is rejected.
-    """
+    """Images with the boxes and classes of their shapes."""
 
     name = "labelme"
     summary = "labelme: a JSON file of polygons, rectangles, circles and masks for each image"
@@ -76,35 +62,30 @@ class LabelmeSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
-        masks: str | None = None,
-        classes: str | None = None,
-        check_size: bool = True,
+        split: SplitOption = None,
+        masks: PaintedMasks = None,
+        classes: ClassFile = None,
+        check_size: CheckSize = True,
     ) -> None:
         refuse_fields(fields, self.name)
         root = Path(location)
         if not root.is_dir():
             raise SourceError(f"{root}: not a folder")
         names = [name for name in split_folders_in(root) if any(_jsons(root, name))] or [""]
-        self.begin(root, int(not split and names != [""]))
-        splits = choose_folder(names, split, self.notes)
+        splits = self.begin_splits(root, names, split)
         labels: set[str] = set()
         self._kinds: Counter[str] = Counter()
         self._taken = 0
-        for number, name in enumerate(splits):
+        for name in splits:
             for path in _jsons(root, name):
-                labels |= self._add(path, [number] * self._width)
+                labels |= self._add(path, self.split_number(name))
         if not self.num_samples:
             raise SourceError(f"{root}: no JSON files of labelme in it")
         known = (
             classes_of_texts(labels, str(root)) if classes is None else read_class_names(classes)
         )
-        found = object_fields(channels, masks or "", known)
-        if self._width:
-            found["split"] = ScalarField(classes=tuple(map(printable, splits)))
-        self.schema = Schema(found)
-        numbers = {name: k for k, name in enumerate(known)}
-        self._plan = Plan(tuple(found), numbers, masks or "", check_size)
+        self.schema = Schema({**object_fields(channels, masks, known), **self.split_field()})
+        self.reader = LabelmeReader(tuple(self.schema), numbered(known), masks, check_size)
         shown = [f"{count:,} shapes of kind {kind}" for kind, count in self._kinds.items()]
         self.notes += left_out("of annotations", [*sorted(shown), "flags", "group_id"])
         images = sum(is_image_name(file) for name in splits for file in files_below(root, name))
@@ -124,7 +105,7 @@ class LabelmeSource(ImageListSource):
         for entry in content["shapes"]:
             if kind_of(entry) not in AREAS:
                 self._kinds[printable(kind_of(entry)[:40])] += 1
-        labels = (entry.get("label") for _, entry in entries(content))
+        labels = (entry.get("label") for _, entry in area_shapes(content))
         return {label for label in labels if isinstance(label, str)}
 
     def _image_of(self, path: str, content: dict[str, Any]) -> str:
@@ -143,9 +124,6 @@ class LabelmeSource(ImageListSource):
             raise SourceError(f"its image {said!r:.200} is not in {self.root}, and not in the file")
         return path
 
-    def values(self, files: list[str], numbers: list[int]) -> Deferred:
-        return LabelmeImage(files[0], files[1], numbers, self._plan)
-
 
 def _jsons(root: Path, place: str) -> Iterator[str]:
     return (name for name in files_below(root, place) if name.endswith(".json"))
@@ -153,11 +131,5 @@ def _jsons(root: Path, place: str) -> Iterator[str]:
 
 def _holds_shapes(folder: Path) -> bool:
     """Tell whether the first JSON file of a folder has shapes."""
-    if not folder.is_dir():
-        return False
-    with os.scandir(folder) as scan:
-        for entry in scan:
-            if entry.name.endswith(".json") and not entry.name.startswith("."):
-                start = first_bytes(Path(entry.path), _PEEK)
-                return bool(_SHAPES.search(start) and _OWN.search(start))
-    return False
+    start = start_of_first(folder, ".json", _PEEK)
+    return bool(_SHAPES.search(start) and _OWN.search(start))

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -35,54 +35,30 @@ from .reading.class_names import read_class_names
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
 from .reading.image_files import is_image_name
-from .reading.lists.box_roles import box_roles
 from .reading.lists.box_rows import BoxSamples
 from .reading.lists.boxed_image import box_form
-from .reading.lists.flag_columns import join_flags
+from .reading.lists.columns import (
+    box_columns,
+    box_roles,
+    choose_columns,
+    image_column,
+    known_fields,
+    label_separator,
+)
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.list_files import images_not_listed, list_of_folder
-from .reading.lists.list_options import choose, known_fields, label_separator
-from .reading.lists.roles import box_columns, image_column
-from .reading.lists.row_samples import ListPlan, RowSamples
-from .reading.lists.split_names import rows_of_split
+from .reading.lists.row_samples import ListInfo, RowSamples
+from .reading.lists.rows import join_flags, rows_of_split
 from .reading.lists.text_table import JSON_SUFFIXES, TextTable, cells_of
 from .reading.locations import first_bytes, path_of, printable
-from .reading.refusals import check_choice
+from .reading.options import CheckSize, ClassFile, Option
 from .reading.selection import left_out, listed
 
 __all__ = ["ManifestSource"]
 
 
 class ManifestSource(IndexedSource):
-    """Rows of a list, each an image; or each a box, and then put together by image.
-
-    Parameters
-    ----------
-    columns : tuple of str
-        ``FIELD=COLUMN`` or ``COLUMN``; the rest is left out.
-    images : str, optional
-        The folder of the images, or a pattern: ``train/{}.jpg``, ``{scene}/{:06}.png``.
-    suffix : str, optional
-        What names of images lack: ``.jpg``.
-    label : str, optional
-        ``folder``: images are labelled by the folder that they are in.
-    labels : str, optional
-        Where a sample has several labels: what stands between them (``bar``, ``blank``,
-        ``semicolon``, ``comma``), or ``columns``, a column a class of 1, and 0 or -1.
-    boxes : tuple of str
-        What boxes are: ``xyxy``, ``xywh`` or ``cxcywh``; ``pixels`` or ``normalised``.  ``none``:
-        each row is a sample.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    split : str, optional
-        Only rows with this in their column ``split``.
-    separator : str, optional
-        ``comma``, ``tab``, ``semicolon``, ``bar`` or ``blank``.
-    header : bool, optional
-        Whether the first row names the columns.
-    check_size : bool
-        Whether an image of another size than its boxes' rows say is rejected.
-    """
+    """Rows of a list, each an image; or each a box, and then put together by image."""
 
     name = "manifest"
     summary = "a list of images: CSV, TSV, text or JSON Lines, path,label[,more] or boxes"
@@ -113,24 +89,34 @@ class ManifestSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        columns: tuple[str, ...] = (),
-        images: str | None = None,
-        suffix: str | None = None,
-        label: str | None = None,
-        labels: str | None = None,
-        boxes: tuple[str, ...] = (),
-        classes: str | None = None,
-        split: str | None = None,
-        separator: str | None = None,
-        header: bool | None = None,
-        check_size: bool = True,
+        columns: Annotated[
+            tuple[str, ...], Option("FIELD=COLUMN or COLUMN; the rest is left out")
+        ] = (),
+        images: Annotated[
+            str | None, Option("the folder of the images, or a pattern: {scene}/{:06}.png")
+        ] = None,
+        suffix: Annotated[str | None, Option("what names of images lack: .jpg")] = None,
+        label: Annotated[
+            str | None, Option("images are labelled by their folder", ("folder",))
+        ] = None,
+        labels: Annotated[
+            str | None, Option("between labels: bar, blank, semicolon, comma; or columns of 1, 0")
+        ] = None,
+        boxes: Annotated[
+            tuple[str, ...],
+            Option("xyxy, xywh or cxcywh, pixels or normalised; none: rows are samples"),
+        ] = (),
+        classes: ClassFile = None,
+        split: Annotated[str | None, Option("only rows with this in their column split")] = None,
+        separator: Annotated[str | None, Option("comma, tab, semicolon, bar or blank")] = None,
+        header: Annotated[bool | None, Option("whether the first row names the columns")] = None,
+        check_size: CheckSize = True,
     ) -> None:
-        check_choice("label", label or "", ("", "folder"))
         self.notes = []
         self.path = _list_at(Path(location), self.notes)
         self._images, self._suffix = images or "", suffix or ""
         table = TextTable(self.path, self._is_file, separator, header)
-        taken = choose(self.path, table.columns, columns, self.notes)
+        taken = choose_columns(self.path, table.columns, columns, self.notes)
         names = list(taken.names)
         known = known_fields(self.path, names, channels)
         image = _image_column(names, known, bool(columns))
@@ -169,14 +155,14 @@ class ManifestSource(IndexedSource):
                 )
             between = label_separator(labels or "", names, kinds)
             if labels == "columns":
-                joined = join_flags(str(self.path), names, taken.titles, rows, image)
-                names, rows, image = joined.names, joined.rows, joined.image
-                class_names, kinds = joined.classes, None
-            plan = ListPlan(
+                flags = join_flags(str(self.path), names, taken.titles, rows, image)
+                names, rows, image = flags.names, flags.rows, flags.image
+                class_names, kinds = flags.classes, None
+            info = ListInfo(
                 str(self.path), names, image, {**known, **(fields or {})}, channels, class_names,
                 kinds and kinds + [{str}] * bool(label), between,
             )  # fmt: skip
-            self._samples = RowSamples(plan, rows, self._finder)
+            self._samples = RowSamples(info, rows, self._finder)
         schema = self._samples.schema
         if classes is not None and not {"label", "labels"} & set(schema):
             raise OptionError(f"classes={classes}: there is no field 'label' of class numbers")

@@ -12,19 +12,15 @@ CVAT export as masks; any two folders can be named.
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
+from fastdata.schema import ImageField, Schema
 
-from .base import Deferred, FieldSpec
-from .reading.annotations.cityscapes import NAMES
-from .reading.annotations.class_colours import TABLES, ClassTable, read_table
-from .reading.annotations.mask_files import MaskedImage, MaskPlan, colours_of, modes_of
+from .base import FieldSpec
 from .reading.annotations.mask_layout import (
-    MaskPair,
     are_masks,
     ending_of,
     images_of,
@@ -32,37 +28,18 @@ from .reading.annotations.mask_layout import (
     mask_pairs,
     masks_in,
 )
+from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at, printable
-from .reading.refusals import check_choice, refuse_fields
-from .reading.splits import choose_folder
+from .reading.locations import folder_at
+from .reading.options import Option, SplitOption
+from .reading.refusals import refuse_fields
+from .reading.splits import FolderPair
 
 __all__ = ["MaskFoldersSource"]
 
-_LOOKED_AT = 16
-
 
 class MaskFoldersSource(ImageListSource):
-    """Images with their masks of classes; fields ``image``, ``mask``, ``split``.
-
-    Parameters
-    ----------
-    split : str
-        Take only this split.
-    images, masks : str
-        The folders of both, relative to the folder that is packed, where these have other names
-        than usual, or several could be meant.
-    ending : str, optional
-        What the names of masks have before their suffix and those of images have not: ``_mask``.
-        Default: found out.
-    which : str
-        Of Cityscapes: ``labelIds``, ``labelTrainIds``, ``color`` or ``instanceIds``.
-    classes : str, optional
-        A file with names of classes, one a line, or with their colours too (``name,r,g,b``).
-        Default: one that is called as usual (labelmap.txt, class_dict.csv, ...).
-    lossy : bool
-        Whether a JPEG is taken for a mask.
-    """
+    """Images with their masks of classes; fields ``image``, ``mask``, ``split``."""
 
     name = "masks"
     summary = "folders of images and of masks (Cityscapes, CamVid, ADE20K, images/ and masks/)"
@@ -86,16 +63,28 @@ class MaskFoldersSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
-        images: str | None = None,
-        masks: str | None = None,
-        ending: str | None = None,
-        which: str = "labelIds",
-        classes: str | None = None,
-        lossy: bool = False,
+        split: SplitOption = None,
+        images: Annotated[
+            str | None, Option("the folder of the images, if not the usual one")
+        ] = None,
+        masks: Annotated[
+            str | None, Option("the folder of the masks, if not the usual one")
+        ] = None,
+        ending: Annotated[
+            str | None, Option("what names of masks end in, and those of images do not: _mask")
+        ] = None,
+        which: Annotated[
+            str,
+            Option(
+                "which masks of Cityscapes", ("labelIds", "labelTrainIds", "color", "instanceIds")
+            ),
+        ] = "labelIds",
+        classes: Annotated[
+            str | None, Option("a file with names of classes, one a line, or name,r,g,b")
+        ] = None,
+        lossy: Annotated[bool, Option("whether a JPEG is taken for a mask")] = False,
     ) -> None:
         refuse_fields(fields, self.name)
-        check_choice("which", which, ("labelIds", "labelTrainIds", "color", "instanceIds"))
         root = Path(location)
         if not root.is_dir():
             raise SourceError(f"{root}: not a folder")
@@ -106,85 +95,43 @@ class MaskFoldersSource(ImageListSource):
                 "--option masks=FOLDER"
             )
         names = list(dict.fromkeys(pair.split for pair in pairs))
-        self.begin(root, int(not split and names != [""]))
-        splits = choose_folder(names, split, self.notes)
+        splits = self.begin_splits(root, names, split)
         for pair in pairs:
             if pair.split in splits:
-                self._add_all(pair, splits.index(pair.split), which, ending)
+                self._add_all(pair, which, ending)
         if self.num_samples == len(self._rejects):
             raise SourceError(
-                f"{root}: no image of {pairs[0].images} has a mask in {pairs[0].masks}. If their "
+                f"{root}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If their "
                 "names differ by an ending, say by which: --option ending=_mask"
             )
         if (root / "ImageSets").is_dir():
             self.notes.append(
                 "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
             )
-        table = self._table(classes, which, lossy)
-        found: dict[str, Field] = {"image": ImageField(channels=channels)}
-        found["mask"] = ImageField(channels=1, mask=True, classes=table.names or None)
-        if self._width:
-            found["split"] = ScalarField(classes=tuple(map(printable, splits)))
-        self.schema = Schema(found)
-        self._plan = MaskPlan(table.colours, len(table.names) or None, lossy)
+        table = class_table(root, self._mask_paths, classes, which, lossy, self.notes)
+        self.beside += [table.path] if table.path is not None else []
+        mask = ImageField(channels=1, mask=True, classes=table.names or None)
+        image = ImageField(channels=channels)
+        self.schema = Schema({"image": image, "mask": mask, **self.split_field()})
+        count = len(table.names) or None
+        self.reader = MaskReader(tuple(self.schema), table.colours, count, lossy)
 
-    def _add_all(self, pair: MaskPair, split: int, which: str, ending: str | None) -> None:
+    def _add_all(self, pair: FolderPair, which: str, ending: str | None) -> None:
         endings = ending_of(self.root, pair, which, ending)
         taken = 0
         for name in images_of(self.root, pair, endings):
             mask = mask_of(self.root, pair, name, endings) if endings else ""
             if mask:
-                self.add(name, mask, numbers=[split] * self._width)
+                self.add(name, mask, numbers=self.split_number(pair.split))
                 taken += 1
             else:
-                self.reject(name, f"it has no mask in {pair.masks}")
-        if endings and pair.images != pair.masks:
+                self.reject(name, f"it has no mask in {pair.others}")
+        if endings and pair.images != pair.others:
             others = masks_in(self.root, pair, endings) - taken
             if others > 0:
-                self.notes.append(f"{others:,} masks in {pair.masks} are of no image; left out")
+                self.notes.append(f"{others:,} masks in {pair.others} are of no image; left out")
 
-    def _masks(self, count: int | None) -> list[Path]:
-        rows = (row for row in range(self.num_samples) if row not in self._rejects)
-        return [self.root / self.names_of(row)[1] for row in itertools.islice(rows, count)]
-
-    def _table(self, classes: str | None, which: str, lossy: bool) -> ClassTable:
-        """Return names and colours of the classes, from a file, or from what is in the masks."""
-        modes = modes_of(self._masks(_LOOKED_AT))
-        first = self._masks(1)[0].name
-        if "JPEG" in modes and not lossy:
-            raise SourceError(
-                f"{self.root}: its masks are JPEGs, the first {first}; JPEG changes class numbers. "
-                "Bring them as PNG; --option lossy=true takes them as they are."
-            )
-        if which == "instanceIds":
-            self.notes.append("instanceIds: masks with numbers beyond 255 are rejects")
-        path = self._table_file(classes)
-        if path is not None:
-            self.beside.append(path)
-            table = read_table(path)
-            how = "colours" if table.colours and modes & {"RGB", "RGBA", "P"} else "numbers"
-            self.notes.append(f"classes are those of {path.name}, by {how} of pixels")
-            return table if how == "colours" else table._replace(colours=())
-        if first.endswith(f"_{which}.png") and which in NAMES:
-            return ClassTable(NAMES[which])
-        if "P" in modes:
-            self.notes.append("masks have palettes: classes are the indices, not the colours")
-        if not modes & {"RGB", "RGBA"}:
-            return ClassTable(())
-        colours = colours_of(self._masks(None))
-        if colours:
-            self.notes.append(
-                f"no table of classes: they are the {len(colours)} colours that occur in masks, "
-                "sorted (--option classes=TABLE names them)"
-            )
-        return ClassTable(tuple(f"#{colour:06x}" for colour in colours), colours)
-
-    def _table_file(self, classes: str | None) -> Path | None:
-        if classes:
-            return Path(classes)
-        folders = [self.root, *(self.root / name for name in ("train", "annotations", "masks"))]
-        found = (folder / name for folder in folders for name in TABLES)
-        return next((path for path in found if path.is_file()), None)
-
-    def values(self, files: list[str], numbers: list[int]) -> Deferred:
-        return MaskedImage(files[0], files[1], numbers, self._plan)
+    def _mask_paths(self) -> Iterator[Path]:
+        for row in range(self.num_samples):
+            if row not in self._rejects:
+                yield self.root / self.names_of(row)[1]

@@ -14,24 +14,22 @@ Anomaly Detection", CVPR 2019, and the readme in its archives.
 from __future__ import annotations
 
 import os
-from array import array
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from .base import Deferred, FieldSpec, IndexedSource, Sample
+from .base import Deferred, FieldSpec
 from .reading.annotations.annotated import frame_of
-from .reading.fingerprints import hash_samples
 from .reading.image_files import ignored_files, is_image_name, suffix_of
-from .reading.locations import folder_at, printable, stat_of
-from .reading.refusals import check_choice, refuse_fields
-from .reading.string_table import StringTable
+from .reading.image_list import ImageListSource
+from .reading.locations import folder_at, printable
+from .reading.options import Option
+from .reading.refusals import refuse_fields
 
 __all__ = ["MvtecSource"]
 
@@ -39,19 +37,8 @@ _GOOD = "good"
 _SPLITS = ("train", "test")
 
 
-class MvtecSource(IndexedSource):
-    """Images with their masks; fields ``image``, ``mask``, ``defect``, ``category``, ``split``.
-
-    Parameters
-    ----------
-    category : str
-        Take only this one of a folder of categories.
-    split : str
-        Take only ``train`` or ``test``.
-    masks : bool
-        Whether there is a field ``mask``: the file of the ground truth as it is (255 where the
-        defect is), zeros for a good image.
-    """
+class MvtecSource(ImageListSource):
+    """Images with their masks; fields ``image``, ``mask``, ``defect``, ``category``, ``split``."""
 
     name = "mvtec"
     summary = "MVTec AD: a category's train, test and ground_truth, or all categories"
@@ -68,115 +55,102 @@ class MvtecSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        category: str | None = None,
-        split: str | None = None,
-        masks: bool = True,
+        category: Annotated[str | None, Option("take only this category")] = None,
+        split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
+        masks: Annotated[
+            bool, Option("add the ground truth as it is (255: defect); zeros where good")
+        ] = True,
     ) -> None:
         refuse_fields(fields, self.name)
-        if split is not None:
-            check_choice("split", split, _SPLITS)
-        self.root = Path(location)
-        self.notes = []
+        self.begin(Path(location), 1)
         self._masks = masks
-        self._folders = _folders(_chosen(self.root, category), split)
-        self._paths, self._of = StringTable(), array("q")
+        self._folders = _folders(self.root, _chosen(self.root, category), split)
         ignored: Counter[str] = Counter()
         for number, folder in enumerate(self._folders):
-            for name in sorted(entry.name for entry in os.scandir(folder.path)):
+            for name in sorted(entry.name for entry in os.scandir(self.root / folder.place)):
                 if is_image_name(name):
-                    self._paths.append(name)
-                    self._of.append(number)
+                    self.add(name, numbers=[number])
                 else:
                     ignored[suffix_of(name)] += 1
-        if not len(self._paths):
+        if not self.num_samples:
             raise SourceError(f"{self.root}: no images in its {len(self._folders)} folders")
         self.notes += ignored_files(ignored)
         if not category and (beside := _beside(self.root)):
             self.notes.append(
                 f"folders without train/good, test and ground_truth left out: {beside}"
             )
-        self.num_samples = len(self._paths)
-        names = {folder.defect for folder in self._folders} - {_GOOD}
-        self._defects = (_GOOD, *sorted(names))
-        self._categories = tuple(sorted({folder.category for folder in self._folders}))
-        self.schema = Schema(self._fields(channels))
-
-    def _fields(self, channels: int) -> dict[str, Field]:
-        mask = {"mask": ImageField(channels=1, mask=True)} if self._masks else {}
-        return {
-            "image": ImageField(channels=channels),
-            **mask,
-            "defect": ScalarField(classes=tuple(map(printable, self._defects))),
-            "category": ScalarField(classes=tuple(map(printable, self._categories))),
-            "split": ScalarField(classes=_SPLITS),
-        }
-
-    def __getitem__(self, index: int) -> Sample:
-        folder = self._folders[self._of[index]]
-        name = self._paths[index]
-        numbers = (
-            self._defects.index(folder.defect),
-            self._categories.index(folder.category),
-            _SPLITS.index(folder.split),
+        defects = (_GOOD, *sorted({folder.defect for folder in self._folders} - {_GOOD}))
+        categories = tuple(sorted({folder.category for folder in self._folders}))
+        self._class_numbers = [
+            [defects.index(f.defect), categories.index(f.category), _SPLITS.index(f.split)]
+            for f in self._folders
+        ]
+        mask: dict[str, Field] = {"mask": ImageField(channels=1, mask=True)} if masks else {}
+        self.schema = Schema(
+            {
+                "image": ImageField(channels=channels),
+                **mask,
+                "defect": ScalarField(classes=tuple(map(printable, defects))),
+                "category": ScalarField(classes=tuple(map(printable, categories))),
+                "split": ScalarField(classes=_SPLITS),
+            }
         )
-        mask = None
-        if self._masks and folder.defect != _GOOD:
-            mask = folder.mask_of(name)
-            if not os.path.isfile(mask):
-                raise SourceError(
-                    f"its mask {mask} is missing (--option masks=false packs without masks)"
-                )
-        image = AnomalyImage(os.path.join(folder.path, name), self._masks, mask, numbers)
-        return Sample(self.key_at(index), image)
+        self.reader = MvtecReader(tuple(self.schema))
 
-    def key_at(self, index: int) -> str:
-        folder = self._folders[self._of[index]]
-        name = self._paths[index]
-        return printable(f"{folder.category}/{folder.split}/{folder.defect}/{name}")
+    def files_of(self, names: list[str], numbers: list[int]) -> list[str]:
+        folder = self._folders[numbers[0]]
+        masked = self._masks and folder.defect != _GOOD
+        mask = [folder.mask_of(names[0])] if masked else []
+        return [os.path.join(folder.place, names[0]), *mask]
 
-    def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        def parts(index: int) -> tuple[Any, ...]:
-            folder = self._folders[self._of[index]]
-            name = self._paths[index]
-            masked = self._masks and folder.defect != _GOOD
-            mask = stat_of(folder.mask_of(name)) if masked else ()
-            return self.key_at(index), *stat_of(os.path.join(folder.path, name)), *mask
+    def key_of(self, names: list[str], numbers: list[int]) -> str:
+        folder = self._folders[numbers[0]]
+        return printable(f"{folder.category}/{folder.split}/{folder.defect}/{names[0]}")
 
-        return hash_samples(self.num_samples, limit, parts)
+    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
+        if len(files) > 1 and not os.path.isfile(files[1]):
+            raise SourceError(
+                f"its mask {files[1]} is missing (--option masks=false packs without masks)"
+            )
+        return super().values(files, self._class_numbers[numbers[0]])
 
 
-class AnomalyImage(Deferred):
-    """An image with its mask: a file, or where there is none zeros of the image's size."""
+@dataclass(frozen=True)
+class MvtecReader:
+    """How a worker reads an image with its mask: a file, or else zeros of the image's size."""
 
-    def __init__(
-        self, image: str, masked: bool, mask: str | None, numbers: tuple[int, ...]
-    ) -> None:
-        self.image, self.masked, self.mask, self.numbers = image, masked, mask, numbers
+    fields: tuple[str, ...]
 
-    def load(self) -> tuple[Any, ...]:
-        """Read the image, and read or make its mask."""
-        data = read_regular(self.image)
-        if not self.masked:
-            return data, *self.numbers
-        if self.mask is not None:
-            return data, read_regular(self.mask), *self.numbers
-        frame = frame_of(data, None)
-        return data, frame.mask(frame.blank()), *self.numbers
+    def read(self, files: list[str], numbers: list[int]) -> dict[str, Any]:
+        """Return the values of an image."""
+        image, *masks = files
+        data = read_regular(image)
+        values = {"image": data, **dict(zip(("defect", "category", "split"), numbers, strict=True))}
+        if masks:
+            values["mask"] = read_regular(masks[0])
+        elif "mask" in self.fields:
+            frame = frame_of(data, None)
+            values["mask"] = frame.mask(frame.blank())
+        return values
 
 
 class _Folder(NamedTuple):
     """One folder of images."""
 
-    path: Path
+    top: str  # the category's, relative to the root; "" where it is that
     category: str
     split: str
     defect: str
 
+    @property
+    def place(self) -> str:
+        """Where it is, relative to the root."""
+        return os.path.join(self.top, self.split, self.defect)
+
     def mask_of(self, name: str) -> str:
-        """Return where the mask of an image is that has this defect."""
-        category = os.path.dirname(os.path.dirname(self.path))
+        """Return where the mask of an image is that has this defect, relative to the root."""
         stem = os.path.splitext(name)[0]
-        return os.path.join(category, "ground_truth", self.defect, f"{stem}_mask.png")
+        return os.path.join(self.top, "ground_truth", self.defect, f"{stem}_mask.png")
 
 
 def _is_category(path: Path) -> bool:
@@ -223,12 +197,13 @@ def _chosen(root: Path, category: str | None) -> list[Path]:
     return found
 
 
-def _folders(categories: list[Path], split: str | None) -> list[_Folder]:
+def _folders(root: Path, categories: list[Path], split: str | None) -> list[_Folder]:
     """Return the folders of images: good ones first, then by defect."""
     found = []
     for path in categories:
         for part in [split] if split else _SPLITS:
             names = sorted(entry.name for entry in os.scandir(path / part) if entry.is_dir())
             for name in sorted(names, key=lambda name: name != _GOOD):
-                found.append(_Folder(path / part / name, path.resolve().name, part, name))
+                top = path.name if path != root else ""
+                found.append(_Folder(top, path.resolve().name, part, name))
     return found

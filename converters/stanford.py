@@ -19,7 +19,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -27,15 +27,16 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import Deferred, FieldSpec
-from .reading.annotations.voc_annotations import AnnotatedImage, Plan, survey
+from .reading.annotations.voc_files import VocReader, survey
 from .reading.arrays.mat_file import mat_kind
 from .reading.arrays.mat_values import mat_values, whole_number
+from .reading.class_names import numbered
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.synset_source import is_synset
 from .reading.locations import folder_at
-from .reading.refusals import check_choice, refuse_fields
-from .reading.safe_paths import path_inside
+from .reading.options import AllowEmpty, CheckSize, OneBased, Option
+from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 
 __all__ = ["StanfordSource"]
@@ -51,20 +52,7 @@ _PLACES = ("", "devkit", "lists")
 
 
 class StanfordSource(ImageListSource):
-    """Images with label and split, the box of the car, and the boxes of dogs with their classes.
-
-    Parameters
-    ----------
-    split : str
-        ``train`` or ``test`` takes one; ``all`` takes all.
-    one_based : bool, optional
-        Of Dogs: whether boxes are as in VOC, of the pixels within, counted from 1.  Else their
-        numbers are taken as they are.  Default: as in VOC, unless one begins before 1.
-    empty : bool
-        Of Dogs: whether an image without an annotation file is taken as one without boxes.
-    check_size : bool
-        Of Dogs: whether an image of another size than its annotations say is rejected.
-    """
+    """Images with label and split, the box of the car, and the boxes of dogs with their classes."""
 
     name = "stanford"
     summary = "Stanford Cars and Stanford Dogs, by their lists in .mat files"
@@ -86,13 +74,12 @@ class StanfordSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "all",
-        one_based: bool | None = None,
-        empty: bool = False,
-        check_size: bool = True,
+        split: Annotated[str, Option("take only this split", ("all", *_SPLITS))] = "all",
+        one_based: OneBased = None,
+        empty: AllowEmpty = False,
+        check_size: CheckSize = True,
     ) -> None:
         refuse_fields(fields, self.name)
-        check_choice("split", split, ("all", *_SPLITS))
         self.begin(Path(location))
         self._wanted, self._split = split, split == "all"
         self._labels: set[int] = set()
@@ -123,22 +110,19 @@ class StanfordSource(ImageListSource):
             start = "1, as VOC's" if origin else "0"
             self.notes.append(f"boxes count pixels from {start} (--option one_based=true|false)")
             self.notes += left_out("of annotations", ("pose", "truncated", "difficult"))
-            numbers = {name: k for k, name in enumerate(names)}
-            self._plan = Plan(tuple(self.schema), numbers, int(origin), check_size, empty)
+            self.reader = VocReader(
+                tuple(self.schema), numbered(names), int(origin), check_size, empty,
+                ("label", "split"),
+            )  # fmt: skip
 
     def _add(self, path: str, label: int, split: int, box: tuple[int, ...] = ()) -> None:
         """Take an image, of which class and box are as the file has them."""
         self._labels.add(label)
         if self._wanted not in ("all", _SPLITS[split]):
             return
-        try:
-            path_inside(self.root, path)
-        except SourceError as error:
-            self.reject(path.replace("\0", " "), str(error))
-        else:
-            stem = os.path.splitext(os.path.relpath(path, _IMAGES))[0]
-            others = (os.path.join(_XML, stem),) if self._xml else ()
-            self.add(path, *others, numbers=[label - 1, split, *box])
+        stem = os.path.splitext(os.path.relpath(path.replace("\0", " "), _IMAGES))[0]
+        others = (os.path.join(_XML, stem),) if self._xml else ()
+        self.add_inside(self.root, path, *others, numbers=[label - 1, split, *box])
 
     def _cars(self) -> list[str]:
         """Take the images of Cars; return the names of the classes."""
@@ -228,10 +212,9 @@ class StanfordSource(ImageListSource):
         return path
 
     def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
-        label, split, *box = numbers
         if self._xml:
-            others = {"label": label, "split": split}
-            return AnnotatedImage(files[0], files[1], None, self._plan, others)
+            return super().values(files, numbers)
+        label, split, *box = numbers
         boxes = [np.array(box, np.float32).reshape(-1, 4) - (1, 1, 0, 0)] if self._boxes else []
         return (Path(files[0]), label, *boxes, *([split] if self._split else []))
 

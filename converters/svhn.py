@@ -30,17 +30,17 @@ import numpy as np
 from h5py import h5d, h5g, h5l, h5o, h5r, h5s
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
+from fastdata.schema import ArrayField, ImageField, Schema
 
 from .base import Deferred, FieldSpec, reason_of
 from .reading.arrays.mat_file import mat_kind
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.boxed_image import BoxedImage, BoxForm
-from .reading.locations import folder_at, path_of, printable
+from .reading.locations import folder_at, path_inside, path_of, printable
+from .reading.options import SplitOption
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
-from .reading.splits import choose_folder, in_usual_order
+from .reading.splits import in_usual_order
 
 __all__ = ["SvhnSource"]
 
@@ -54,13 +54,7 @@ _MOST_INFLATED = 1100
 
 
 class SvhnSource(ImageListSource):
-    """Pictures of house numbers; fields ``image``, ``boxes``, ``labels`` and ``split``.
-
-    Parameters
-    ----------
-    split : str, optional
-        ``train``, ``test`` or ``extra`` takes the pictures of that folder.
-    """
+    """Pictures of house numbers; fields ``image``, ``boxes``, ``labels`` and ``split``."""
 
     name = "svhn"
     summary = "SVHN's whole pictures with a box for each digit: digitStruct.mat"
@@ -77,7 +71,7 @@ class SvhnSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
+        split: SplitOption = None,
     ) -> None:
         refuse_fields(fields, self.name)
         root = _root(location)
@@ -86,22 +80,21 @@ class SvhnSource(ImageListSource):
             raise SourceError(
                 f"{location}: expected {_LIST} of MATLAB 7.3, here or in train/, test/"
             )
-        self.begin(root, 2)
-        splits = choose_folder(folders, split, self.notes)
+        # The split's number is always there: it is also that of the list.
+        splits = self.begin_splits(root, folders, split, 2)
         for number, folder in enumerate(splits):
             self._add_all(folder, number)
         if not self.num_samples:
             raise SourceError(f"{root}: {_LIST} names no images")
         digits = tuple(map(str, range(10)))
-        settled: dict[str, Field] = {
-            "image": ImageField(channels=channels),
-            "boxes": ArrayField("float32", (None, 4), boxes=True),
-            "labels": ArrayField("int64", (None,), classes=digits),
-        }
-        self._with_split = folders != [""] and not split
-        if self._with_split:
-            settled["split"] = ScalarField(classes=tuple(map(printable, splits)))
-        self.schema = Schema(settled)
+        self.schema = Schema(
+            {
+                "image": ImageField(channels=channels),
+                "boxes": ArrayField("float32", (None, 4), boxes=True),
+                "labels": ArrayField("int64", (None,), classes=digits),
+                **self.split_field(),
+            }
+        )
         self.notes.append("the label 10 of SVHN's files is taken for the digit 0")
 
     def _add_all(self, folder: str, split: int) -> None:
@@ -113,12 +106,11 @@ class SvhnSource(ImageListSource):
             if name in seen:
                 raise SourceError(f"{path}: names {printable(name)!r} twice")
             seen.add(name)
-            place = os.path.join(folder, name)
             try:
                 path_inside(self.root / folder, name)
-                self.add(place, numbers=[split, row])
+                self.add(os.path.join(folder, name), numbers=[split, row])
             except SourceError as error:
-                self.reject(place.replace("\0", " "), str(error))
+                self.reject(os.path.join(folder, name), str(error))
         with os.scandir(self.root / folder) as entries:
             others = sum(is_image_name(entry.name) and entry.name not in seen for entry in entries)
         if others:
@@ -126,7 +118,7 @@ class SvhnSource(ImageListSource):
 
     def values(self, files: list[str], numbers: list[int]) -> Deferred:
         split, row = numbers
-        others = (split,) if self._with_split else ()
+        others = (split,) * self.with_split
         return _DigitsImage(files[0], str(self.beside[split]), row, others)
 
 

@@ -18,7 +18,6 @@ from fastdata.schema import Field, ScalarField, Schema
 from .base import FieldSpec, Reject, Sample
 from .reading.class_names import named_classes
 from .reading.exported import read_exported
-from .reading.extras import require
 from .reading.fields import settle_fields
 from .reading.locations import files_at, folder_at
 from .reading.records.detection import (
@@ -40,7 +39,7 @@ from .reading.records.framing import (
     scan_frames,
     stream_frames,
 )
-from .reading.refusals import no_files
+from .reading.refusals import no_files, require
 from .reading.scanned import Place, ScannedSource
 from .reading.selection import FEATURES
 from .reading.splits import has_folders_of_images

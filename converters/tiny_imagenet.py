@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec
-from .reading.lists.joined import read_mapping
-from .reading.lists.synset_source import SynsetSource, synset_folders
+from .reading.lists.rows import read_mapping
+from .reading.lists.synset_source import ClassesCalled, SynsetSource, synset_folders
 from .reading.locations import folder_at
-from .reading.refusals import check_choice, refuse_fields
+from .reading.options import Option
+from .reading.refusals import refuse_fields
 from .reading.selection import listed
 from .reading.text_lines import text_lines
 
@@ -30,15 +31,7 @@ _LIST = "val/val_annotations.txt"
 
 
 class TinyImagenetSource(SynsetSource):
-    """Images of Tiny ImageNet with their synsets.
-
-    Parameters
-    ----------
-    split : str, optional
-        ``train`` or ``val``.  Default: both, as far as they are there.
-    names : str
-        What classes are called: ``synsets`` (n01443537), or ``words`` (goldfish, ...).
-    """
+    """Images of Tiny ImageNet with their synsets."""
 
     name = "tiny_imagenet"
     summary = "Tiny ImageNet: train/<synset>/images, val with val_annotations.txt"
@@ -55,11 +48,10 @@ class TinyImagenetSource(SynsetSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
-        names: str = "synsets",
+        split: Annotated[str | None, Option("take only this split", ("train", "val"))] = None,
+        names: ClassesCalled = "synsets",
     ) -> None:
         refuse_fields(fields, self.name)
-        check_choice("split", split or "", ("", "train", "val"))
         root = Path(location)
         there = _splits(root)
         if not there or (split is not None and split not in there):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import SourceError
 from fastdata.schema import Schema
@@ -22,17 +22,24 @@ from .reading.class_names import named_classes
 from .reading.compression import compression_of, inflated_start, other_compression
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
-from .reading.key_set import KeySet
 from .reading.locations import files_at, first_bytes, printable
+from .reading.options import Option
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
+from .reading.small_memory import KeySet
 from .reading.spans import FileSpan, read_at
 from .reading.splits import has_images
 from .reading.tar.archive import BLOCK, is_header
-from .reading.tar.member_choice import choose, exported_members, main_suffixes
-from .reading.tar.member_values import settle
+from .reading.tar.members import (
+    FieldMembers,
+    KeyOfExport,
+    Members,
+    choose_members,
+    exported_members,
+    main_suffixes,
+    member_fields,
+)
 from .reading.tar.sample_groups import PEEK_BYTES, Group, groups
-from .reading.tar.tar_sample import Members, Plan, Told
 
 __all__ = ["WebDatasetSource"]
 
@@ -41,19 +48,7 @@ _PEEK = 16
 
 
 class WebDatasetSource(ScannedSource):
-    """Shards of WebDataset, plain or gzip'd; a sample is the members with one key.
-
-    Parameters
-    ----------
-    members : tuple of str
-        What is taken: ``field=suffix``, ``field=suffix;suffix`` where samples have one or the
-        other, ``field=json:key`` for an entry of a JSON member (``json:a.b`` for one inside
-        another).  Default: images, ``cls`` as ``label``, and text, JSON (whole, as text),
-        ``npy`` and numbers under the names they have.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line; ``cls`` may then hold
-        names too.
-    """
+    """Shards of WebDataset, plain or gzip'd; a sample is the members with one key."""
 
     name = "webdataset"
     summary = "WebDataset tar files, plain or gzip'd"
@@ -76,8 +71,13 @@ class WebDatasetSource(ScannedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        members: tuple[str, ...] = (),
-        classes: str | None = None,
+        members: Annotated[
+            tuple[str, ...],
+            Option("field=suffix, field=suffix;suffix, field=json:key; default: as usual"),
+        ] = (),
+        classes: Annotated[
+            str | None, Option("a file with names of classes 0, 1, ...; cls may then hold them too")
+        ] = None,
     ) -> None:
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)
@@ -95,11 +95,11 @@ class WebDatasetSource(ScannedSource):
             for entry in chosen.values():
                 exported.check_place(";".join(entry.suffixes), entry.suffixes, known, self.paths[0])
         else:
-            chosen = choose(members, first, self.notes, str(self.paths[0]))
-            settled = settle(chosen, first, fields or {}, channels)
+            chosen = choose_members(members, first, self.notes, str(self.paths[0]))
+            settled = member_fields(chosen, first, fields or {}, channels)
         stored = exported is not None
         self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
-        self._plan = Plan(self.schema, tuple(chosen.values()), stored)
+        self._field_members = FieldMembers(self.schema, tuple(chosen.values()), stored)
         self._main = main_suffixes(chosen)
         wanted = {suffix for entry in chosen.values() for suffix in entry.suffixes}
         self._wanted = frozenset(wanted | {"json"} if stored else wanted)
@@ -161,7 +161,7 @@ class WebDatasetSource(ScannedSource):
         key = f"{shard}/{name}"
         places: list[FileSpan | bytes] = []
         reason = group.problem
-        for entry in self._plan.chosen:
+        for entry in self._field_members.chosen:
             here = [group.members[s] for s in entry.suffixes if s in group.members]
             if here:
                 places.append(here[0])
@@ -169,11 +169,11 @@ class WebDatasetSource(ScannedSource):
                 reason = f"there is no member {' or '.join(entry.suffixes)}"
         if reason:
             return Reject(key, f"{reason} (the sample is at byte {group.start:,})")
-        if not self._plan.exported:
-            return Sample(key, Members(tuple(places), self._plan))
+        if not self._field_members.exported:
+            return Sample(key, Members(tuple(places), self._field_members))
         main = next((s for s in self._main if s in group.members), "")
-        told = Told(f"{name}.{main}", group.members.get("json"))
-        return Sample(key, Members(tuple(places), self._plan, told))
+        key_of_export = KeyOfExport(f"{name}.{main}", group.members.get("json"))
+        return Sample(key, Members(tuple(places), self._field_members, key_of_export))
 
 
 def _content(path: Path, at: FileSpan | bytes) -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from .reading.image_files import is_image_name
 from .reading.lists.box_rows import BoxTable
 from .reading.lists.boxed_image import BoxedImage, BoxForm
 from .reading.lists.image_finder import folder_named
-from .reading.locations import path_of, printable, stat_of
+from .reading.locations import path_inside, path_of, printable, stat_of
+from .reading.options import Option
 from .reading.refusals import refuse_fields
-from .reading.safe_paths import path_inside
 from .reading.text_lines import text_lines
 
 __all__ = ["WiderFaceSource"]
@@ -41,16 +41,7 @@ _INVALID = 7
 
 
 class WiderFaceSource(IndexedSource):
-    """Images with the boxes of their faces.
-
-    Parameters
-    ----------
-    images : str, optional
-        The folder of the images, from that of the list or from where this runs.  Default:
-        ``WIDER_train/images`` beside the folder of a list that has ``train`` in its name.
-    invalid : bool
-        Whether faces that are marked invalid are taken.
-    """
+    """Images with the boxes of their faces."""
 
     name = "widerface"
     summary = "WIDER FACE: wider_face_train_bbx_gt.txt, boxes of faces"
@@ -76,8 +67,10 @@ class WiderFaceSource(IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        images: str | None = None,
-        invalid: bool = False,
+        images: Annotated[
+            str | None, Option("the folder of the images; default: WIDER_train/images beside")
+        ] = None,
+        invalid: Annotated[bool, Option("take faces that are marked invalid")] = False,
     ) -> None:
         refuse_fields(fields, self.name)
         self.path, self.notes = Path(location), []

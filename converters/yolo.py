@@ -15,44 +15,27 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
-from fastdata.schema import ArrayField, ScalarField, Schema
+from fastdata.schema import ArrayField, Schema
 
-from .base import Deferred, FieldSpec
+from .base import FieldSpec
 from .reading.annotations.shapes import object_fields
-from .reading.annotations.yolo_labels import LabelledImage, Plan
-from .reading.annotations.yolo_layout import is_yolo, label_of, yolo_layout
+from .reading.annotations.yolo_labels import YoloReader
+from .reading.annotations.yolo_layout import is_yolo, label_of, listed_images, yolo_layout
 from .reading.class_names import read_class_names
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.listed_images import listed_images
-from .reading.locations import printable
+from .reading.options import ClassFile, Option, PaintedMasks, SplitOption
 from .reading.refusals import refuse_fields
-from .reading.splits import choose_folder
 
 __all__ = ["YoloSource"]
 
 
 class YoloSource(ImageListSource):
-    """Images with the boxes and classes of their objects.
-
-    Parameters
-    ----------
-    split : str
-        Take only this one: ``train``, ``val`` or ``test`` of ``data.yaml``, a list, or a folder.
-    masks : str
-        ``classes`` adds a mask of class numbers from 1 on, ``instances`` one of the numbers of
-        objects from 1 on; 0 is what is in neither.
-    oriented : bool
-        Whether lines of 8 numbers are oriented boxes, whose corners become a field.
-    classes : str, optional
-        A text file with the names of the classes, one a line; default: those of ``data.yaml``.
-    root : str
-        The folder that names in ``data.yaml`` are relative to, if not the folder it is in.
-    """
+    """Images with the boxes and classes of their objects."""
 
     name = "yolo"
     summary = "YOLO: data.yaml, images and labels (boxes, polygons, oriented boxes, keypoints)"
@@ -68,37 +51,37 @@ class YoloSource(ImageListSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str | None = None,
-        masks: str | None = None,
-        oriented: bool = False,
-        classes: str | None = None,
-        root: str | None = None,
+        split: SplitOption = None,
+        masks: PaintedMasks = None,
+        oriented: Annotated[
+            bool, Option("lines of 8 numbers are oriented boxes: add their corners")
+        ] = False,
+        classes: ClassFile = None,
+        root: Annotated[
+            str | None, Option("the folder that names in data.yaml are relative to")
+        ] = None,
     ) -> None:
         refuse_fields(fields, self.name)
         layout = yolo_layout(Path(location), root or "")
-        self.begin(layout.root, int(not split and list(layout.splits) != [""]))
+        splits = self.begin_splits(layout.root, list(layout.splits), split)
         self.beside = layout.beside
-        splits = choose_folder(list(layout.splits), split, self.notes)
         if layout.absent:
             self.notes.append(f"test, which {layout.beside[0].name} names, is not there")
         names = read_class_names(classes) if classes else layout.classes
         keypoints = layout.keypoints
-        found = object_fields(channels, masks or "", names)
+        found = object_fields(channels, masks, names)
         if keypoints:
             found["keypoints"] = ArrayField("float32", (None, keypoints[0], 3))
         if oriented:
             found["corners"] = ArrayField("float32", (None, 4, 2))
-        if self._width:
-            found["split"] = ScalarField(classes=tuple(map(printable, splits)))
-        self.schema = Schema(found)
-        self._plan = Plan(
-            tuple(found), None if names is None else len(names), masks or "", keypoints
-        )
+        self.schema = Schema({**found, **self.split_field()})
+        count = None if names is None else len(names)
+        self.reader = YoloReader(tuple(self.schema), count, masks, keypoints)
         self._unlabelled = 0
-        for number, name in enumerate(splits):
+        for name in splits:
             for place in layout.splits[name]:
-                self._add_all(place, number)
-        self._check_counts(masks or oriented)
+                self._add_all(place, self.split_number(name))
+        self._check_counts(bool(masks or oriented or keypoints))
         if names is None:
             self.notes.append("no names of classes (--option classes=FILE gives them)")
         if keypoints or oriented:
@@ -107,7 +90,7 @@ class YoloSource(ImageListSource):
                 "of the whole picture: crops and flips do not move them"
             )
 
-    def _add_all(self, place: str, split: int) -> None:
+    def _add_all(self, place: str, split: list[int]) -> None:
         """Add the images of a folder, or of a list."""
         path = self.root / place
         if path.is_dir():
@@ -124,12 +107,12 @@ class YoloSource(ImageListSource):
             elif is_image_name(name):
                 self._add(name, split)
 
-    def _add(self, name: str, split: int) -> None:
+    def _add(self, name: str, split: list[int]) -> None:
         label = label_of(name)
         self._unlabelled += not os.path.isfile(os.path.join(self.root, label))
-        self.add(name, label, numbers=[split] * self._width)
+        self.add(name, label, numbers=split)
 
-    def _check_counts(self, drawn: Any) -> None:
+    def _check_counts(self, drawn: bool) -> None:
         if not self.num_samples:
             raise SourceError(f"{self.root}: no images where its description says")
         if self._unlabelled == self.num_samples:
@@ -143,7 +126,7 @@ class YoloSource(ImageListSource):
                 "taken for images without objects"
             )
         counts = self._widths()
-        if not drawn and not self._plan.keypoints and any(count > 5 for count in counts):
+        if not drawn and any(count > 5 for count in counts):
             what = "; --option oriented=true adds the corners" if set(counts) == {9} else ""
             self.notes.append(
                 f"of polygons their boxes are taken (--option masks=classes paints them{what})"
@@ -157,9 +140,6 @@ class YoloSource(ImageListSource):
                 widths[_width_of(self.root / self.names_of(index)[1])] += 1
         del widths[0]
         return widths
-
-    def values(self, files: list[str], numbers: list[int]) -> Deferred:
-        return LabelledImage(files[0], files[1], numbers, self._plan)
 
 
 def _width_of(path: Path) -> int:

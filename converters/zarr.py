@@ -26,9 +26,8 @@ from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
 from .reading.arrays.array_source import ArraySource
 from .reading.arrays.columns import Column
 from .reading.arrays.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
-from .reading.extras import require
 from .reading.locations import folder_at, printable, stat_of
-from .reading.refusals import check_choice
+from .reading.refusals import check_choice, require
 from .reading.spans import MAX_RECORD
 
 __all__ = ["ZarrSource"]

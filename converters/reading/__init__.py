@@ -2,13 +2,13 @@
 
 ===================  =========================================================
 where the data is
-``locations``        files, folders and patterns
-``safe_paths``       files that data names, never outside of a folder
+``locations``        files, folders and patterns; files that data names, never outside of these
+``class_folders``    class folders, and what speaks against a folder being one
+``archive_listing``  what is in a tar or zip archive; ``zip_archive`` finds a zip's members
 ``splits``           splits in the names of files
 ``image_files``      which files are images, by name and by first bytes
-``listed_images``    lists of images, which somebody made elsewhere
 ``text_lines``       lines of lists beside a dataset
-``json_files``       small JSON files that describe a dataset
+``json_files``       JSON: small files, and large ones entry by entry
 
 how it is read
 ``spans``            pieces of files, and how nothing that a file claims is believed
@@ -21,22 +21,19 @@ how it is read
 
 what becomes a field
 ``selection``        ``FIELD=NAME``: the options by which users choose
-``usual_names``      what images, labels and masks are called where they do not
-``field_names``      names of a format's own as names of fields
+``options``          options of formats, each declared once
+``field_names``      names of fields, and what images, labels and masks are usually called
 ``fields``           what kind of field a value is
 ``class_names``      names of classes: ``classes=``, and labels of text
-``cell_types``       what type a column of text has
-``cells``            values as text
+``cells``            values as text, and what type a column of text has
 ``python_samples``   what Python's iterables and Datasets yield
 ``npy``              NumPy's files
 ``protobuf``         messages that are described at run time
 
 other
-``refusals``         errors of situations that many formats meet
-``extras``           packages that only some formats need
+``refusals``         errors of situations that many formats meet, packages that are not installed
 ``shared``           objects that every worker has
-``string_table``     strings in little memory
-``key_set``          keys in little memory
+``small_memory``     strings and keys in little memory
 ===================  =========================================================
 
 The packages here are families of formats: what a format in ``converters/`` needs beside its

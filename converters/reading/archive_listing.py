@@ -8,16 +8,15 @@ from pathlib import Path
 
 from fastdata.errors import SourceError
 
-from .class_layout import common_top
+from .class_folders import common_top
 from .compression import compression_of, inflated_start
 from .forward_reader import ForwardReader
-from .key_set import KeySet
 from .locations import first_bytes, printable
-from .string_table import StringTable
+from .small_memory import KeySet, StringTable
 from .tar.archive import BLOCK, is_header, members
 from .zip_archive import is_zip, zip_members
 
-__all__ = ["archive_kind", "entries", "refuse_groups"]
+__all__ = ["archive_entries", "archive_kind", "refuse_groups"]
 
 Entry = tuple[str, str, Iterable[int]]
 """Name, why it cannot be read (empty if it can), and place; a folder's name ends in a slash."""
@@ -34,7 +33,7 @@ def archive_kind(path: Path) -> str:
     return "gzip" if is_gzip else ""
 
 
-def entries(path: Path, kind: str) -> Iterator[Entry]:
+def archive_entries(path: Path, kind: str) -> Iterator[Entry]:
     """Yield files and folders, but for what Macs put beside them; names without ``./``."""
     for name, problem, place in _zipped(path) if kind == "zip" else _tarred(path, kind):
         parts = [part for part in name.split("/")[:-1] if part not in ("", ".")]

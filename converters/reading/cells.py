@@ -12,6 +12,7 @@ import base64
 import binascii
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -23,11 +24,15 @@ from fastdata.errors import FormatError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, BytesField, Field, ScalarField, Schema
 
+from .class_names import MOST_CLASSES
 from .fields import nested_array
+from .image_files import is_image_name
 
 __all__ = [
+    "ColumnGuess",
     "cell_of",
     "class_cells",
+    "labels_of",
     "parse_array",
     "parse_bytes",
     "read_schema",
@@ -61,13 +66,7 @@ def cell_of(
 
     Bytes are base64, arrays are nested JSON lists.
 
-    Parameters
-    ----------
-    value : object
-        As the dataset has it.
-    field : Field
-    classes : sequence of str, optional
-        The `class_cells` of the field, where it has classes.
+    classes: the `class_cells` of the field, where it has classes.
     """
     if isinstance(field, ScalarField):
         number: int | float | bool = value.item()
@@ -118,13 +117,7 @@ def write_schema(manifest: Path, schema: Schema) -> None:
 
 
 def read_schema(manifest: Path) -> Schema | None:
-    """Return the schema beside a manifest; None where there is none.
-
-    Raises
-    ------
-    SourceError
-        If the file is no schema.
-    """
+    """Return the schema beside a manifest; None where there is none."""
     path = schema_path(manifest)
     try:
         return Schema.from_json(json.loads(read_regular(path))["fields"])
@@ -135,3 +128,81 @@ def read_schema(manifest: Path) -> Schema | None:
             f"{path}: this is no schema ({error}). Mend it, or remove it to have the columns "
             f"of {manifest.name} guessed."
         ) from error
+
+
+# -- what type a column of text has -----------------------------------------------------
+
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|nan", re.IGNORECASE)
+
+
+class ColumnGuess:
+    """What type fits all cells of a column so far.
+
+    may_be_label: whether the different cells are kept, as `classes`.
+    separator: where a cell may have several labels, what stands between them; see `labels_of`.
+    is_int, is_float, is_image: whether all cells that are not empty are such; an image is the name
+        of a file.
+    first: the first cell that is not empty.
+    """
+
+    def __init__(self, may_be_label: bool, separator: str = "") -> None:
+        self.is_int = True
+        self.is_float = True
+        self.is_image = True
+        self._may_be_label = may_be_label
+        self._separator = separator
+        self._values: set[str] = set()
+        self.first = ""
+
+    def see(self, cells: Sequence[str]) -> None:
+        """Look at some cells, in order; each different one once."""
+        if self._separator:
+            cells = [label for cell in cells for label in labels_of(cell, self._separator)]
+        if not self.first:
+            self.first = next((cell for cell in cells if cell.strip()), "")
+        for cell in set(cells):
+            self._see(cell)
+
+    def _see(self, cell: str) -> None:
+        text = cell.strip()
+        if not text:
+            return
+        if self.is_image:
+            self.is_image = is_image_name(text)
+        if self.is_float:  # as whole numbers are too
+            whole = _INTEGER.fullmatch(text) is not None
+            # An integer beyond 64 bits is a name: as a float it would lose digits.
+            fits = whole and len(text) <= 20 and -(2**63) <= int(text) < 2**63
+            self.is_int &= fits
+            self.is_float &= fits or (not whole and _FLOAT.fullmatch(text) is not None)
+        if self._may_be_label and len(self._values) <= MOST_CLASSES:
+            self._values.add(cell)
+
+    def settle(self, *, is_there: bool) -> None:
+        """Call a column without any content text, and images those that are there.
+
+        is_there: whether `first` is the name of a file.
+        """
+        self.is_int &= bool(self.first)
+        self.is_float &= bool(self.first)
+        self.is_image &= is_there
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The different cells, sorted, where they may be labels."""
+        return tuple(sorted(self._values))
+
+
+def labels_of(cell: str, separator: str) -> list[str]:
+    """Return the labels that a cell lists.
+
+    separator: a sign; a blank stands for any white space, and ``json`` for a JSON list.
+    """
+    if separator == "json":
+        value = json.loads(cell or "[]")
+        parts = [str(part) for part in (value if isinstance(value, list) else [value])]
+    else:
+        parts = cell.split() if separator == " " else cell.split(separator)
+    return [part.strip() for part in parts if part.strip()]

@@ -11,7 +11,14 @@ from fastdata.errors import OptionError
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ScalarField
 
-__all__ = ["MOST_CLASSES", "check_number", "classes_of_texts", "named_classes", "read_class_names"]
+__all__ = [
+    "MOST_CLASSES",
+    "check_number",
+    "classes_of_texts",
+    "named_classes",
+    "numbered",
+    "read_class_names",
+]
 
 MOST_CLASSES = 1 << 20
 """Different texts that labels may have."""
@@ -20,13 +27,7 @@ _LARGEST = 64 << 20
 
 
 def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Read names of classes from a text file, one a line, the first for class 0.
-
-    Raises
-    ------
-    OptionError
-        If the file is missing, is no UTF-8 text, or has an empty line before its end.
-    """
+    """Read names of classes from a text file, one a line, the first for class 0."""
     try:
         if os.path.getsize(path) > _LARGEST:
             raise OptionError(f"classes={os.fspath(path)}: too large for a list of names")
@@ -41,6 +42,11 @@ def read_class_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return names
 
 
+def numbered(names: Iterable[str]) -> dict[str, int]:
+    """Return the numbers of classes by their names."""
+    return {name: number for number, name in enumerate(names)}
+
+
 def named_classes(
     fields: Mapping[str, Field],
     name: str,
@@ -49,20 +55,8 @@ def named_classes(
 ) -> dict[str, Field]:
     """Return fields in which the numbers of one field have the names that a file gives.
 
-    Parameters
-    ----------
-    fields : mapping
-    name : str
-        Of the field.
-    path : path-like, optional
-        The option ``classes=``; without it the fields stay as they are.
-    known : mapping
-        Lists of names that the option may name instead of a file.
-
-    Raises
-    ------
-    OptionError
-        If there is no such field of whole numbers.
+    path: the option ``classes=``; without it the fields stay as they are.
+    known: lists of names that the option may name instead of a file.
     """
     if path is None:
         return dict(fields)
@@ -74,12 +68,7 @@ def named_classes(
 
 
 def check_number(number: float, classes: Sequence[str], what: str) -> None:
-    """Refuse a number that is none of those classes'.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Refuse a number that is none of those classes'."""
     if not 0 <= number < len(classes):
         raise ValueError(
             f"{what!r} is {number}, and classes= names 0 to {len(classes) - 1}: is the first class "
@@ -95,19 +84,8 @@ def classes_of_texts(
     They are those of the user's file, so that the option ``classes=`` means the same whether
     labels are numbers or text; without it the different texts, sorted.
 
-    Parameters
-    ----------
-    texts : iterable of str
-        Of all samples; not gone through where the user names a file.
-    what : str
-        Where they are from, for messages.
-    path : path-like, optional
-        The option ``classes=``.
-
-    Raises
-    ------
-    OptionError
-        If there are too many.
+    texts: of all samples; not gone through where the user names a file.
+    path: the option ``classes=``.
     """
     if path is not None:
         return read_class_names(path)

@@ -37,32 +37,15 @@ _LARGEST = 64 << 20
 
 
 class Exported(NamedTuple):
-    """What an export says of itself.
+    """What an export says of itself."""
 
-    Attributes
-    ----------
-    path : Path
-        Of the file that says it.
-    schema : Schema
-    stored_as : mapping
-        Where each field is, in the schema's order.
-    packed_with : mapping or None
-        The options that the dataset was packed with.
-    """
-
-    path: Path
+    path: Path  # of the file that says it
     schema: Schema
-    stored_as: Mapping[str, str]
-    packed_with: Mapping[str, Any] | None
+    stored_as: Mapping[str, str]  # where each field is, in the schema's order
+    packed_with: Mapping[str, Any] | None  # the options that the dataset was packed with
 
     def settled(self, fields: FieldSpec | None, channels: int) -> dict[str, Field]:
-        """Return the fields, but for what the user says of them.
-
-        Raises
-        ------
-        OptionError
-            If the user names a field that is not there.
-        """
+        """Return the fields, but for what the user says of them."""
         given = fields or {}
         check_names(given, list(self.schema))
         settled: dict[str, Field] = {}
@@ -110,17 +93,8 @@ def write_exported(
 def read_exported(paths: Sequence[Path], format: str) -> Exported | None:
     """Return what lies beside some files, None where nothing does.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Where they are in several folders, all must be of exports that are alike.
-    format : str
-        That they are about to be read in.
-
-    Raises
-    ------
-    SourceError
-        If it is damaged, of another format or version, or the folders differ.
+    paths: where they are in several folders, all must be of exports that are alike.
+    format: that they are about to be read in.
     """
     folders = list(dict.fromkeys(path.parent for path in paths))
     found = [_read(folder / SIDE_FILE, format) for folder in folders]
@@ -190,20 +164,7 @@ def needs_shape(field: Field) -> bool:
 def array_of(entries: Any, field: ArrayField, shape: Sequence[int] | None, name: str) -> Any:
     """Return entries that lie one behind the other as an array.
 
-    Parameters
-    ----------
-    entries : numpy.ndarray
-        Of one dimension.
-    field : ArrayField
-    shape : sequence of int, optional
-        Where `needs_shape`.
-    name : str
-        For messages.
-
-    Raises
-    ------
-    ValueError
-        If that is not the shape of so many entries.
+    shape: where `needs_shape`.
     """
     if shape is None:
         shape = [-1 if length is None else length for length in field.shape]

@@ -1,14 +1,18 @@
-"""Names of a format's own as names of fields."""
+"""Names of fields: made of a format's own names, or recognised by the names that are usual.
+
+A format whose convention names images and labels otherwise (``image/encoded`` of TensorFlow's
+datasets, ``cls`` of WebDataset) asks for that first.
+"""
 
 from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 
 from fastdata.schema import RESERVED_NAMES
 
-__all__ = ["safe_name", "unique_name"]
+__all__ = ["IMAGES", "LABELS", "MASKS", "first_called", "is_mask_name", "safe_name", "unique_name"]
 
 _LONGEST = 90
 """Of the hundred characters that a name may have; the rest is for `unique_name`."""
@@ -17,11 +21,7 @@ _LONGEST = 90
 def safe_name(name: str, otherwise: str = "column") -> str:
     """Return a name as near to the given one as a field's can be.
 
-    Parameters
-    ----------
-    name : str
-    otherwise : str
-        What a name becomes of which nothing is left.
+    otherwise: what a name becomes of which nothing is left.
     """
     text = re.sub(r"\W", "_", name.strip(), flags=re.ASCII).lstrip("_0123456789")
     text = text[:_LONGEST] or otherwise
@@ -33,3 +33,33 @@ def unique_name(name: str, taken: Container[str]) -> str:
     while name in taken:
         name += "_"
     return name
+
+
+IMAGES = (
+    "image", "images", "img", "imgs", "image_raw", "jpg", "jpeg", "jpegs", "png", "picture",
+    "pictures", "pic", "pil", "rgb", "pixels", "encoded",
+)  # fmt: skip
+LABELS = (
+    "label", "labels", "class", "class_id", "class_index", "cls", "target", "targets",
+    "category", "y",
+)  # fmt: skip
+"""Of classes; the likeliest first."""
+MASKS = ("mask", "masks", "seg", "segmentation")
+
+
+def first_called(names: Iterable[str], usual: Sequence[str]) -> str | None:
+    """Return the name that is most usual, in upper or lower case; None if none is usual."""
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(name.lower(), name)
+    return next((found[word] for word in usual if word in found), None)
+
+
+def is_mask_name(name: str) -> bool:
+    """Tell whether an image of this name is a mask."""
+    lowered = name.lower()
+    return (
+        "mask" in lowered
+        or "segment" in lowered
+        or not set(re.split(r"[^a-z]+", lowered)).isdisjoint(MASKS)
+    )

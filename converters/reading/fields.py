@@ -25,8 +25,8 @@ from fastdata.schema import (
     StringField,
 )
 
+from .field_names import is_mask_name
 from .image_files import is_image_bytes
-from .usual_names import is_mask_name
 
 __all__ = [
     "KINDS",
@@ -74,21 +74,7 @@ def settle_fields(
 ) -> dict[str, Field]:
     """Return the field of each name: what the user says that it is, else the source's own.
 
-    Parameters
-    ----------
-    names : iterable of str
-        Of all fields, in order.
-    fields : mapping, optional
-        The user's word.
-    channels : int
-        Of images.
-    own : callable
-        Takes a name; asked only for fields that the user does not name.
-
-    Raises
-    ------
-    OptionError
-        If the user names a field that there is not, or an unknown kind.
+    own: takes a name; asked only for fields that the user does not name.
     """
     fields, names = fields or {}, list(names)
     check_names(fields, names)
@@ -158,13 +144,7 @@ def is_pixels(array: np.ndarray[Any, Any]) -> bool:
 
 
 def convert(value: Any, field: Field, name: str) -> Any:
-    """Bring a value into the form that its field's column takes.
-
-    Raises
-    ------
-    ValueError
-        If it does not fit the field; the message says how.
-    """
+    """Bring a value into the form that its field's column takes."""
     if isinstance(field, ImageField):
         return _convert_image(value, name)
     if isinstance(field, StringField):

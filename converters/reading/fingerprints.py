@@ -30,14 +30,7 @@ def hash_files(paths: Iterable[Path]) -> Hashes:
 def hash_samples(count: int, limit: int | None, parts_of: Callable[[int], Iterable[Any]]) -> Hashes:
     """Return a hash a sample.
 
-    Parameters
-    ----------
-    count : int
-        Samples of the source.
-    limit : int, optional
-        How many of them are wanted.
-    parts_of : callable
-        Takes a sample's number; returns what it is made from.
+    parts_of: takes a sample's number; returns what it is made from.
     """
     count = count if limit is None else min(limit, count)
     hashes = (hash_fields(*parts_of(index)) for index in range(count))

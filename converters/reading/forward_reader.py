@@ -30,18 +30,8 @@ _STEP = 1 << 16
 class ForwardReader:
     """A context manager; for one thread.
 
-    Parameters
-    ----------
-    path : Path
-    compressed : bool
-        Whether pieces are of what gzip or zlib has compressed.
-
-    Attributes
-    ----------
-    name : str
-        Of the file, for messages.
-    size : int or None
-        In bytes, 0 if it is not there; None where only reading to the end would tell.
+    compressed: whether pieces are of what gzip or zlib has compressed.
+    size: in bytes, 0 if it is not there; None where only reading to the end would tell.
     """
 
     def __init__(self, path: Path, *, compressed: bool) -> None:
@@ -62,13 +52,7 @@ class ForwardReader:
         self._open.close()
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a piece; less of it where the file ends.
-
-        Raises
-        ------
-        SourceError
-            If the length is absurd, or compressed data is damaged.
-        """
+        """Return a piece; less of it where the file ends."""
         data, damage = self._piece(offset, length)
         if damage:
             raise SourceError(damage)

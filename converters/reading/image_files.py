@@ -43,11 +43,6 @@ def files_below(root: Path, place: str) -> Iterator[str]:
     """Yield the files of a folder and of those in it, relative to the root, in sorted order.
 
     Links are followed; what is hidden (``._0.png`` of a Mac) is left out.
-
-    Raises
-    ------
-    OSError
-        If a folder cannot be listed.
     """
     for folder, folders, files in os.walk(root / place, onerror=_refuse, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -64,10 +59,7 @@ def _refuse(error: OSError) -> NoReturn:
 def ignored_files(counts: Counter[str]) -> list[str]:
     """Return the note on files that are no images, in a list; empty if there are none.
 
-    Parameters
-    ----------
-    counts : Counter
-        How many there are, by `suffix_of`.
+    counts: how many there are, by `suffix_of`.
     """
     kinds = ", ".join(f"{count} {suffix}" for suffix, count in counts.most_common(5))
     return [f"{counts.total()} files without an image suffix left out: {kinds}"] * bool(counts)

@@ -18,7 +18,17 @@ import bracex
 from fastdata.errors import ResourceLimitError, SourceError
 from fastdata.regular_files import open_regular
 
-__all__ = ["files_at", "first_bytes", "folder_at", "is_pattern", "path_of", "printable", "stat_of"]
+__all__ = [
+    "files_at",
+    "first_bytes",
+    "folder_at",
+    "is_pattern",
+    "path_inside",
+    "path_of",
+    "printable",
+    "start_of_first",
+    "stat_of",
+]
 
 _LIMIT = 1_000_000
 """Files that one pattern may stand for."""
@@ -46,18 +56,9 @@ def is_pattern(location: Any) -> bool:
 def files_at(location: Any, suffixes: Iterable[str] = ()) -> list[Path]:
     """Return the files that a location stands for, in sorted order; none if it is no path.
 
-    Parameters
-    ----------
-    location : path-like or object
-        A file, a folder (the files directly in it) or a pattern.
-    suffixes : iterable of str
-        Of the files that are taken from a folder; all if empty.  A name with another
-        suffix behind it (``a.tfrecord-00000-of-00010``, ``a.tar.gz``) counts too.
-
-    Raises
-    ------
-    SourceError
-        If a file that braces name is missing, or a pattern stands for too many.
+    location: a file, a folder (the files directly in it) or a pattern.
+    suffixes: of the files that are taken from a folder; all if empty.  A name with another suffix
+        behind it (``a.tfrecord-00000-of-00010``, ``a.tar.gz``) counts too.
     """
     path = path_of(location)
     if path is None:
@@ -111,6 +112,16 @@ def first_bytes(path: Path, count: int = 4096) -> bytes:
         return b""
 
 
+def start_of_first(folder: Path, suffix: str, count: int = 4096) -> bytes:
+    """Return how the first file of a folder begins that has a suffix; b"" if there is none."""
+    if folder.is_dir():
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(suffix) and not entry.name.startswith("."):
+                    return first_bytes(Path(entry.path), count)
+    return b""
+
+
 def printable(path: str) -> str:
     """Return a file name as valid Unicode, whatever bytes it has."""
     return os.fsencode(path).decode("utf-8", "replace")
@@ -123,3 +134,20 @@ def stat_of(path: Path | str) -> tuple[int, int]:
     except (OSError, ValueError):  # ValueError: a null byte
         return 0, 0
     return status.st_size, status.st_mtime_ns
+
+
+# -- files that data names --------------------------------------------------------------
+
+
+def path_inside(folder: Path | str, name: object) -> str:
+    """Return the path of a file that data names, relative to a folder.
+
+    Links in the folder are the user's own, and are followed.
+    """
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise SourceError(f"{str(name)[:80]!r} is no name of a file")
+    # Not by pathlib, which takes three times as long and interns every part of every name.
+    parts = name.split("/")
+    if not parts[0] or ".." in parts or not set(parts) - {"", "."}:
+        raise SourceError(f"the file name {name[:200]!r} leads outside of its folder")
+    return os.path.join(folder, name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .extras import require
+from .refusals import require
 
 __all__ = ["message_class"]
 

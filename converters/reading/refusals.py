@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from fastdata.errors import OptionError, SourceError
+from fastdata.errors import MissingExtraError, OptionError, SourceError
+from fastdata.installing import install_line
 
-__all__ = ["already_packed", "check_choice", "no_files", "not_seekable", "refuse_fields"]
+__all__ = ["already_packed", "check_choice", "no_files", "not_seekable", "refuse_fields", "require"]
 
 
 def no_files(location: Any, what: str) -> SourceError:
@@ -32,24 +34,30 @@ def not_seekable(path: Any) -> OptionError:
 
 
 def refuse_fields(fields: Collection[str] | None, format: str) -> None:
-    """Refuse ``fields=`` where a format says itself what its fields are.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Refuse ``fields=`` where a format says itself what its fields are."""
     if fields:
         raise OptionError(f"format {format!r} has fields of its own; fields= cannot change them")
 
 
 def check_choice(option: str, value: Any, choices: Iterable[Any]) -> None:
-    """Refuse a value that is none of an option's, of which "" may be one.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Refuse a value that is none of an option's, of which "" may be one."""
     known = list(choices)
     if value not in known:
         *names, last = [str(choice) for choice in known if choice]
-        raise OptionError(f"{option}={value}: expected {', '.join(names)} or {last}")
+        others = f"{', '.join(names)} or " if names else ""
+        raise OptionError(f"{option}={value}: expected {others}{last}")
+
+
+def require(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of an optional dependency.
+
+    module: e.g. ``"pyarrow.parquet"``.
+    purpose: what needs it, for the message: ``"reading Parquet"``.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}): "
+            f"{install_line(extra)}"
+        ) from error

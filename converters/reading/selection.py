@@ -28,13 +28,8 @@ def listed(names: Iterable[str], most: int = 12) -> str:
 def left_out(what: str, names: Iterable[str], remedy: str = "") -> list[str]:
     """Return the note on what a source does not take, in a list; empty if it takes all.
 
-    Parameters
-    ----------
-    what : str
-        What these are: ``"columns"``.
-    names : iterable of str
-    remedy : str
-        How to have them, where they can be had.
+    what: what these are: ``"columns"``.
+    remedy: how to have them, where they can be had.
     """
     every = list(names)
     return [f"{what} left out: {listed(every)}{f' ({remedy})' if remedy else ''}"] * bool(every)
@@ -42,30 +37,14 @@ def left_out(what: str, names: Iterable[str], remedy: str = "") -> list[str]:
 
 @dataclass(frozen=True)
 class Selection:
-    """One such option.
+    """One such option."""
 
-    Attributes
-    ----------
-    option : str
-        Its name, which is also what the parts are: ``"columns"``.
-    part : str
-        One of them: ``"column"``.
-    example : str
-        What stands for its name in messages.
-    """
-
-    option: str
-    part: str
-    example: str
+    option: str  # its name, which is also what the parts are: ``"columns"``
+    part: str  # one of them: ``"column"``
+    example: str  # what stands for its name in messages
 
     def parse(self, entries: Sequence[str]) -> dict[str, str]:
-        """Return the part that each field is read from.
-
-        Raises
-        ------
-        OptionError
-            If an entry is not ``FIELD=NAME`` or ``NAME``, or a field is named twice.
-        """
+        """Return the part that each field is read from."""
         chosen: dict[str, str] = {}
         for entry in entries:
             field, equals, name = (text.strip() for text in entry.partition("="))
@@ -95,16 +74,7 @@ class Selection:
     ) -> OptionError:
         """Return the error for a part that is not there.
 
-        Parameters
-        ----------
-        place : object
-            The file.
-        field, name : str
-            As `parse` returns them.
-        known : iterable of str
-            What there is.
-        there : str
-            How that is said.
+        field, name: as `parse` returns them.
         """
         return OptionError(
             f"{place}: no {self.part} {name!r} for the field {field!r}; {there} "
@@ -120,14 +90,7 @@ class Selection:
     ) -> OptionError:
         """Return the error for a part that cannot be read.
 
-        Parameters
-        ----------
-        place : object
-        name : str
-        reason : str
-            Goes on behind its name: ``"is pickled"``.
-        able : iterable of str
-            Those that can be.
+        reason: goes on behind its name: ``"is pickled"``.
         """
         others = ",".join(able)
         remedy = f". Take others: --option {self.option}={others}" if others else ""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from fastdata.errors import OptionError
 
@@ -19,12 +20,16 @@ from .locations import files_at, folder_at
 
 __all__ = [
     "SPLIT_NAMES",
+    "FolderPair",
     "choose_folder",
     "choose_split",
     "has_folders_of_images",
     "has_images",
     "in_usual_order",
     "mixed_splits",
+    "pairs_of_splits",
+    "pairs_within",
+    "split_classes",
     "split_folders_in",
     "split_of",
     "table_files",
@@ -42,6 +47,7 @@ SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "dev", "test",
 _SHARD = re.compile(r"(.+?)-[0-9]{5}-of-[0-9]{5}")
 _DEPTH = 3
 _LOOKED_AT = 2_000
+_MOST_CLASSES = 20
 
 
 def split_of(path: PurePath) -> str:
@@ -65,28 +71,52 @@ def split_folders_in(folder: Path) -> list[str]:
     return in_usual_order(name for name in names if name.lower() in SPLIT_NAMES)
 
 
+class FolderPair(NamedTuple):
+    """A folder of images and that of what belongs to them, relative to the root, and their split.
+
+    Both are one folder where these lie beside the images.
+    """
+
+    split: str
+    images: str
+    others: str
+
+
+def pairs_within(root: Path, images: str, others: str) -> list[FolderPair]:
+    """Return two folders, or the split folders that both have."""
+    both = [s for s in split_folders_in(root / images) if (root / others / s).is_dir()]
+    found = [FolderPair(s, os.path.join(images, s), os.path.join(others, s)) for s in both]
+    return found or [FolderPair("", images, others)]
+
+
+def pairs_of_splits(
+    root: Path, pairs_in: Callable[[Path, str], list[FolderPair]]
+) -> list[FolderPair]:
+    """Return the pairs that are found in split folders of the root."""
+    return [
+        pair._replace(split=split)
+        for split in split_folders_in(root)
+        for pair in pairs_in(root, split)
+    ]
+
+
 def in_usual_order(splits: Iterable[str]) -> list[str]:
     """Return names of splits: train, validation, test, then others, sorted."""
     known = {name: number for number, name in enumerate(SPLIT_NAMES)}
     return sorted(splits, key=lambda name: (known.get(name.lower(), len(known)), name))
 
 
+def split_classes(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of splits as classes, in the usual order; () if there are too many for that."""
+    return tuple(in_usual_order(names)) if len(names) <= _MOST_CLASSES else ()
+
+
 def choose_folder(splits: Sequence[str], wanted: str | None, notes: list[str]) -> list[str]:
     """Return the one split that is wanted, or all, and say so.
 
-    Parameters
-    ----------
-    splits : sequence of str
-        Names of the splits there are; ``[""]`` where there are none.
-    wanted : str, optional
-        The option ``split=``.
-    notes : list of str
-        A note is appended where there is to be a field of the split.
-
-    Raises
-    ------
-    OptionError
-        If there is no such split.
+    splits: names of the splits there are; ``[""]`` where there are none.
+    wanted: the option ``split=``.
+    notes: a note is appended where there is to be a field of the split.
     """
     if wanted:
         if wanted not in splits:
@@ -102,13 +132,7 @@ def choose_folder(splits: Sequence[str], wanted: str | None, notes: list[str]) -
 
 
 def choose_split(paths: Sequence[Path], splits: Sequence[str], wanted: str | None) -> list[int]:
-    """Return the numbers of the files of a split; of all where none is named.
-
-    Raises
-    ------
-    OptionError
-        If no file is of that split.
-    """
+    """Return the numbers of the files of a split; of all where none is named."""
     if wanted is None:
         return list(range(len(paths)))
     same = next((split for split, names in _KEYWORDS.items() if wanted in names), wanted)

@@ -23,15 +23,8 @@ def text_lines(
 
     A longer line is taken for several, so that no more than that is in memory.
 
-    Parameters
-    ----------
-    path : Path
-    errors : str
-        What becomes of bytes that are no UTF-8, as `bytes.decode` takes it.
-    refusal : type
-        What is raised if the file cannot be read: OptionError where an option names it.
-    longest : int
-        Characters of a line.
+    errors: what becomes of bytes that are no UTF-8, as `bytes.decode` takes it.
+    refusal: what is raised if the file cannot be read: OptionError where an option names it.
     """
     try:
         with open(path, opener=open_regular, encoding="utf-8", errors=errors, newline="\n") as file:

@@ -35,25 +35,13 @@ _UTF8 = 0x800
 
 
 class ZipMember(NamedTuple):
-    """A member of an archive, to be read by whoever has these numbers.
+    """A member of an archive, to be read by whoever has these numbers."""
 
-    Attributes
-    ----------
-    offset : int
-        Of its header.
-    packed, size : int
-        Bytes in the archive, and of the content.
-    crc : int
-        CRC-32 of the content.
-    method : int
-        0 for stored, 8 for deflated; others are not read, -1 stands for encrypted.
-    """
-
-    offset: int
-    packed: int
+    offset: int  # of its header
+    packed: int  # packed, size: bytes in the archive, and of the content
     size: int
-    crc: int
-    method: int
+    crc: int  # CRC-32 of the content
+    method: int  # 0 for stored, 8 for deflated; others are not read, -1 stands for encrypted
 
     def problem(self) -> str:
         """Say why it cannot be read; empty if it can."""
@@ -64,13 +52,7 @@ class ZipMember(NamedTuple):
         return ""
 
     def start(self, path: str | Path) -> int:
-        """Return where its content begins, packed or not.
-
-        Raises
-        ------
-        SourceError
-            If no member begins at its offset.
-        """
+        """Return where its content begins, packed or not."""
         head = read_at(path, self.offset, _LOCAL.size)
         signature, *_, name_length, extra_length = _LOCAL.unpack(head)
         if signature != b"PK\3\4":
@@ -78,13 +60,7 @@ class ZipMember(NamedTuple):
         return int(self.offset + _LOCAL.size + name_length + extra_length)
 
     def read(self, path: str | Path) -> bytes:
-        """Return the content; no more is inflated than the directory says that there is.
-
-        Raises
-        ------
-        SourceError
-            If it is damaged, or claims what is not believed.
-        """
+        """Return the content; no more is inflated than the directory says that there is."""
         if problem := self.problem():
             raise SourceError(problem)
         name = os.fspath(path)
@@ -109,13 +85,7 @@ def is_zip(start: bytes) -> bool:
 
 
 def zip_members(path: Path) -> Iterator[tuple[str, ZipMember]]:
-    """Yield name and place of the members of an archive, in the order of its directory.
-
-    Raises
-    ------
-    SourceError
-        If the directory is damaged; then it is not known what the archive has.
-    """
+    """Yield name and place of the members of an archive, in the order of its directory."""
     place, size, count, moved = _directory(path)
     end, total = place + size, path.stat().st_size
     data, begin, at, found = b"", place, 0, 0

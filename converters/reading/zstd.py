@@ -6,7 +6,7 @@ from typing import Any
 
 from fastdata.errors import SourceError
 
-from .extras import require
+from .refusals import require
 from .spans import MAX_RECORD
 
 __all__ = ["decompressor", "inflate_zstd", "zstandard"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import click
@@ -45,6 +46,9 @@ def formats_command(name: str | None, as_json: bool) -> int:
                 "" if option["default"] is None else f"  [default: {_text(option['default'])}]"
             )
             emit(f"{'':<{width}}    --option {option['name']}={option['kind'].upper()}{default}")
+            if name and option["help"]:
+                help = textwrap.wrap(option["help"], 88 - width)
+                emit("\n".join(f"{'':<{width}}        {line}" for line in help))
     return DONE
 
 
@@ -55,7 +59,12 @@ def _described(kind: Any) -> dict[str, Any]:
         "name": kind.name,
         "summary": kind.summary,
         "options": [
-            {"name": option.name, "kind": option.kind.__name__, "default": option.default}
+            {
+                "name": option.name,
+                "kind": option.kind.__name__,
+                "default": option.default,
+                "help": option.help + (f" ({', '.join(option.choices)})" if option.choices else ""),
+            }
             for option in options_of(kind)
         ],
     }

@@ -20,9 +20,9 @@ from samples import photo
 import fastdata
 from fastdata.converters.base import Reject
 from fastdata.converters.finding import find_source, format_of
-from fastdata.converters.reading.annotations import json_members as members_module
-from fastdata.converters.reading.annotations.json_members import json_members
+from fastdata.converters.reading import json_files as members_module
 from fastdata.converters.reading.annotations.regions import paint, runs_of_string
+from fastdata.converters.reading.json_files import json_members
 from fastdata.converters.reading.spans import close_files
 from fastdata.errors import FastdataError, OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField, StringField

@@ -14,7 +14,7 @@ from PIL import Image
 
 import fastdata
 from fastdata.converters.finding import find_source, format_of
-from fastdata.converters.reading.annotations.class_colours import read_table
+from fastdata.converters.reading.annotations.masks import read_table
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ImageField, ScalarField
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import h5py
 import numpy as np
@@ -14,9 +14,17 @@ from case_lmdb import write_lmdb
 from cases import make_pictures
 
 import fastdata
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import find_source, format_class, options_of
+from fastdata.converters.folder import FolderSource
 from fastdata.converters.python import IterableSource
-from fastdata.converters.reading.field_names import safe_name, unique_name
+from fastdata.converters.reading.field_names import (
+    LABELS,
+    first_called,
+    is_mask_name,
+    safe_name,
+    unique_name,
+)
+from fastdata.converters.reading.options import Option
 from fastdata.converters.reading.selection import (
     ARRAYS,
     COLUMNS,
@@ -25,8 +33,7 @@ from fastdata.converters.reading.selection import (
     Selection,
     left_out,
 )
-from fastdata.converters.reading.usual_names import LABELS, first_called, is_mask_name
-from fastdata.errors import OptionError
+from fastdata.errors import FastdataError, OptionError
 from fastdata.schema import Schema, StringField
 
 
@@ -136,3 +143,38 @@ def test_a_picture_called_as_masks_are_is_a_mask() -> None:
     source = IterableSource([{"image": grey, "segmentation": grey}])
     assert source.schema["segmentation"].mask
     assert not source.schema["image"].mask
+
+
+def test_options_are_declared_by_the_constructor() -> None:
+    class Own(FolderSource):
+        def __init__(
+            self,
+            location: Any,
+            *,
+            channels: int = 3,
+            fields: Any = None,
+            side: Annotated[str | None, Option("which side", ("left", "right"))] = None,
+            names: tuple[str, ...] = (),
+        ) -> None:
+            raise AssertionError
+
+    side, names = options_of(Own)
+    assert side == ("side", str, None, "which side", ("left", "right"))
+    assert names == ("names", tuple, (), "", ())
+
+
+@pytest.mark.parametrize("value", ["ups", "", None])
+def test_a_value_that_is_no_choice_is_refused_before_anything_is_read(
+    tmp_path: Path, value: str | None
+) -> None:
+    (tmp_path / "images").mkdir()
+    with pytest.raises(FastdataError) as refused:
+        find_source(tmp_path, format="cvat", options={"masks": value})
+    assert ("masks=ups: expected classes or instances" in str(refused.value)) == (value == "ups")
+
+
+@pytest.mark.parametrize("name", ["coco", "folder", "manifest", "masks", "voc", "webdataset"])
+def test_options_say_what_they_are_in_a_line(name: str) -> None:
+    for option in options_of(format_class(name)):
+        assert 0 < len(option.help) < 120
+        assert "\n" not in option.help

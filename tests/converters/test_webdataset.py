@@ -21,8 +21,8 @@ from PIL import Image
 import fastdata
 from fastdata.converters.finding import find_source
 from fastdata.converters.reading.forward_reader import ForwardReader
-from fastdata.converters.reading.key_set import KeySet
 from fastdata.converters.reading.npy import parse_npy
+from fastdata.converters.reading.small_memory import KeySet
 from fastdata.converters.reading.spans import FileSpan, close_files
 from fastdata.converters.reading.tar.archive import members
 from fastdata.errors import FastdataError, OptionError, SourceError

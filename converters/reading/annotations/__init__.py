@@ -5,13 +5,14 @@
 ``shapes``             objects in one form, and the fields and masks made of them
 ``regions``            polygons and run lengths painted, as ``pycocotools`` does
 ``safe_xml``           XML from files of strangers
-``json_members``       large JSON objects, entry by entry
-``class_colours``      tables of classes and their colours
 ``coco_*``             COCO, LVIS, panoptic files
 ``cvat_xml``           CVAT
 ``labelme_files``      labelme
-``mask_*``             folders of images and masks; ``cityscapes`` has its names
-``voc_*``              Pascal VOC, and its XML files beside images
+``masks``              masks of classes and tables of their colours; ``mask_layout``: where they are
+``voc_files``          Pascal VOC: its folders, its lists and its XML files
 ``yolo_*``             YOLO
 =====================  ==========================================================
+
+A module has a reader: what all images of a dataset share, and how a worker reads one
+(`reading.image_list.SampleReader`).
 """

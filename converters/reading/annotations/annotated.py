@@ -25,22 +25,12 @@ __all__ = ["Frame", "frame_of", "upright_frame_of"]
 
 
 class Frame(NamedTuple):
-    """The picture that annotations are of.
+    """The picture that annotations are of."""
 
-    Attributes
-    ----------
-    height, width : int
-        In pixels.
-    orientation : int
-        Exif orientation of the file, 1 to 8.
-    upright : bool
-        Whether the annotations are of the picture after that has been applied.
-    """
-
-    height: int
+    height: int  # height, width: in pixels
     width: int
-    orientation: int
-    upright: bool
+    orientation: int  # exif orientation of the file, 1 to 8
+    upright: bool  # whether the annotations are of the picture after that has been applied
 
     def boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
         """Return boxes of the rows and columns of the file, as packing takes them."""
@@ -62,13 +52,7 @@ class Frame(NamedTuple):
         return fractions
 
     def blank(self) -> NDArray[np.uint8]:
-        """Return a mask, H x W, of zeros.
-
-        Raises
-        ------
-        ImageError
-            If the picture claims to be too large.
-        """
+        """Return a mask, H x W, of zeros."""
         if self.height * self.width > MAX_PIXELS:
             size = f"{self.width} x {self.height}"
             raise ImageError(f"{size} pixels are more than the limit of {MAX_PIXELS}")
@@ -82,19 +66,8 @@ class Frame(NamedTuple):
 def frame_of(data: bytes, said: tuple[int, int] | None, check: bool = True) -> Frame:
     """Return the frame of an image file's annotations.
 
-    Parameters
-    ----------
-    data : bytes
-        The image file; only its header is read.
-    said : (int, int), optional
-        Height and width of which the annotations say they are.
-    check : bool
-        Whether these are compared.
-
-    Raises
-    ------
-    ImageError
-        If the picture is of another size, or no picture.
+    data: the image file; only its header is read.
+    said: height and width of which the annotations say they are.
     """
     height, width, orientation = _header(data)
     if said is None or said == (height, width):
@@ -115,20 +88,9 @@ def upright_frame_of(data: bytes, said: tuple[int, int] | None = None, check: bo
     Tools that show pictures upright write what they show: labelme, CVAT, and what trains on
     YOLO's files reads them so.
 
-    Parameters
-    ----------
-    data : bytes
-        The image file; only its header is read.
-    said : (int, int), optional
-        Height and width of which the annotations say they are.  Where these are the file's
-        and not those of the upright picture, the annotations are of the file.
-    check : bool
-        Whether these are compared.
-
-    Raises
-    ------
-    ImageError
-        If the picture is of another size, or no picture.
+    data: the image file; only its header is read.
+    said: height and width of which the annotations say they are.  Where these are the file's and
+        not those of the upright picture, the annotations are of the file.
     """
     height, width, orientation = _header(data)
     upright = (width, height) if orientation >= 5 else (height, width)

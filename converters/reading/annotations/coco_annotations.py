@@ -9,21 +9,24 @@ from __future__ import annotations
 import json
 import math
 import struct
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from fastdata.regular_files import open_regular
+from fastdata.codecs.image import MAX_PIXELS
+from fastdata.regular_files import open_regular, read_regular
 
-from ...base import Deferred
+from ..locations import path_inside
 from ..spans import read_at
 from .annotated import Frame, frame_of
-from .coco_panoptic import panoptic_values
 from .regions import paint
+from .shapes import numbers
 
-__all__ = ["FEDERATED", "ROW", "AnnotatedImage", "Plan", "pack_row"]
+__all__ = ["FEDERATED", "ROW", "CocoReader", "pack_row"]
 
 ROW = np.dtype(
     [
@@ -49,139 +52,98 @@ _NOWHERE = (math.nan,) * 4
 """The box of an annotation that is of the whole image."""
 
 
-class Plan(NamedTuple):
-    """What all images of an annotation file share.
+@dataclass(frozen=True)
+class CocoReader:
+    """How a worker reads an image, and what is no number of its annotations."""
 
-    Attributes
-    ----------
-    path : str
-        The annotation file.
-    fields : tuple of str
-        In the schema's order.
-    masks : {"", "classes", "instances"}
-    check_size : bool
-    categories : tuple of int
-        Ids of the classes from 0 on, where entries are read again that name them.
-    keypoints : int
-        How many an object has at most.
-    segments : str
-        The folder of panoptic masks; "" where there are none.
-    split : int
-    """
-
-    path: str
+    path: str  # the annotation file
     fields: tuple[str, ...]
-    masks: str
+    masks: str | None
     check_size: bool
-    categories: tuple[int, ...] = ()
-    keypoints: int = 0
-    segments: str = ""
+    categories: tuple[int, ...] = ()  # ids of classes from 0 on, where entries read again name them
+    keypoints: int = 0  # how many an object has at most
+    segments: str = ""  # the folder of panoptic masks; "" where there are none
     split: int = 0
 
+    def read(
+        self, image: str, number: int, size: tuple[int, int], packed: bytes, place: tuple[int, int]
+    ) -> dict[str, Any]:
+        """Return the values of an image; what is wrong is said with the annotation's place.
 
-class AnnotatedImage(Deferred):
-    """An image file, the rows of its annotations, and where its own entry is."""
-
-    def __init__(
-        self,
-        image: str,
-        number: int,
-        size: tuple[int, int],
-        rows: bytes,
-        place: tuple[int, int],
-        plan: Plan,
-    ) -> None:
-        self.image, self.number, self.size, self.rows, self.plan = image, number, size, rows, plan
-        self.place = place
-
-    def load(self) -> tuple[Any, ...]:
-        """Read the image, and what is no number of its annotations.
-
-        Raises
-        ------
-        ValueError
-            If an annotation does not fit; the message has its place.
+        size: height and width as its entry says them, 0 where it does not.
+        packed: its annotations, of dtype `ROW`.
+        place: where its own entry begins, and how long it is, in bytes.
         """
-        with open(self.image, "rb", opener=open_regular) as file:
-            data = file.read()
-        values: dict[str, Any] = {"image": data, "image_id": self.number, "split": self.plan.split}
-        rows = np.frombuffer(self.rows, ROW)
-        if self.plan.segments:
-            values |= self._segments(data, rows)
-            return tuple(values[name] for name in self.plan.fields)
-        if {"boxes", "label", "labels"} & set(self.plan.fields):
+        data = read_regular(image)
+        values: dict[str, Any] = {"image": data, "image_id": number, "split": self.split}
+        rows = np.frombuffer(packed, ROW)
+        said = size if all(size) else None
+        if self.segments:
+            return values | self._segments(frame_of(data, said, self.check_size), rows)
+        if {"boxes", "label", "labels"} & set(self.fields):
             for row in rows[rows["label"] < 0][:1]:
                 raise self._bad(row, "its category_id is none of the categories")
         values["labels"] = rows["label"]
-        if "label" in self.plan.fields:
+        if "label" in self.fields:
             values["label"] = rows["label"][0]
-        if "boxes" in self.plan.fields:
-            said = self.size if all(self.size) else None
-            frame = frame_of(data, said, self.plan.check_size)
+        if "boxes" in self.fields:
+            frame = frame_of(data, said, self.check_size)
             values["boxes"] = frame.boxes(rows["box"])
             values["crowd"], values["areas"] = rows["crowd"], rows["area"]
-            if self.plan.keypoints:
+            if self.keypoints:
                 values["keypoints"] = self._keypoints(rows, frame)
-            if self.plan.masks:
+            if self.masks:
                 values["mask"] = self._mask(rows, frame)
-        if "captions" in self.plan.fields:
+        if "captions" in self.fields:
             values["captions"] = "\n".join(map(self._caption, rows))
-        if "negatives" in self.plan.fields:
-            values |= self._federated()
-        return tuple(values[name] for name in self.plan.fields)
+        if "negatives" in self.fields:
+            values |= self._federated(place)
+        return values
 
-    def _segments(self, data: bytes, rows: NDArray[Any]) -> dict[str, Any]:
+    def _segments(self, frame: Frame, rows: NDArray[Any]) -> dict[str, Any]:
         """Return what the one panoptic annotation of an image has."""
         if len(rows) != 1:
             raise ValueError(f"it has {len(rows)} panoptic annotations, not one")
-        frame = frame_of(data, self.size if all(self.size) else None, self.plan.check_size)
+        entry, instances = self._entry(rows[0]), self.masks == "instances"
         try:
-            return panoptic_values(
-                self._entry(rows[0]), self.plan.segments, self.plan.categories, frame,
-                self.plan.masks == "instances",
-            )  # fmt: skip
+            return panoptic_values(entry, self.segments, self.categories, frame, instances)
         except ValueError as error:
             raise self._bad(rows[0], error) from None
 
     def _keypoints(self, rows: NDArray[Any], frame: Frame) -> NDArray[np.float32]:
         """Return x, y and visibility of the points of each object, zeros where it has none."""
-        found = np.zeros((len(rows), self.plan.keypoints, 3), np.float64)
+        found = np.zeros((len(rows), self.keypoints, 3), np.float64)
         for k, row in enumerate(rows):
             points = self._entry(row).get("keypoints") or []
             fits = (
                 isinstance(points, list) and len(points) % 3 == 0 and all(map(_is_number, points))
             )
-            if not fits or len(points) > 3 * self.plan.keypoints:
-                raise self._bad(
-                    row, f"its keypoints are no x, y, v of {self.plan.keypoints} points"
-                )
+            if not fits or len(points) > 3 * self.keypoints:
+                raise self._bad(row, f"its keypoints are no x, y, v of {self.keypoints} points")
             given = np.array(points, np.float64).reshape(-1, 3)
             given[:, :2] = frame.fractions(given[:, :2])
             found[k, : len(given)] = np.where(given[:, 2:] == 0, 0, given)
         return found.astype(np.float32)
 
-    def _federated(self) -> dict[str, Any]:
+    def _federated(self, place: tuple[int, int]) -> dict[str, Any]:
         """Return the classes that LVIS says are not in an image, and those not all marked."""
-        entry = _parsed(read_at(self.plan.path, *self.place))
+        entry = _parsed(read_at(self.path, *place))
+        known = {str(number): k for k, number in enumerate(self.categories)}
         values = {}
         for field, member in FEDERATED.items():
             ids = entry.get(member) or []
-            if not isinstance(ids, list) or not set(map(str, ids)) <= set(self._ids):
+            if not isinstance(ids, list) or not set(map(str, ids)) <= set(known):
                 raise ValueError(f"its {member} are none of the categories: {ids!r:.80}")
-            values[field] = np.array([self._ids[str(number)] for number in ids], np.int64)
+            values[field] = np.array([known[str(number)] for number in ids], np.int64)
         return values
 
-    @property
-    def _ids(self) -> dict[str, int]:
-        return {str(number): k for k, number in enumerate(self.plan.categories)}
-
     def _bad(self, row: Any, reason: object) -> ValueError:
-        file = Path(self.plan.path).name
+        file = Path(self.path).name
         return ValueError(f"the annotation at byte {row['start']:,} of {file}: {reason}")
 
     def _entry(self, row: Any) -> dict[str, Any]:
         try:
-            return _parsed(read_at(self.plan.path, int(row["start"]), int(row["length"])))
+            return _parsed(read_at(self.path, int(row["start"]), int(row["length"])))
         except ValueError as error:
             raise self._bad(row, error) from error
 
@@ -194,7 +156,7 @@ class AnnotatedImage(Deferred):
 
     def _mask(self, rows: NDArray[Any], frame: Frame) -> NDArray[np.uint8]:
         """Paint all regions: crowds below, and of the rest the larger below the smaller."""
-        instances = self.plan.masks == "instances"
+        instances = self.masks == "instances"
         if instances and len(rows) > _MOST_INSTANCES:
             raise ValueError(f"a mask holds {_MOST_INSTANCES} instances; here are {len(rows)}")
         flat = frame.blank().reshape(-1)
@@ -219,13 +181,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
 
 
 def pack_row(entry: Any, start: int, length: int) -> tuple[bytes, str]:
-    """Return an annotation as a row, and what is wrong with its numbers, if anything is.
-
-    Raises
-    ------
-    ValueError
-        If it does not say of which image it is.
-    """
+    """Return an annotation as a row, and what is wrong with its numbers, if anything is."""
     image = entry.get("image_id") if isinstance(entry, dict) else None
     if type(image) is not int or abs(image) >= 1 << 63:
         raise ValueError(f"its image_id is {image!r:.80}, not an int of 64 bits")
@@ -264,3 +220,80 @@ def _box(entry: dict[str, Any]) -> tuple[float, float, float, float]:
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e12
+
+
+# -- panoptic annotations: an image of ids, and which class each id is of ------------------
+#
+# Source: https://cocodataset.org/#format-data, 4.  A pixel's id is R + 256 G + 65536 B; 0 is of
+# nothing.
+
+
+def panoptic_values(
+    entry: dict[str, Any],
+    folder: str,
+    categories: tuple[int, ...],
+    frame: Frame,
+    instances: bool,
+) -> dict[str, Any]:
+    """Return boxes, labels, crowd, areas and mask of an image's annotation.
+
+    instances: whether pixels become numbers of segments, not of classes; both from 1 on.
+    """
+    segments = entry.get("segments_info")
+    if not isinstance(segments, list) or not all(isinstance(part, dict) for part in segments):
+        raise ValueError("its segments_info is no list of objects")
+    classes = {number: k for k, number in enumerate(categories)}
+    labels = [classes.get(part.get("category_id"), -1) for part in segments]
+    if -1 in labels:
+        wrong = segments[labels.index(-1)].get("category_id")
+        raise ValueError(f"the category_id {wrong!r:.40} of a segment is none of the categories")
+    if instances and len(segments) > _MOST_INSTANCES:
+        raise ValueError(f"a mask holds {_MOST_INSTANCES} instances; here are {len(segments)}")
+    ids = [part.get("id") for part in segments]
+    if not all(type(number) is int and 0 < number < 1 << 24 for number in ids):
+        raise ValueError("the id of a segment is no whole number of 24 bits")
+    boxes = np.zeros((len(segments), 4), np.float64)
+    for k, part in enumerate(segments):
+        box = part.get("bbox")
+        given = numbers(box if isinstance(box, list) else [])
+        if len(given) != 4:
+            raise ValueError(f"the bbox of a segment is {box!r:.80}, not four numbers")
+        boxes[k] = [given[0], given[1], given[0] + given[2], given[1] + given[3]]
+    values = 1 + (np.arange(len(ids)) if instances else np.array(labels, np.int64))
+    mask = _numbered(_ids_of(path_inside(folder, entry.get("file_name")), frame), ids, values)
+    areas = [part.get("area", 0) for part in segments]
+    return {
+        "boxes": frame.boxes(boxes).astype(np.float32),
+        "labels": np.array(labels, np.int64),
+        "crowd": np.array([part.get("iscrowd") == 1 for part in segments], bool),
+        "areas": numbers(areas).astype(np.float32),
+        "mask": frame.mask(mask),
+    }
+
+
+def _ids_of(path: str, frame: Frame) -> NDArray[np.uint32]:
+    name = Path(path).name
+    try:
+        with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
+            size = image.size
+            if size == (frame.width, frame.height) and size[0] * size[1] <= MAX_PIXELS:
+                pixels = np.asarray(image.convert("RGB"), np.uint32)
+                return np.asarray(pixels @ np.array([1, 256, 65536], np.uint32), np.uint32)
+    except OSError as error:
+        raise ValueError(f"its mask {name} cannot be read: {error}") from None
+    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
+        raise ValueError(f"its mask {name} cannot be read: {type(error).__name__}") from None
+    raise ValueError(f"its mask {name} has {size[0]} x {size[1]} pixels, the image others")
+
+
+def _numbered(
+    found: NDArray[np.uint32], ids: list[Any], values: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    known = np.array([0, *ids], np.uint32)
+    order = np.argsort(known)
+    place = np.minimum(np.searchsorted(known[order], found), len(known) - 1)
+    which = order[place]
+    strange = found[known[which] != found]
+    if len(strange):
+        raise ValueError(f"its mask has the id {strange[0]}, which is of no segment")
+    return np.array([0, *values], np.int64)[which].astype(np.uint8)

@@ -14,8 +14,9 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree.ElementTree import Element
 from xml.parsers import expat
 
@@ -26,16 +27,15 @@ from fastdata.codecs.image import MAX_PIXELS
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular, read_regular
 
-from ...base import Deferred
+from ..small_memory import StringTable
 from ..spans import read_at
-from ..string_table import StringTable
 from .annotated import upright_frame_of
 from .safe_xml import parse_xml
 from .shapes import Shape, numbers, object_values, of_bitmap, of_box, of_ellipse, of_polygon
 
-__all__ = ["AREAS", "CvatImage", "CvatIndex", "Plan"]
+__all__ = ["CvatIndex", "CvatReader"]
 
-AREAS = ("box", "polygon", "ellipse", "mask")
+_AREAS = ("box", "polygon", "ellipse", "mask")
 _OTHERS = ("polyline", "points", "cuboid", "skeleton")
 _CLOSING = b"</image>"
 _WINDOW = 1 << 16
@@ -45,25 +45,12 @@ _MOST_LABELS = 1 << 16
 class CvatIndex:
     """The images of a file.
 
-    Attributes
-    ----------
-    names, subsets : StringTable
-        The attributes ``name`` and ``subset`` of each image.
-    spans : array
-        Where its element begins and how long it is, one behind the other, in bytes.
-    labels : list of str
-        Of the task, else those of the objects, sorted.
-    tags : list of str
-        Labels of whole images, sorted.
-    left_out : Counter
-        Kinds of objects that have no inside.
-    attributed : bool
-        Whether objects have attributes.
-
-    Raises
-    ------
-    SourceError
-        If the file is damaged, declares a document type, or is of videos.
+    names, subsets: the attributes ``name`` and ``subset`` of each image.
+    spans: where its element begins and how long it is, one behind the other, in bytes.
+    labels: of the task, else those of the objects, sorted.
+    tags: labels of whole images, sorted.
+    left_out: kinds of objects that have no inside.
+    attributed: whether objects have attributes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,12 +99,12 @@ class CvatIndex:
             self.subsets.append(attributes.get("subset", ""))
             self.spans.append(self._parser.CurrentByteIndex)
         elif depth == 3 and self._stack[1] == "image":
-            kind = "tag" if name == "tag" else "object" if name in AREAS else ""
+            kind = "tag" if name == "tag" else "object" if name in _AREAS else ""
             if kind and len(self._seen[kind]) < _MOST_LABELS:
                 self._seen[kind].add(attributes.get("label", ""))
             elif name in _OTHERS:
                 self.left_out[name] += 1
-        elif depth == 4 and name == "attribute" and self._stack[2] in AREAS:
+        elif depth == 4 and name == "attribute" and self._stack[2] in _AREAS:
             self.attributed = True
 
     def _end(self, name: str) -> None:
@@ -133,72 +120,44 @@ class CvatIndex:
             self._text.append(text)
 
 
-class Plan(NamedTuple):
-    """What all images of a file share.
-
-    Attributes
-    ----------
-    path : str
-    fields : tuple of str
-        In the schema's order.
-    classes, tags : mapping
-        From names to numbers.
-    masks : {"", "classes", "instances"}
-    check_size : bool
-    """
+@dataclass(frozen=True)
+class CvatReader:
+    """How a worker reads an image, and its element in the file."""
 
     path: str
     fields: tuple[str, ...]
-    classes: Mapping[str, int]
+    classes: Mapping[str, int]  # numbers by their names
     tags: Mapping[str, int]
-    masks: str
+    masks: str | None
     check_size: bool
 
-
-class CvatImage(Deferred):
-    """An image, and where in the file its element is."""
-
-    def __init__(self, image: str, start: int, length: int, split: int, plan: Plan) -> None:
-        self.image, self.start, self.length, self.split, self.plan = (
-            image,
-            start,
-            length,
-            split,
-            plan,
-        )
-
-    def load(self) -> tuple[Any, ...]:
-        """Read the image and its element.
-
-        Raises
-        ------
-        SourceError
-            If an object does not fit; the message has its number.
-        """
-        data = read_regular(self.image)
-        file = os.path.basename(self.plan.path)
-        place = f"{file}, the image at byte {self.start:,}"
-        text = read_at(self.plan.path, self.start, self.length + len(_CLOSING))
-        root = parse_xml(text if text.endswith(_CLOSING) else text[: self.length], place)
-        frame = upright_frame_of(data, _size(root), self.plan.check_size)
-        elements = [element for element in root if element.tag in AREAS]
+    def read(self, files: list[str], numbers: list[int]) -> dict[str, Any]:
+        """Return the values of an image; what is wrong is said with the number of the object."""
+        start, length, split = numbers
+        data = read_regular(files[0])
+        file = os.path.basename(self.path)
+        place = f"{file}, the image at byte {start:,}"
+        text = read_at(self.path, start, length + len(_CLOSING))
+        root = parse_xml(text if text.endswith(_CLOSING) else text[:length], place)
+        frame = upright_frame_of(data, _size(root), self.check_size)
+        elements = [element for element in root if element.tag in _AREAS]
         shapes, tags = [], []
         for number, element in enumerate(elements, 1):
             try:
-                shapes.append(_shape(element, self.plan.classes))
+                shapes.append(_shape(element, self.classes))
             except ValueError as error:
                 raise SourceError(f"{place}, object {number}, a {element.tag}: {error}") from None
         for element in root.iterfind("tag"):
-            if element.get("label") not in self.plan.tags:
+            if element.get("label") not in self.tags:
                 raise SourceError(f"{place}: its tag is {element.get('label')!r:.80}, not a label")
-            tags.append(self.plan.tags[str(element.get("label"))])
+            tags.append(self.tags[str(element.get("label"))])
         order = sorted(range(len(shapes)), key=lambda k: _z_order(elements[k]))
-        values = {"image": data, **object_values(shapes, frame, self.plan.masks, order)}
+        values = {"image": data, **object_values(shapes, frame, self.masks, order)}
         values["occluded"] = np.array([e.get("occluded") == "1" for e in elements], bool)
         values["attributes"] = json.dumps([_attributes(e) for e in elements], ensure_ascii=False)
         values["tags"] = np.array(tags, np.int64)
-        values["split"] = self.split
-        return tuple(values[name] for name in self.plan.fields)
+        values["split"] = split
+        return values
 
 
 def _z_order(element: Element) -> int:

@@ -12,8 +12,9 @@ import io
 import math
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,11 @@ from fastdata.codecs.image import MAX_PIXELS
 from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 
-from ...base import Deferred
 from ..json_files import read_object
 from .annotated import upright_frame_of
 from .shapes import Shape, numbers, object_values, of_bitmap, of_box, of_ellipse, of_polygon
 
-__all__ = ["AREAS", "LabelmeImage", "Plan", "embedded", "entries", "kind_of", "read_labelme"]
+__all__ = ["AREAS", "LabelmeReader", "area_shapes", "embedded", "kind_of", "read_labelme"]
 
 AREAS = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 """Shapes that have an inside; lines and points have none."""
@@ -36,65 +36,35 @@ AREAS = ("polygon", "rectangle", "oriented_rectangle", "circle", "mask")
 _LARGEST = 256 << 20
 
 
-class Plan(NamedTuple):
-    """What all images of a dataset share.
-
-    Attributes
-    ----------
-    fields : tuple of str
-        In the schema's order.
-    classes : mapping
-        From names to numbers.
-    masks : {"", "classes", "instances"}
-    check_size : bool
-    """
+@dataclass(frozen=True)
+class LabelmeReader:
+    """How a worker reads an image and its file of shapes, in which the image may be too."""
 
     fields: tuple[str, ...]
-    classes: Mapping[str, int]
-    masks: str
+    classes: Mapping[str, int]  # numbers by their names
+    masks: str | None
     check_size: bool
 
-
-class LabelmeImage(Deferred):
-    """Paths of an image and its file of shapes; the same one where the image is in there."""
-
-    def __init__(self, image: str, shapes: str, split: list[int], plan: Plan) -> None:
-        self.image, self.shapes, self.split, self.plan = image, shapes, split, plan
-
-    def load(self) -> tuple[Any, ...]:
-        """Read both.
-
-        Raises
-        ------
-        SourceError
-            If a shape does not fit; the message has file and shape.
-        """
-        content = read_labelme(Path(self.shapes))
-        inside = self.image == self.shapes
-        data = embedded(content) or b"" if inside else read_regular(self.image)
-        frame = upright_frame_of(data, _size(content), self.plan.check_size)
+    def read(self, files: list[str], split: list[int]) -> dict[str, Any]:
+        """Return the values of an image; what is wrong is said with file and shape."""
+        image, shapes = files
+        content = read_labelme(Path(shapes))
+        data = embedded(content) or b"" if image == shapes else read_regular(image)
+        frame = upright_frame_of(data, _size(content), self.check_size)
         found = []
-        for number, entry in entries(content):
+        for number, entry in area_shapes(content):
             try:
-                found.append(_shape(entry, self.plan.classes))
+                found.append(_shape(entry, self.classes))
             except ValueError as error:
-                place = f"{os.path.basename(self.shapes)}, shape {number}"
+                place = f"{os.path.basename(shapes)}, shape {number}"
                 raise SourceError(f"{place}: {error}") from None
         # As labelme does it: what stands later in the file lies above.
-        order = range(len(found))
-        values = {"image": data, **object_values(found, frame, self.plan.masks, order)}
-        values["split"] = self.split[0] if self.split else None
-        return tuple(values[name] for name in self.plan.fields)
+        values = object_values(found, frame, self.masks, range(len(found)))
+        return {"image": data, **values, "split": split[0] if split else None}
 
 
 def read_labelme(path: Path) -> dict[str, Any]:
-    """Return what a file has.
-
-    Raises
-    ------
-    SourceError
-        If it is none of labelme's.
-    """
+    """Return what a file has."""
     content = read_object(path, _LARGEST)
     shapes = content.get("shapes")
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
@@ -102,7 +72,7 @@ def read_labelme(path: Path) -> dict[str, Any]:
     return content
 
 
-def entries(content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def area_shapes(content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield number and entry of the shapes that have an inside."""
     for number, entry in enumerate(content["shapes"], 1):
         if kind_of(entry) in AREAS:
@@ -115,13 +85,7 @@ def kind_of(entry: dict[str, Any]) -> str:
 
 
 def embedded(content: dict[str, Any]) -> bytes | None:
-    """Return the image file in a file of shapes, if there is one.
-
-    Raises
-    ------
-    SourceError
-        If it is no base64.
-    """
+    """Return the image file in a file of shapes, if there is one."""
     text = content.get("imageData")
     if not isinstance(text, str) or not text:
         return None

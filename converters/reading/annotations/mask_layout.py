@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -17,9 +16,9 @@ from fastdata.regular_files import open_regular
 
 from ..image_files import files_below, is_image_name
 from ..locations import first_bytes
-from ..splits import split_folders_in
+from ..splits import FolderPair, pairs_of_splits, pairs_within, split_folders_in
 
-__all__ = ["MaskPair", "are_masks", "ending_of", "images_of", "mask_of", "mask_pairs", "masks_in"]
+__all__ = ["are_masks", "ending_of", "images_of", "mask_of", "mask_pairs", "masks_in"]
 
 _LOSSLESS = (".png", ".PNG", ".bmp", ".BMP", ".tif", ".tiff", ".TIF", ".ppm", ".pgm", ".gif")
 _SUFFIXES = (*_LOSSLESS, ".webp", ".jpg", ".jpeg", ".JPG")
@@ -45,29 +44,10 @@ _FLAT = 0.7
 """Share of pixels that are as the one beside them, in a mask. In a photograph few are."""
 
 
-class MaskPair(NamedTuple):
-    """A folder of images and its folder of masks, relative to the root, and the split of both."""
-
-    split: str
-    images: str
-    masks: str
-
-
-def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[MaskPair]:
+def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair]:
     """Return the folders of images that have folders of masks.
 
-    Parameters
-    ----------
-    root : Path
-    images, masks : str
-        The folders, where they are not called as usual.
-
-    Raises
-    ------
-    OptionError
-        If they are not there, or one is named without the other.
-    SourceError
-        If there are several folders of masks, and none says which.
+    images, masks: the folders, where they are not called as usual.
     """
     if images or masks:
         for option, name in (("images", images), ("masks", masks)):
@@ -75,21 +55,20 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[MaskPair]:
                 raise OptionError(
                     f"{option}={name}: no such folder in {root}; name both images= and masks="
                 )
-        return _within(root, images, masks)
+        return pairs_within(root, images, masks)
     found = _side_by_side(root, "")
-    for split in split_folders_in(root):
-        found += [pair._replace(split=split) for pair in _side_by_side(root, split)]
+    found += pairs_of_splits(root, _side_by_side)
     if not found:
         found = _called_alike(root)
     if not found:  # images and masks in one folder
         for split in split_folders_in(root) or [""]:
-            pair = MaskPair(split, split or ".", split or ".")
+            pair = FolderPair(split, split or ".", split or ".")
             if ending_of(root, pair) is not None:
                 found.append(pair)
     return found
 
 
-def _side_by_side(root: Path, place: str) -> list[MaskPair]:
+def _side_by_side(root: Path, place: str) -> list[FolderPair]:
     names = sorted(entry.name for entry in os.scandir(root / place) if entry.is_dir())
     images = [name for name in names if name.lower() in _IMAGES]
     masks = [name for name in names if name.lower() in _MASKS]
@@ -102,7 +81,7 @@ def _side_by_side(root: Path, place: str) -> list[MaskPair]:
             f"{root / place}: the masks of {images[0]} may be in {', '.join(masks)}. Say in which: "
             f"--option images={images[0]} --option masks={masks[0]}"
         )
-    return _within(root, os.path.join(place, images[0]), os.path.join(place, masks[0]))
+    return pairs_within(root, os.path.join(place, images[0]), os.path.join(place, masks[0]))
 
 
 def _inner(folder: Path, name: str) -> str:
@@ -114,22 +93,14 @@ def _first_image(folder: Path, name: str) -> str | None:
     return next((file for file in files_below(folder, name) if file.endswith(_SUFFIXES)), None)
 
 
-def _within(root: Path, images: str, masks: str) -> list[MaskPair]:
-    """Return the two folders, or the split folders in them."""
-    splits = split_folders_in(root / images)
-    both = [split for split in splits if (root / masks / split).is_dir()]
-    found = [MaskPair(s, os.path.join(images, s), os.path.join(masks, s)) for s in both]
-    return found or [MaskPair("", images, masks)]
-
-
-def _called_alike(root: Path) -> list[MaskPair]:
+def _called_alike(root: Path) -> list[FolderPair]:
     """Return pairs as ``train`` and ``trainannot``, ``val_images`` and ``val_masks``."""
     names = {entry.name for entry in os.scandir(root) if entry.is_dir()}
     found = []
     for name in [*split_folders_in(root), *sorted(names)]:
         plain = name.removesuffix("_images").removesuffix("_imgs")
         others = [plain + affix for affix in _AFFIXES if plain + affix in names - {name}]
-        pair = MaskPair(plain, name, others[0]) if others else None
+        pair = FolderPair(plain, name, others[0]) if others else None
         if pair and pair not in found:
             found.append(pair)
     return [found[0]._replace(split="")] if len(found) == 1 else found
@@ -139,39 +110,28 @@ def _called_alike(root: Path) -> list[MaskPair]:
 
 
 def ending_of(
-    root: Path, pair: MaskPair, which: str = "labelIds", chosen: str | None = None
+    root: Path, pair: FolderPair, which: str = "labelIds", chosen: str | None = None
 ) -> tuple[str, str] | None:
     """Return the endings of images' and masks' names, without suffix, that belong together.
 
-    Parameters
-    ----------
-    root : Path
-    pair : MaskPair
-    which : str
-        Of Cityscapes' masks.
-    chosen : str, optional
-        The ending of masks, where the user names it.
-
-    Returns
-    -------
-    (str, str) or None
-        The pair by which most of the first images have masks; None if by none any has.
+    chosen: the ending of masks, where the user names it.
+    The pair by which most of the first images have masks; None if by none any has.
     """
     cityscapes = [("_leftImg8bit", f"_{kind}_{which}") for kind in ("gtFine", "gtCoarse")]
     endings = [*cityscapes, *_ENDINGS] if chosen is None else [("", chosen)]
-    if pair.images == pair.masks:
+    if pair.images == pair.others:
         endings = [ending for ending in endings if ending[1]]
     images = list(itertools.islice(images_of(root, pair, None), _LOOKED_AT))
-    files = (name for name in files_below(root, pair.masks) if name.endswith(_SUFFIXES))
+    files = (name for name in files_below(root, pair.others) if name.endswith(_SUFFIXES))
     there = {_stem(name) for name in itertools.islice(files, _MASKS_LOOKED_AT)}
     counts = [sum(_partner(pair, name, end) in there for name in images) for end in endings]
     return endings[counts.index(max(counts))] if max(counts, default=0) else None
 
 
-def images_of(root: Path, pair: MaskPair, ending: tuple[str, str] | None) -> Iterator[str]:
+def images_of(root: Path, pair: FolderPair, ending: tuple[str, str] | None) -> Iterator[str]:
     """Yield the images of a folder; of one that has masks too, those that are none of these."""
     for name in files_below(root, pair.images):
-        mixed = ending is not None and pair.images == pair.masks
+        mixed = ending is not None and pair.images == pair.others
         if is_image_name(name) and not (mixed and ending and _stem(name).endswith(ending[1])):
             yield name
 
@@ -180,7 +140,7 @@ def _stem(name: str) -> str:
     return os.path.splitext(name)[0]
 
 
-def mask_of(root: Path, pair: MaskPair, image: str, ending: tuple[str, str]) -> str:
+def mask_of(root: Path, pair: FolderPair, image: str, ending: tuple[str, str]) -> str:
     """Return the mask of an image, relative to the root; "" if there is none."""
     start = _partner(pair, image, ending)
     for suffix in _SUFFIXES if start else ():
@@ -189,24 +149,24 @@ def mask_of(root: Path, pair: MaskPair, image: str, ending: tuple[str, str]) -> 
     return ""
 
 
-def _partner(pair: MaskPair, image: str, ending: tuple[str, str]) -> str:
+def _partner(pair: FolderPair, image: str, ending: tuple[str, str]) -> str:
     """Return the name of an image's mask without suffix; "" if the image ends otherwise."""
     stem = _stem(os.path.relpath(image, pair.images))
     if not stem.endswith(ending[0]):
         return ""
-    return os.path.normpath(os.path.join(pair.masks, stem.removesuffix(ending[0]) + ending[1]))
+    return os.path.normpath(os.path.join(pair.others, stem.removesuffix(ending[0]) + ending[1]))
 
 
-def masks_in(root: Path, pair: MaskPair, ending: tuple[str, str]) -> int:
+def masks_in(root: Path, pair: FolderPair, ending: tuple[str, str]) -> int:
     """Return how many masks there are in a folder, whether of images or not."""
-    names = files_below(root, pair.masks)
+    names = files_below(root, pair.others)
     return sum(name.endswith(_SUFFIXES) and _stem(name).endswith(ending[1]) for name in names)
 
 
 # -- whether it is one -------------------------------------------------------------------
 
 
-def are_masks(root: Path, pairs: list[MaskPair], which: str) -> bool:
+def are_masks(root: Path, pairs: list[FolderPair], which: str) -> bool:
     """Tell whether the first images are photographs, and what may be their masks is flat."""
     looked_at = 0
     for pair in pairs[:3]:

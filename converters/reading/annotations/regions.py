@@ -23,19 +23,9 @@ _MOST_POINTS = 20_000_000
 def paint(flat: NDArray[np.uint8], height: int, width: int, region: Any, value: int) -> None:
     """Paint a region of an annotation, its ``segmentation``.
 
-    Parameters
-    ----------
-    flat : ndarray, uint8, length width x height
-        The mask, one column of pixels behind the other.
-    region : list or dict
-        Polygons ``[[x, y, x, y, ...], ...]``, or ``{"size": [height, width], "counts": ...}``
+    flat: the mask, one column of pixels behind the other.
+    region: polygons ``[[x, y, x, y, ...], ...]``, or ``{"size": [height, width], "counts": ...}``
         with counts as a list or a string.
-    value : int
-
-    Raises
-    ------
-    ValueError
-        If it is no region, or one of a picture of another size.
     """
     if isinstance(region, dict):
         _paint(flat, np.cumsum(_runs(region, height, width)), value)

@@ -15,20 +15,7 @@ _DEEPEST = 50
 
 
 def parse_xml(data: bytes, name: str) -> Element:
-    """Return the root of a document.
-
-    Parameters
-    ----------
-    data : bytes
-    name : str
-        Of the file, for messages.
-
-    Raises
-    ------
-    SourceError
-        If it is damaged, larger than 16 MiB, nested absurdly deep, or has a document type
-        declaration, which is where entities are declared.
-    """
+    """Return the root of a document."""
     if len(data) > _LARGEST:
         raise SourceError(f"{name}: {len(data):,} bytes are too many for an annotation")
     builder = TreeBuilder()

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Field, ImageField
 
-from ..refusals import check_choice
 from .annotated import Frame
 from .regions import paint
 
@@ -41,37 +40,18 @@ _ELLIPSE_CORNERS = 64
 
 
 class Shape(NamedTuple):
-    """One object.
+    """One object."""
 
-    Attributes
-    ----------
-    label : int
-        Number of its class.
-    box : tuple of float
-        Left, top, right, bottom.
-    corners : ndarray, shape [n, 2]
-        Its outline: x and y of each corner.
-    area : float
-        Of the outline, or of the pixels.
-    bitmap : ndarray of bool, optional
-        Which pixels it has, from the box's left and top on; then it has no outline.
-    """
-
-    label: int
-    box: tuple[float, float, float, float]
-    corners: NDArray[np.float64]
-    area: float
+    label: int  # number of its class
+    box: tuple[float, float, float, float]  # left, top, right, bottom
+    corners: NDArray[np.float64]  # shape [n, 2]; its outline: x and y of each corner
+    area: float  # of the outline, or of the pixels
+    # which pixels it has, from the box's left and top on; then it has no outline
     bitmap: NDArray[Any] | None = None
 
 
 def numbers(values: Iterable[Any]) -> NDArray[np.float64]:
-    """Return coordinates that data gives, as text or as numbers.
-
-    Raises
-    ------
-    ValueError
-        If one is none, or is absurdly far away.
-    """
+    """Return coordinates that data gives, as text or as numbers."""
     given = list(values)
     try:
         found = np.array([float(value) for value in given if not isinstance(value, bool)])
@@ -84,13 +64,7 @@ def numbers(values: Iterable[Any]) -> NDArray[np.float64]:
 
 
 def of_polygon(label: int, points: NDArray[np.float64]) -> Shape:
-    """Return an object with an outline, [n, 2].
-
-    Raises
-    ------
-    ValueError
-        If it has fewer than three corners.
-    """
+    """Return an object with an outline, [n, 2]."""
     if len(points) < 3:
         raise ValueError(f"a polygon has three or more corners, not {len(points)}")
     x, y = points.T
@@ -100,13 +74,7 @@ def of_polygon(label: int, points: NDArray[np.float64]) -> Shape:
 
 
 def of_box(label: int, box: Sequence[float], degrees: float = 0) -> Shape:
-    """Return a rectangle: left, top, right, bottom; turned clockwise about its middle.
-
-    Raises
-    ------
-    ValueError
-        If it is inside out.
-    """
+    """Return a rectangle: left, top, right, bottom; turned clockwise about its middle."""
     left, top, right, bottom = map(float, box)
     if right < left or bottom < top:
         raise ValueError(f"the box from {left:g}, {top:g} to {right:g}, {bottom:g} is inside out")
@@ -120,13 +88,7 @@ def of_box(label: int, box: Sequence[float], degrees: float = 0) -> Shape:
 def of_ellipse(
     label: int, middle: Sequence[float], radii: Sequence[float], degrees: float = 0
 ) -> Shape:
-    """Return an ellipse, whose outline is taken for one of 64 corners; its box is exact.
-
-    Raises
-    ------
-    ValueError
-        If a radius is negative.
-    """
+    """Return an ellipse, whose outline is taken for one of 64 corners; its box is exact."""
     if min(radii) < 0:
         raise ValueError(f"the radii {radii[0]:g}, {radii[1]:g} of an ellipse are negative")
     angles = np.arange(_ELLIPSE_CORNERS) * (2 * np.pi / _ELLIPSE_CORNERS)
@@ -161,15 +123,8 @@ def _turned(
     return turned
 
 
-def mask_field(masks: str, classes: Sequence[str] | None) -> dict[str, Field]:
-    """Return the field of masks that objects are painted into; none without the option.
-
-    Raises
-    ------
-    OptionError
-        If the option is none of its values, or if there are too many classes for a mask.
-    """
-    check_choice("masks", masks, ("", "classes", "instances"))
+def mask_field(masks: str | None, classes: Sequence[str] | None) -> dict[str, Field]:
+    """Return the field of masks that objects are painted into; none without the option."""
     if masks == "classes" and len(classes or ()) > _MOST:
         raise OptionError(
             f"masks=classes: a mask holds {_MOST} classes, and there are {len(classes or ())}. "
@@ -179,7 +134,9 @@ def mask_field(masks: str, classes: Sequence[str] | None) -> dict[str, Field]:
     return {"mask": ImageField(channels=1, mask=True, classes=named)} if masks else {}
 
 
-def object_fields(channels: int, masks: str, classes: tuple[str, ...] | None) -> dict[str, Field]:
+def object_fields(
+    channels: int, masks: str | None, classes: tuple[str, ...] | None
+) -> dict[str, Field]:
     """Return the fields of an image with objects."""
     return {
         "image": ImageField(channels=channels),
@@ -190,22 +147,12 @@ def object_fields(channels: int, masks: str, classes: tuple[str, ...] | None) ->
 
 
 def object_values(
-    shapes: Sequence[Shape], frame: Frame, masks: str, order: Sequence[int] | None = None
+    shapes: Sequence[Shape], frame: Frame, masks: str | None, order: Sequence[int] | None = None
 ) -> dict[str, Any]:
     """Return the values of these fields but the image.
 
-    Parameters
-    ----------
-    shapes : sequence of Shape
-    frame : Frame
-    masks : {"", "classes", "instances"}
-    order : sequence of int, optional
-        In which objects are painted, each over those before; default: the larger first.
-
-    Raises
-    ------
-    ValueError
-        If there are more instances, or greater classes, than a mask holds.
+    masks: "", "classes", "instances"
+    order: in which objects are painted, each over those before; default: the larger first.
     """
     boxes = np.array([shape.box for shape in shapes], np.float64).reshape(-1, 4)
     values: dict[str, Any] = {

@@ -11,7 +11,8 @@ Source: ``ultralytics/data/utils.py``, `verify_image_label`, 8.4; what reads the
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,78 +20,54 @@ from numpy.typing import NDArray
 from fastdata.errors import SourceError
 from fastdata.regular_files import read_regular
 
-from ...base import Deferred
 from .annotated import Frame, upright_frame_of
 from .shapes import Shape, numbers, object_values, of_box, of_polygon
 
-__all__ = ["LabelledImage", "Plan"]
+__all__ = ["YoloReader"]
 
 _LARGEST = 64 << 20
 _BEYOND = 0.01
 """By how much Ultralytics lets coordinates lie outside of a picture."""
 
 
-class Plan(NamedTuple):
-    """What all images of a dataset share.
-
-    Attributes
-    ----------
-    fields : tuple of str
-        In the schema's order.
-    classes : int or None
-        How many there are, where that is known.
-    masks : {"", "classes", "instances"}
-    keypoints : (int, int) or None
-        How many, and of how many numbers each.
-    """
+@dataclass(frozen=True)
+class YoloReader:
+    """How a worker reads an image and its label file, which may be missing."""
 
     fields: tuple[str, ...]
-    classes: int | None
-    masks: str
-    keypoints: tuple[int, int] | None
+    classes: int | None  # how many there are, where that is known
+    masks: str | None
+    keypoints: tuple[int, int] | None  # how many, and of how many numbers each
 
-
-class LabelledImage(Deferred):
-    """Paths of an image and of its label file, which may be missing."""
-
-    def __init__(self, image: str, label: str, split: list[int], plan: Plan) -> None:
-        self.image, self.label, self.split, self.plan = image, label, split, plan
-
-    def load(self) -> tuple[Any, ...]:
-        """Read both.
-
-        Raises
-        ------
-        SourceError
-            If a line does not fit; the message has file and line.
-        """
-        data = read_regular(self.image)
+    def read(self, files: list[str], split: list[int]) -> dict[str, Any]:
+        """Return the values of an image; what is wrong is said with file and line."""
+        image, labels = files
+        data = read_regular(image)
         frame = upright_frame_of(data)
-        found = [self._object(k, line, frame) for k, line in _lines(self.label)]
-        values = {"image": data, **object_values([o[0] for o in found], frame, self.plan.masks)}
-        if self.plan.keypoints:
-            points = [o[1] for o in found]
-            values["keypoints"] = np.array(points, np.float32).reshape(
-                -1, self.plan.keypoints[0], 3
-            )
-        if "corners" in self.plan.fields:
-            corners = [o[0].corners / (frame.width, frame.height) for o in found]
+        found = []
+        for number, line in _lines(labels):
+            try:
+                found.append(self._parsed(line.split(), frame))
+            except ValueError as error:
+                place = f"{os.path.basename(labels)}, line {number}"
+                raise SourceError(f"{place}: {error}") from None
+        shapes = [shape for shape, _ in found]
+        values = {"image": data, **object_values(shapes, frame, self.masks)}
+        if self.keypoints:
+            points = np.array([points for _, points in found], np.float32)
+            values["keypoints"] = points.reshape(-1, self.keypoints[0], 3)
+        if "corners" in self.fields:
+            corners = [shape.corners / (frame.width, frame.height) for shape in shapes]
             values["corners"] = np.array(corners, np.float32).reshape(-1, 4, 2)
-        values["split"] = self.split[0] if self.split else None
-        return tuple(values[name] for name in self.plan.fields)
-
-    def _object(self, number: int, line: str, frame: Frame) -> tuple[Shape, NDArray[Any] | None]:
-        try:
-            return self._parsed(line.split(), frame)
-        except ValueError as error:
-            raise SourceError(f"{os.path.basename(self.label)}, line {number}: {error}") from None
+        values["split"] = split[0] if split else None
+        return values
 
     def _parsed(self, parts: list[str], frame: Frame) -> tuple[Shape, NDArray[Any] | None]:
-        label = _class_number(parts[0], self.plan.classes)
+        label = _class_number(parts[0], self.classes)
         given = numbers(parts[1:])
         points = None
-        if self.plan.keypoints:
-            count, width = self.plan.keypoints
+        if self.keypoints:
+            count, width = self.keypoints
             if len(given) != 4 + count * width:
                 raise ValueError(
                     f"{len(given)} numbers; with kpt_shape [{count}, {width}] expected "
@@ -98,7 +75,7 @@ class LabelledImage(Deferred):
                 )
             points = _points(given[4:].reshape(count, width))
             given = given[:4]
-        if "corners" in self.plan.fields and len(given) != 8:
+        if "corners" in self.fields and len(given) != 8:
             raise ValueError(f"{len(given)} numbers; of an oriented box expected 8")
         if len(given) < 4 or len(given) % 2:
             raise ValueError(

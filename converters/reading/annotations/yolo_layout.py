@@ -17,16 +17,16 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 
 from ..class_names import read_class_names
-from ..extras import require
 from ..image_files import is_image_name
-from ..locations import first_bytes, path_of
-from ..safe_paths import path_inside
+from ..locations import first_bytes, path_inside, path_of
+from ..refusals import require
 from ..splits import in_usual_order, split_folders_in
 from ..text_lines import text_lines
 
-__all__ = ["YoloLayout", "is_yolo", "label_of", "yolo_layout"]
+__all__ = ["YoloLayout", "is_yolo", "label_of", "listed_images", "yolo_layout"]
 
 _SPLITS = ("train", "val", "valid", "test")
+_TRIED = 16
 _LARGEST = 1 << 20
 _LOOKED_AT = 20
 _FILES_LOOKED_AT = 5_000
@@ -36,29 +36,15 @@ _LABEL = re.compile(rb"\d+(\s+-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?){4,}")
 
 
 class YoloLayout(NamedTuple):
-    """A dataset.
+    """A dataset."""
 
-    Attributes
-    ----------
-    root : Path
-        The folder that all else is relative to.
-    beside : list of Path
-        The files that describe it.
-    classes : tuple of str or None
-    splits : dict
-        From the name of a split, "" if there are none, to its folders and lists of images.
-    keypoints : (int, int) or None
-        How many, and of how many numbers each.
-    absent : bool
-        Whether a test split is named that is not there.
-    """
-
-    root: Path
-    beside: list[Path]
+    root: Path  # the folder that all else is relative to
+    beside: list[Path]  # the files that describe it
     classes: tuple[str, ...] | None
+    # from the name of a split, "" if there are none, to its folders and lists of images
     splits: dict[str, list[str]]
-    keypoints: tuple[int, int] | None = None
-    absent: bool = False
+    keypoints: tuple[int, int] | None = None  # how many, and of how many numbers each
+    absent: bool = False  # whether a test split is named that is not there
 
 
 def is_yolo(location: Any) -> bool:
@@ -75,19 +61,7 @@ def is_yolo(location: Any) -> bool:
 def yolo_layout(location: Path, root: str = "") -> YoloLayout:
     """Return where a dataset is.
 
-    Parameters
-    ----------
-    location : Path
-        Its folder, or its description.
-    root : str
-        The folder that names in the description are relative to, if not its own.
-
-    Raises
-    ------
-    SourceError
-        If there is none, or its description makes no sense.
-    OptionError
-        If there are several descriptions.
+    root: the folder that names in the description are relative to, if not its own.
     """
     folder = Path(root) if root else location if location.is_dir() else location.parent
     if not folder.is_dir():
@@ -306,3 +280,44 @@ def _texts(folder: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
     return files(os.scandir(folder))
+
+
+# -- lists of images ----------------------------------------------------------------------
+#
+# Their paths, one a line, are relative to the list's folder, to the dataset's, or begin with
+# folders of the machine on which the list was made: ``data/obj_train_data/0.jpg``,
+# ``/home/me/coco/images/0.jpg``.  How much of their beginning is to be left out is found out by
+# the first of them, and the same for all.
+
+
+def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, name below the root, and what is wrong with it ("" if nothing is)."""
+    base, leading = _relocation(root, path)
+    for number, line in text_lines(path):
+        name = _parts(line)
+        try:
+            kept = "/".join(name[leading:] or name)
+            place = os.path.join(base, path_inside("", kept))
+            problem = "" if os.path.isfile(os.path.join(root, place)) else "there is no such image"
+            yield number, place, problem
+        except SourceError as error:
+            yield number, line.strip()[:200], str(error)
+
+
+def _parts(line: str) -> list[str]:
+    text = line.strip().lstrip("\ufeff").replace("\\", "/")
+    return [part for part in text.split("/") if part not in ("", ".")]
+
+
+def _relocation(root: Path, path: Path) -> tuple[str, int]:
+    """Return the folder that names are relative to, and how many of their folders are not here."""
+    bases = list(dict.fromkeys([os.path.relpath(path.parent, root), "."]))
+    for (_, line), _ in zip(text_lines(path), range(_TRIED), strict=False):
+        parts = _parts(line)
+        for leading in range(len(parts)):
+            for base in bases:
+                if ".." not in parts[leading:] and os.path.isfile(
+                    os.path.join(root, base, *parts[leading:])
+                ):
+                    return "" if base == "." else base, leading
+    return "", 0

@@ -15,8 +15,8 @@ import numpy as np
 
 from fastdata.errors import OptionError
 
+from ..field_names import IMAGES, LABELS, MASKS
 from ..selection import ARRAYS
-from ..usual_names import IMAGES, LABELS, MASKS
 
 __all__ = ["Known", "chosen_arrays"]
 

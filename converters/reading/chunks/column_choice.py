@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField
 
-from ..field_names import safe_name, unique_name
+from ..field_names import IMAGES, LABELS, first_called, safe_name, unique_name
 from ..fields import field_of, settle_fields
 from ..selection import COLUMNS, listed
-from ..usual_names import IMAGES, LABELS, first_called
 
 __all__ = ["Column", "choose_columns", "guessed"]
 

@@ -9,8 +9,7 @@ from typing import Any
 from fastdata.errors import SourceError
 
 from ..json_files import read_object
-from ..locations import path_of
-from ..safe_paths import path_inside
+from ..locations import path_inside, path_of
 
 __all__ = ["count_of", "index_path", "inside", "list_of", "read_index"]
 

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
-from ..class_names import MOST_CLASSES
-from ..string_table import StringTable
-from .box_roles import BoxRoles
+from ..class_names import MOST_CLASSES, check_number
+from ..small_memory import StringTable
 from .boxed_image import BoxedImage, BoxForm, settled_unit
+from .columns import LABELS, BoxRoles
 from .image_finder import ImageFinder
 
-__all__ = ["BoxSamples", "BoxTable"]
+__all__ = ["BoxSamples", "BoxTable", "ObjectCells"]
 
 _UNLABELLED = -1
 
@@ -35,11 +35,7 @@ class BoxTable:
 
     `add` takes them in any order; after `group` they are reached by image.
 
-    Attributes
-    ----------
-    num_images : int
-    largest, whole :
-        The largest number of all boxes, and whether all numbers are whole.
+    largest, whole :: the largest number of all boxes, and whether all numbers are whole.
     """
 
     def __init__(self) -> None:
@@ -97,13 +93,7 @@ class BoxTable:
         return (height, width) if height > 0 and width > 0 else None
 
     def of(self, image: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return boxes, shape [n, 4], and classes, shape [n], of an image.
-
-        Raises
-        ------
-        SourceError
-            If something is wrong with what the file has of it.
-        """
+        """Return boxes, shape [n, 4], and classes, shape [n], of an image."""
         if image in self._reasons:
             raise SourceError(self._reasons[image])
         rows = self._order[self._starts[image] : self._starts[image + 1]]
@@ -118,12 +108,7 @@ _NONE, _NO_LABELS = np.zeros((0, 4)), np.zeros(0, np.int64)
 class BoxSamples:
     """A list whose rows are boxes; a sample is an image with all of its own.
 
-    Attributes
-    ----------
-    schema : Schema
-        ``image``, ``boxes`` and, where there are classes, ``labels``.
-    notes : list of str
-    num_samples : int
+    schema: ``image``, ``boxes`` and, where there are classes, ``labels``.
     """
 
     def __init__(
@@ -140,21 +125,7 @@ class BoxSamples:
     ) -> None:
         """Read all rows.
 
-        Parameters
-        ----------
-        place : str
-            The file, for messages.
-        rows : iterable
-            Lists of cells.
-        image : int
-            The column of the images.
-        roles : BoxRoles
-            The other columns.
-        form : BoxForm
-        finder : ImageFinder
-        channels : int
-        classes : tuple of str, optional
-            The names of classes 0, 1, ..., where they are known.
+        classes: the names of classes 0, 1, ..., where they are known.
         """
         self.notes = ["rows are boxes, a sample is an image (--option boxes=none: a row)"]
         self._place, self._table, self._finder = place, BoxTable(), finder
@@ -231,13 +202,7 @@ class BoxSamples:
         return self._table.name(index)
 
     def values(self, index: int) -> BoxedImage:
-        """Return what the worker makes the values of.
-
-        Raises
-        ------
-        SourceError
-            If what the list has of this image is wrong.
-        """
+        """Return what the worker makes the values of."""
         boxes, labels = self._table.of(index)
         for number in np.unique(labels).tolist() if self._labelled else ():
             if number in self._unknown:
@@ -279,3 +244,77 @@ def _numbers(cells: list[str]) -> list[float]:
             f"its box is {','.join(itertools.islice(map(str, parts), 6))}, not 4 numbers"
         )
     return numbers
+
+
+# -- boxes in a cell --------------------------------------------------------------------
+
+
+_BOXES = ("bbox", "bboxes", "boxes")
+_CLASSES = (
+    "category", "categories", "category_id", "category_ids", "labels", "classes", *LABELS,
+)  # fmt: skip
+
+
+class ObjectCells:
+    """The objects of each row, kept as text.
+
+    labelled: whether objects have classes.
+    """
+
+    def __init__(self, classes: tuple[str, ...] | None = None) -> None:
+        self.texts, self._classes = StringTable(), classes
+        self._names: set[str] = set()
+        self._keys: tuple[str, str] = ("", "")
+        self._numbers: dict[str, int] | None = None
+
+    def append(self, cell: str) -> None:
+        """Add the objects of a row."""
+        self.texts.append(cell)
+        try:
+            value = json.loads(cell or "{}")
+        except (ValueError, RecursionError):
+            return  # the row is rejected when it is read
+        if isinstance(value, dict):
+            boxes = next((key for key in _BOXES if key in value), self._keys[0])
+            labels = next((key for key in _CLASSES if key in value), self._keys[1])
+            self._keys = (boxes, labels)
+            if isinstance(value.get(labels), list):
+                self._names |= {label for label in value[labels] if isinstance(label, str)}
+
+    @property
+    def labelled(self) -> bool:
+        return bool(self._keys[1])
+
+    def fields(self) -> dict[str, Field]:
+        """Return the fields of boxes and classes."""
+        if not self._keys[0]:
+            raise SourceError("the column 'objects' has no bbox; take it out, or rename it")
+        names = self._classes or tuple(sorted(self._names)) or None
+        self._numbers = {name: k for k, name in enumerate(names or ())}
+        fields: dict[str, Field] = {"boxes": ArrayField("float32", (None, 4), boxes=True)}
+        if self.labelled:
+            fields["labels"] = ArrayField("int64", (None,), classes=names)
+        return fields
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return boxes, shape [n, 4], and classes, shape [n], of a row."""
+        value = json.loads(self.texts[index] or "{}")
+        if not isinstance(value, dict):
+            raise ValueError(f"its objects are {str(value)[:60]!r}, not boxes and classes")
+        boxes = np.array(value.get(self._keys[0]) or np.zeros((0, 4)), np.float64)
+        labels = value.get(self._keys[1]) or []
+        if boxes.ndim != 2 or boxes.shape[1] != 4 or not isinstance(labels, list):
+            raise ValueError(f"its boxes have the shape {boxes.shape}, not n x 4")
+        if self.labelled and len(labels) != len(boxes):
+            raise ValueError(f"it has {len(boxes)} boxes and {len(labels)} classes")
+        return boxes, np.array([self._number(label) for label in labels], np.int64)
+
+    def _number(self, label: Any) -> int:
+        assert self._numbers is not None
+        if isinstance(label, str) and label in self._numbers:
+            return self._numbers[label]
+        if isinstance(label, int) and not isinstance(label, bool):
+            if self._classes is not None:
+                check_number(label, self._classes, "category")
+            return label
+        raise ValueError(f"an object's class is {str(label)[:60]!r}, which is none of the classes")

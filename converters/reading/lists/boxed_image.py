@@ -15,44 +15,30 @@ from fastdata.regular_files import read_regular
 from ...base import Deferred
 from ..annotations.annotated import frame_of
 
-__all__ = ["FORMS", "BoxForm", "BoxedImage", "box_form", "settled_unit"]
+__all__ = ["BoxForm", "BoxedImage", "box_form", "settled_unit"]
 
-FORMS = ("xyxy", "xywh", "cxcywh")
+_FORMS = ("xyxy", "xywh", "cxcywh")
 UNITS = ("pixels", "normalised")
 
 
 class BoxForm(NamedTuple):
-    """What the four numbers of a box are.
+    """What the four numbers of a box are."""
 
-    Attributes
-    ----------
-    form : str
-        ``xyxy``: left, top, right, bottom.  ``xywh``: left, top, width, height.  ``cxcywh``:
-        the centre, then width and height.  "" where it is not said.
-    unit : str
-        ``pixels``, ``normalised`` (parts of the image's width and height), or "".
-    check_size : bool
-        Whether an image of another size than the list says is rejected.
-    """
-
+    # ``xyxy``: left, top, right, bottom.  ``xywh``: left, top, width, height.  ``cxcywh``: the
+    # centre, then width and height.  "" where it is not said
     form: str = ""
-    unit: str = ""
-    check_size: bool = True
+    unit: str = ""  # ``pixels``, ``normalised`` (parts of the image's width and height), or ""
+    check_size: bool = True  # whether an image of another size than the list says is rejected
 
 
 def box_form(words: Sequence[str], check_size: bool = True) -> BoxForm:
-    """Return what the option ``boxes=`` says: a form, a unit, or both.
-
-    Raises
-    ------
-    OptionError
-    """
+    """Return what the option ``boxes=`` says: a form, a unit, or both."""
     chosen = {"form": "", "unit": ""}
     for word in words:
-        part = "form" if word in FORMS else "unit"
-        if word not in (*FORMS, *UNITS) or chosen[part]:
+        part = "form" if word in _FORMS else "unit"
+        if word not in (*_FORMS, *UNITS) or chosen[part]:
             raise OptionError(
-                f"boxes={','.join(words)}: expected none, one of {', '.join(FORMS)}, and "
+                f"boxes={','.join(words)}: expected none, one of {', '.join(_FORMS)}, and "
                 f"{' or '.join(UNITS)}"
             )
         chosen[part] = word
@@ -60,13 +46,7 @@ def box_form(words: Sequence[str], check_size: bool = True) -> BoxForm:
 
 
 def settled_unit(largest: float, whole: bool, place: str) -> str:
-    """Return the unit of boxes, by the largest of all numbers and whether all are whole.
-
-    Raises
-    ------
-    SourceError
-        If it cannot be told.
-    """
+    """Return the unit of boxes, by the largest of all numbers and whether all are whole."""
     if largest <= 1 and not whole:
         return "normalised"
     if largest <= 2:
@@ -90,28 +70,13 @@ class BoxedImage(Deferred):
     ) -> None:
         """Keep what a list says of an image.
 
-        Parameters
-        ----------
-        image : str
-            The file.
-        boxes : ndarray, shape [n, 4]
-        form : BoxForm
-        others : tuple
-            What follows image and boxes in the schema.
-        said : (int, int), optional
-            Height and width of the image.
+        others: what follows image and boxes in the schema.
         """
         self.image, self.boxes, self.form = image, boxes, form
         self.others, self.said = others, said
 
     def load(self) -> tuple[Any, ...]:
-        """Read the image, and place its boxes.
-
-        Raises
-        ------
-        ValueError
-            If the image is of another size, or a box is inside out or outside of it.
-        """
+        """Read the image, and place its boxes."""
         data = read_regular(self.image)
         frame = frame_of(data, self.said, self.form.check_size)
         boxes = corners(self.boxes, self.form.form)

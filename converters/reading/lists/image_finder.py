@@ -26,15 +26,8 @@ _TRIED_FOLDERS = 64
 class ImageFinder:
     """Where the files are that one column names.
 
-    Parameters
-    ----------
-    root : Path
-        The folder of the list.
-    images : str
-        A folder, from `root` or from where the program runs, or a pattern: ``{}`` stands for
+    images: a folder, from `root` or from where the program runs, or a pattern: ``{}`` stands for
         the name, ``{column}`` for another cell of the row, ``{:06}`` for a number of six digits.
-    suffix : str
-        What is put behind names.
     """
 
     def __init__(self, root: Path, images: str = "", suffix: str = "") -> None:
@@ -49,13 +42,7 @@ class ImageFinder:
         self.note = ""
 
     def settle(self, names: Iterable[str]) -> None:
-        """Find out where files are, by the first names.
-
-        Raises
-        ------
-        SourceError
-            If there are files of these names in several folders, or with several suffixes.
-        """
+        """Find out where files are, by the first names."""
         if self._pattern is not None:
             return
         tried = [name for name in names if name.strip()][:_TRIED_NAMES]
@@ -137,19 +124,7 @@ class ImageFinder:
     def path(self, name: str, row: Mapping[str, str] | None = None) -> Path:
         """Return the file of a row.
 
-        Parameters
-        ----------
-        name : str
-            The cell.
-        row : mapping, optional
-            The other cells, by column, for a pattern.
-
-        Raises
-        ------
-        SourceError
-            If it stands for several files.
-        ValueError
-            If the pattern does not fit what the row has.
+        row: the other cells, by column, for a pattern.
         """
         if self._pattern is not None:
             found = "".join(_filled(part, name, row or {}) for part in self._pattern)

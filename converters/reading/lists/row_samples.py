@@ -20,16 +20,15 @@ from fastdata.schema import (
     StringField,
 )
 
-from ..cell_types import ColumnGuess, labels_of
-from ..cells import parse_array, parse_bytes
+from ..cells import ColumnGuess, labels_of, parse_array, parse_bytes
 from ..class_names import MOST_CLASSES, check_number
 from ..fields import convert, named_field
-from ..string_table import StringTable
+from ..small_memory import StringTable
+from ..splits import split_classes
+from .columns import LABELS
 from .image_finder import ImageFinder
-from .roles import LABELS
-from .split_names import split_classes
 
-__all__ = ["ListPlan", "RowSamples"]
+__all__ = ["ListInfo", "RowSamples"]
 
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 _BATCH = 500
@@ -50,67 +49,36 @@ def _decoded(text: str) -> list[str]:
     return text.split("\0")
 
 
-class ListPlan(NamedTuple):
-    """What is known of a list before its rows are read.
+class ListInfo(NamedTuple):
+    """What is known of a list before its rows are read."""
 
-    Attributes
-    ----------
-    place : str
-        The file, for messages.
-    columns : list of str
-        The names of fields, one a column.
-    image : int
-        The column of the images.
-    known : mapping
-        Fields that the user, or a schema beside the list, says.
-    channels : int
-    classes : tuple of str, optional
-        The names of classes 0, 1, ..., where they are known.
-    kinds : list of set of type, optional
-        Of columns of JSON: the types that they have.
-    label_separator : str
-        What stands between labels where a sample may have several; else "".
-    """
-
-    place: str
-    columns: list[str]
-    image: int
-    known: Mapping[str, Field | str]
+    place: str  # the file, for messages
+    columns: list[str]  # the names of fields, one a column
+    image: int  # the column of the images
+    known: Mapping[str, Field | str]  # fields that the user, or a schema beside the list, says
     channels: int
-    classes: tuple[str, ...] | None = None
-    kinds: list[set[type]] | None = None
-    label_separator: str = ""
+    classes: tuple[str, ...] | None = None  # the names of classes 0, 1, ..., where they are known
+    kinds: list[set[type]] | None = None  # of columns of JSON: the types that they have
+    label_separator: str = ""  # what stands between labels where a sample may have several; else ""
 
 
 class RowSamples:
-    """Rows, one a sample.
-
-    Attributes
-    ----------
-    schema : Schema
-    notes : list of str
-    num_samples : int
-    """
+    """Rows, one a sample."""
 
     def __init__(
         self,
-        plan: ListPlan,
+        info: ListInfo,
         rows: Iterable[list[str]],
         finder_of: Callable[[str, bool], ImageFinder],
     ) -> None:
         """Read all rows once; find out what the columns hold.
 
-        Parameters
-        ----------
-        plan : ListPlan
-        rows : iterable
-            Lists of cells, as many as there are columns.
-        finder_of : callable
-            Takes the name of a column of images, and whether it is the main one.
+        rows: lists of cells, as many as there are columns.
+        finder_of: takes the name of a column of images, and whether it is the main one.
         """
-        self._plan, self._rows, self.notes = plan, StringTable(), list[str]()
+        self._info, self._rows, self.notes = info, StringTable(), list[str]()
         self._finder_of = finder_of
-        guesses = [self._guess(k) for k in range(len(plan.columns))]
+        guesses = [self._guess(k) for k in range(len(info.columns))]
         rows = iter(rows)
         while batch := list(itertools.islice(rows, _BATCH)):
             for row in batch:
@@ -119,15 +87,15 @@ class RowSamples:
                 guess.see(cells)
         self.num_samples = len(self._rows)
         if not self.num_samples:
-            raise SourceError(f"{plan.place}: the manifest has a header but no rows")
+            raise SourceError(f"{info.place}: the manifest has a header but no rows")
         self._finders: dict[str, ImageFinder] = {}
         settled = {
             name: self._field(k, name, guess)
-            for k, (name, guess) in enumerate(zip(plan.columns, guesses, strict=True))
+            for k, (name, guess) in enumerate(zip(info.columns, guesses, strict=True))
         }
-        main = plan.columns[plan.image]
+        main = info.columns[info.image]
         others = [n for n, f in settled.items() if isinstance(f, ImageField) and n != main]
-        if guessed := [name for name in others if name not in plan.known and name != "mask"]:
+        if guessed := [name for name in others if name not in info.known and name != "mask"]:
             self.notes.append(
                 f"columns of image files: {', '.join(guessed)} (--field NAME=string keeps names)"
             )
@@ -142,40 +110,40 @@ class RowSamples:
     # -- what columns hold ---------------------------------------------------------------
 
     def _guess(self, column: int) -> ColumnGuess:
-        plan, name = self._plan, self._plan.columns[column]
-        several = plan.label_separator if self._is_labels(name) else ""
+        info, name = self._info, self._info.columns[column]
+        several = info.label_separator if self._is_labels(name) else ""
         may_be = self._may_be_label(name) or name == "split" or bool(several)
         return ColumnGuess(may_be, several)
 
     def _is_labels(self, name: str) -> bool:
-        return bool(self._plan.label_separator) and name in ("label", "labels")
+        return bool(self._info.label_separator) and name in ("label", "labels")
 
     def _may_be_label(self, name: str) -> bool:
-        return name.lower() in LABELS or self._plan.known.get(name) == "label"
+        return name.lower() in LABELS or self._info.known.get(name) == "label"
 
     def _field(self, column: int, name: str, guess: ColumnGuess) -> Field:
         """Return the field of a column, and settle where its images are if it has such."""
-        plan = self._plan
-        types = plan.kinds[column] if plan.kinds is not None else None
-        if column == plan.image:
+        info = self._info
+        types = info.kinds[column] if info.kinds is not None else None
+        if column == info.image:
             self._add_finder(name, column, True)
-        guess.settle(is_there=column != plan.image and self._names_images(name, column, guess))
-        if name in plan.known:
-            field = named_field(plan.known[name], plan.channels)
-            if plan.known[name] == "label" and not guess.is_int:
+        guess.settle(is_there=column != info.image and self._names_images(name, column, guess))
+        if name in info.known:
+            field = named_field(info.known[name], info.channels)
+            if info.known[name] == "label" and not guess.is_int:
                 field = ScalarField(classes=self._classes(guess, name))
             if isinstance(field, ImageField) and name not in self._finders:
                 self._add_finder(name, column, False)
             return field
-        if column == plan.image:
-            return ImageField(channels=plan.channels)
+        if column == info.image:
+            return ImageField(channels=info.channels)
         if name == "mask" or guess.is_image:
             if name not in self._finders:
                 self._add_finder(name, column, False)
             mask = "mask" in name.lower()
-            return ImageField(channels=1 if mask else plan.channels, mask=mask)
+            return ImageField(channels=1 if mask else info.channels, mask=mask)
         if self._is_labels(name):
-            named = not guess.is_int or plan.classes is not None
+            named = not guess.is_int or info.classes is not None
             classes = self._classes(guess, name) if named else None
             return ArrayField("int64", (None,), classes=classes)
         is_text = types is not None and str in types
@@ -185,8 +153,8 @@ class RowSamples:
         if types is not None and types & {list, dict}:
             return self._json_field(name, column)
         if guess.is_int and (label or not is_text):
-            named = label and plan.classes is not None
-            return ScalarField("int64", classes=plan.classes if named else None)
+            named = label and info.classes is not None
+            return ScalarField("int64", classes=info.classes if named else None)
         if guess.is_float and not is_text:
             return ScalarField("float64")
         if label and guess.classes:
@@ -211,11 +179,11 @@ class RowSamples:
         return StringField()
 
     def _classes(self, guess: ColumnGuess, name: str) -> tuple[str, ...]:
-        if self._plan.classes is not None and name in ("label", "labels"):
-            return self._plan.classes
+        if self._info.classes is not None and name in ("label", "labels"):
+            return self._info.classes
         if len(guess.classes) > MOST_CLASSES:
             raise OptionError(
-                f"{self._plan.place}: the column {name!r} has more than {MOST_CLASSES:,} different "
+                f"{self._info.place}: the column {name!r} has more than {MOST_CLASSES:,} different "
                 f"texts, too many for classes; keep it as text: --field {name}=string"
             )
         return guess.classes
@@ -246,19 +214,13 @@ class RowSamples:
 
     def row(self, index: int) -> dict[str, str]:
         """Return the cells of a row by the names of fields."""
-        return dict(zip(self._plan.columns, self._cells(index), strict=True))
+        return dict(zip(self._info.columns, self._cells(index), strict=True))
 
     def key_at(self, index: int) -> str:
-        return self._cells(index)[self._plan.image] or f"row {index + 1}"
+        return self._cells(index)[self._info.image] or f"row {index + 1}"
 
     def values(self, index: int) -> tuple[Any, ...]:
-        """Return the values of a row, in the schema's order.
-
-        Raises
-        ------
-        ValueError
-            If a cell does not fit its field.
-        """
+        """Return the values of a row, in the schema's order."""
         row = self.row(index)
         return tuple(self._value(name, field, row) for name, field in self.schema.items())
 
@@ -295,19 +257,19 @@ class RowSamples:
         if name in self._numbers and not text.lstrip("+-").isdecimal():
             raise ValueError(f"{name!r} is {cell!r}, which is none of its classes")
         number = float(cell) if field.dtype.startswith("float") else int(cell)
-        if self._plan.classes is not None and field.classes is self._plan.classes:
+        if self._info.classes is not None and field.classes is self._info.classes:
             check_number(number, field.classes, name)
         return convert(number, field, name)
 
     def _several(self, name: str, field: ArrayField, cell: str) -> Any:
         """Return the numbers of the labels that a cell lists."""
-        labels = labels_of(cell, self._plan.label_separator)
+        labels = labels_of(cell, self._info.label_separator)
         known = self._numbers.get(name, {})
         for label in labels:
             if label not in known and not label.lstrip("+-").isdecimal():
                 raise ValueError(f"{name!r} has {label[:60]!r}, which is none of its classes")
         numbers = [known[label] if label in known else int(label) for label in labels]
-        if self._plan.classes is not None:
+        if self._info.classes is not None:
             for number in numbers:
-                check_number(number, self._plan.classes, name)
+                check_number(number, self._info.classes, name)
         return np.array(numbers, np.int64)

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypeAlias
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
@@ -14,10 +14,18 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from ..image_files import is_image_name
 from ..image_list import ImageListSource
 from ..locations import printable
-from ..refusals import check_choice
+from ..options import Option
 from ..selection import listed
 
-__all__ = ["SynsetSource", "is_synset", "synset_folders"]
+__all__ = ["ClassesCalled", "SynsetSource", "is_synset", "synset_folders"]
+
+ClassesCalled: TypeAlias = Annotated[
+    str,
+    Option(
+        "what classes are called: synsets (n01440764), or words (tench, Tinca tinca)",
+        ("synsets", "words"),
+    ),
+]
 
 _SYNSET = re.compile(r"n[0-9]{8}")
 
@@ -50,21 +58,9 @@ class SynsetSource(ImageListSource):
     ) -> None:
         """Settle the schema.
 
-        Parameters
-        ----------
-        root : Path
-            The folder that all images are below.
-        synsets : list of str
-            All classes.
-        words : mapping
-            What they are called.
-        names : str
-            The option: ``synsets`` or ``words``.
-        splits : list of str
-            Those that are taken.
-        channels : int
+        root: the folder that all images are below.
+        names: the option: ``synsets`` or ``words``.
         """
-        check_choice("names", names, ("synsets", "words"))
         self.begin(root)
         synsets = sorted(synsets)
         self._numbers_of = {synset: k for k, synset in enumerate(synsets)}
@@ -89,13 +85,7 @@ class SynsetSource(ImageListSource):
     def add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
         """Add the images of a folder whose synsets a list tells.
 
-        Parameters
-        ----------
-        folder, split : str
-        synsets : mapping
-            By name of the file, with suffix or without.
-        place : Path
-            The list, for messages.
+        synsets: by name of the file, with suffix or without.
         """
         self.beside.append(place)
         number = self.splits.index(split)
@@ -120,9 +110,6 @@ class SynsetSource(ImageListSource):
                 f"{len(synsets) - seen:,} of the {len(synsets):,} images that {place.name} lists "
                 "are not there"
             )
-
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
-        return (Path(files[0]), *numbers[: len(self.schema) - 1])
 
 
 def _images(folder: Path) -> list[str]:

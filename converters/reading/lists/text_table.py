@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,18 @@ from typing import Any
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import open_regular
 
-from ..annotations.json_members import json_entries
+from ..image_files import SUFFIXES, is_image_name
+from ..json_files import json_entries
 from ..text_lines import text_lines
-from .blank_lines import BlankLines, is_number
+from .columns import is_usual
 
-__all__ = ["JSON_SUFFIXES", "SEPARATORS", "TextTable", "cell_of_value", "cells_of"]
+__all__ = [
+    "JSON_SUFFIXES",
+    "SEPARATORS",
+    "TextTable",
+    "cell_of_value",
+    "cells_of",
+]
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|", "blank": " "}
@@ -34,12 +42,8 @@ _MOST_COLUMNS = 10_000
 class TextTable:
     """A file of rows; each iteration reads it anew.
 
-    Attributes
-    ----------
-    columns : list of str
-        Of the header; without one ``path``, ``label``, ``column2`` and so on.
-    kinds : mapping or None
-        Of a JSON file: the types that each column has, of Python's.
+    columns: of the header; without one ``path``, ``label``, ``column2`` and so on.
+    kinds: of a JSON file: the types that each column has, of Python's.
     """
 
     def __init__(
@@ -51,15 +55,9 @@ class TextTable:
     ) -> None:
         """Look at the first rows.
 
-        Parameters
-        ----------
-        path : Path
-        is_file : callable
-            Tells whether a cell is the name of an image file; such a row is no header.
-        separator : str, optional
-            One of `SEPARATORS`.
-        header : bool, optional
-            Whether the first row names the columns.
+        is_file: tells whether a cell is the name of an image file; such a row is no header.
+        separator: one of `SEPARATORS`.
+        header: whether the first row names the columns.
         """
         self.path, self._is_file = path, is_file
         self.kinds: dict[str, set[type]] | None = None
@@ -68,9 +66,9 @@ class TextTable:
             self._look_at_objects()
             return
         self._separator = _named_separator(separator) if separator else self._likely_separator()
-        self._blanks: BlankLines | None = None
+        self._blanks: _BlankLines | None = None
         if self._separator == " ":
-            self._blanks = BlankLines(path, is_file, header)
+            self._blanks = _BlankLines(path, is_file, header)
             self.columns = self._blanks.columns
             return
         first = next(self._cells(), None)
@@ -80,13 +78,7 @@ class TextTable:
         self.columns = first if self._skip else column_names(len(first))
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Yield the rows that are not empty.
-
-        Raises
-        ------
-        SourceError
-            If one has more or fewer cells than there are columns, or the file is damaged.
-        """
+        """Yield the rows that are not empty."""
         if self.kinds is not None:
             yield from map(self._object_cells, self._objects())
             return
@@ -149,9 +141,7 @@ class TextTable:
         """Tell whether a row names columns: nothing in it is a file, a path or a number."""
         if any(map(self._is_file, first)):
             return False
-        from .roles import is_usual  # which names are columns'
-
-        return any(map(is_usual, first)) or not any("/" in c or is_number(c) for c in first)
+        return any(map(is_usual, first)) or not any("/" in c or _is_number(c) for c in first)
 
     # -- JSON ----------------------------------------------------------------------------
 
@@ -215,3 +205,85 @@ def _named_separator(separator: str) -> str:
     if sign not in SEPARATORS.values():
         raise OptionError(f"separator={separator}: expected {', '.join(SEPARATORS)} or such a sign")
     return sign
+
+
+# -- lines whose columns are set apart by blanks: n01440764/x.JPEG 0 --------------------
+
+
+_LINES_LOOKED_AT = 200
+_SUFFIX = "|".join(suffix[1:] for suffix in SUFFIXES)
+_IMAGE = re.compile(rf"(.*?\.(?:{_SUFFIX}))(?:\s+(.*))?", re.IGNORECASE)
+_NUMBER_LAST = re.compile(r"(.*\S)\s+([+-]?[0-9]+)")
+_WORD_FIRST = re.compile(r"(\S+)(?:\s+(.*))?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+
+
+def _is_number(cell: str) -> bool:
+    """Tell whether a cell is a number."""
+    return _NUMBER.fullmatch(cell.strip()) is not None
+
+
+class _BlankLines:
+    """The lines of a file as cells."""
+
+    def __init__(self, path: Path, is_file: Callable[[str], bool], header: bool | None) -> None:
+        self.path = path
+        lines = [line.strip() for _, line in itertools.islice(text_lines(path), _LINES_LOOKED_AT)]
+        if not lines:
+            raise SourceError(f"{path}: the manifest is empty")
+        names = self._names(lines, is_file) if header is None else lines[0].split() * header
+        below = lines[self._skip :] if header is None else lines[int(header) :]
+        self._skip = len(lines) - len(below)
+        if not below:
+            raise SourceError(f"{path}: the manifest has a header but no rows")
+        self._split = next(
+            pattern
+            for pattern in (_IMAGE, _NUMBER_LAST, _WORD_FIRST)
+            if all(map(pattern.fullmatch, below))
+        )
+        rests = [self._parts(line)[1].split() for line in below]
+        counts = {len(rest) for rest in rests}
+        words = set(itertools.chain.from_iterable(rests))
+        self._several = len(counts) == 1 and all(_is_number(w) or is_image_name(w) for w in words)
+        width = 1 + (counts.pop() if self._several else any(rests))
+        self._width = width
+        self.columns = self._named(names, width)
+
+    _skip = 0
+
+    def _names(self, lines: list[str], is_file: Callable[[str], bool]) -> list[str]:
+        """Return what a header names; CelebA's has the number of rows in the line above it."""
+        if len(lines) > 2 and lines[0].isdecimal() and not any(map(is_file, lines[1].split())):
+            self._skip = 2
+            return lines[1].split()
+        first = lines[0].split()
+        cells_below = len(lines[1].split()) if len(lines) > 1 else 0
+        if len(first) == cells_below and len(first) > 1 and not any(
+            is_file(word) or _is_number(word) or "/" in word for word in first
+        ) and any(map(is_file, lines[1].split())):  # fmt: skip
+            self._skip = 1
+            return first
+        return []
+
+    def _named(self, names: list[str], width: int) -> list[str]:
+        if not names:
+            return ["path", "label", *(f"column{k}" for k in range(2, width))][:width]
+        if len(names) == width - 1:
+            names = ["path", *names]
+        if len(names) != width:
+            raise SourceError(
+                f"{self.path}: its header names {len(names)} columns, and its rows have {width}"
+            )
+        return names
+
+    def _parts(self, line: str) -> tuple[str, str]:
+        found = self._split.fullmatch(line)
+        if found is None:
+            raise SourceError(f"{self.path}: the line {line[:100]!r} is not like those before it")
+        return found[1], found[2] or ""
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for _, line in itertools.islice(text_lines(self.path), self._skip, None):
+            path, rest = self._parts(line.strip())
+            cells = rest.split() if self._several else [rest.strip()] * (self._width > 1)
+            yield [path, *cells]

@@ -16,8 +16,8 @@ from ...base import IndexedSource, Reject
 from ..fingerprints import FileSource
 from ..locations import printable
 from ..refusals import already_packed
+from ..small_memory import StringTable
 from ..spans import FileSpan, read_at
-from ..string_table import StringTable
 from ..text_lines import text_lines
 from .lmdb_file import lmdb_at
 

@@ -11,9 +11,9 @@ import numpy as np
 from fastdata.schema import ArrayField, BytesField, Field, ScalarField, StringField
 
 from ..exported import array_of, needs_shape
+from ..field_names import IMAGES, LABELS, first_called
 from ..fields import image_field
 from ..image_files import is_image_bytes
-from ..usual_names import IMAGES, LABELS, first_called
 from .example import values_of
 
 __all__ = ["exported_value", "field_of_feature", "usual_features", "value_of_feature"]

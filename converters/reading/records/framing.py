@@ -26,8 +26,8 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
 
 from ..compression import compression_of, inflated_start, open_inflated
-from ..extras import require
 from ..locations import first_bytes
+from ..refusals import require
 from ..spans import MAX_RECORD, read_at, read_exactly
 
 __all__ = [

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata.errors import SourceError
 
-from ..string_table import StringTable
+from ..small_memory import StringTable
 from ..text_lines import text_lines
 
 __all__ = ["ImageList", "read_index"]

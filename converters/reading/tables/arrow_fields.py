@@ -21,12 +21,11 @@ from fastdata.schema import (
     StringField,
 )
 
-from ..field_names import safe_name, unique_name
+from ..field_names import LABELS, first_called, safe_name, unique_name
 from ..fields import check_names, image_field, settle_fields
 from ..image_files import is_image_bytes
-from ..lists.roles import image_column, names_images
+from ..lists.columns import image_column, names_images
 from ..selection import COLUMNS
-from ..usual_names import LABELS, first_called
 from .arrow_types import (
     arrow,
     dtype_of,

@@ -10,7 +10,7 @@ from typing import Any
 from fastdata.errors import SourceError
 from fastdata.schema import SCALAR_DTYPES
 
-from ..extras import require
+from ..refusals import require
 
 __all__ = [
     "arrow",

@@ -13,7 +13,7 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema, 
 
 from ..exported import array_of, needs_shape
 from ..fields import nested_array
-from ..safe_paths import path_inside
+from ..locations import path_inside
 from ..spans import FileSpan
 from .arrow_types import arrow, is_list, is_text, storage
 

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
+from dataclasses import dataclass
 
 from fastdata.errors import SourceError
 
 from ...base import Reject
 from ..forward_reader import ForwardReader
-from ..key_set import KeySet
+from ..small_memory import KeySet
 from ..spans import MAX_RECORD, FileSpan
 from .archive import members
 
 __all__ = ["PEEK_BYTES", "Group", "groups"]
 
 PEEK_BYTES = 16 << 20
-"""Of a member, by which it is told what it is."""
+"""Bytes of a member by which its kind is recognised."""
 
 # Unlike webdataset's, this takes no ``._0.jpg`` (of a Mac's archives) in a folder for a member.
 _NAME = re.compile(rb"((?:.*/)?[^./]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(rb"__[^/]*__($|/)")
 
 
+@dataclass(slots=True)
 class Group:
     """Members with one key, one behind the other."""
 
-    __slots__ = ("end", "held", "key", "members", "problem", "start")
-
-    def __init__(
-        self,
-        key: bytes,
-        start: int,
-        end: int,
-        members: dict[str, FileSpan | bytes],
-        problem: str,
-        held: int,
-    ) -> None:
-        self.key, self.start, self.end = key, start, end
-        self.members, self.problem, self.held = members, problem, held
+    key: bytes
+    start: int  # start, end: in bytes
+    end: int
+    members: dict[str, FileSpan | bytes]  # by their suffixes
+    problem: str = ""  # why they are no sample
+    held: int = 0  # bytes of members that are in memory
 
 
 def groups(
@@ -50,17 +45,9 @@ def groups(
 ) -> Iterator[Group | Reject]:
     """Yield the samples of an archive, or of a part of it, and where there is damage.
 
-    Parameters
-    ----------
-    front : ForwardReader
-        The archive.
-    wanted : container of str, optional
-        Suffixes of the members that are taken.  Without it all are, and of those in a
+    wanted: suffixes of the members that are taken.  Without it all are, and of those in a
         compressed archive no more than the first `PEEK_BYTES`.
-    start, stop : int
-        Where the part is, in bytes.
-    seen : KeySet, optional
-        Keys that have come already: a group whose key is one of them has a problem.
+    seen: keys that have come already: a group whose key is one of them has a problem.
     """
     group: Group | None = None
     try:
@@ -73,7 +60,7 @@ def groups(
             if group is None or key != group.key:
                 if group is not None:
                     yield group
-                group = Group(key, member.start, member.end, {}, "", 0)
+                group = Group(key, member.start, member.end, {})
                 if seen is not None and not seen.add(key):
                     group.problem = "its key has come before in this file, not just before it"
             group.end = member.end
@@ -97,7 +84,7 @@ def groups(
                 group.members[suffix] = data
                 group.held += member.size
     except SourceError as error:
-        # What came of the group is there, but who knows whether it is all.
+        # What came of the group is there, but it may not be all.
         yield Reject(group.key.decode("utf-8", "replace") if group else "", str(error))
         return
     if group is not None:

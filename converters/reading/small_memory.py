@@ -1,7 +1,4 @@
-"""Which keys have come already, in 16 to 32 bytes a key.
-
-A set of Python's takes some 100 bytes for each; a shard may have millions.
-"""
+"""Strings and keys in little memory: a listing of millions of files stays small."""
 
 from __future__ import annotations
 
@@ -9,7 +6,29 @@ from array import array
 
 import xxhash
 
-__all__ = ["KeySet"]
+__all__ = ["KeySet", "StringTable"]
+
+
+class StringTable:
+    """Append-only; file names that are no UTF-8 survive (surrogateescape)."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._ends = array("Q", [0])
+
+    def append(self, text: str) -> None:
+        """Add a string at the end."""
+        self._data += text.encode("utf-8", "surrogateescape")
+        self._ends.append(len(self._data))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        part = self._data[self._ends[index] : self._ends[index + 1]]
+        return part.decode("utf-8", "surrogateescape")
 
 
 class KeySet:

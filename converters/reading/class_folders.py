@@ -1,0 +1,375 @@
+"""Class folders and split folders: on disk, or by the names in an archive.
+
+Nearly every dataset is a folder of folders with images somewhere in them.  Taking masks, splits
+or years for classes packs without an error and trains without one; so what speaks against classes
+is looked for first, unless the user names the format.  An archive has the same classes, numbers and
+order of images as the folder that it is extracted to.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
+from fastdata.schema import Field, ImageField, ScalarField, Schema
+
+from .class_names import numbered
+from .image_files import is_image_name
+from .locations import printable
+from .selection import listed
+from .small_memory import StringTable
+from .splits import SPLIT_NAMES
+
+__all__ = [
+    "ClassLayout",
+    "Places",
+    "annotation_files",
+    "class_layout",
+    "class_schema",
+    "common_top",
+    "doubt_of_layout",
+    "doubts_of_names",
+    "doubts_of_places",
+    "extract",
+    "folders_in",
+    "images_beside",
+    "is_annotation",
+    "split_folders",
+    "walk",
+]
+
+_PICTURES = re.compile(
+    r"(jpeg)?(images?|imgs?|photos?|pictures?|inputs?|frames?|rgb|hr|leftimg8bit)"
+)
+_TARGETS = re.compile(
+    r"(seg(mentation)?_?)?(masks?|labels?|annotations?|annot|anno|gt|gtfine|ground_?truths?|targets?|"
+    r"trimaps?|segmentations?|segmentation(class|object)|bbox(es)?|xmls?|jsons?|depths?|lr)"
+)
+_ANNOTATIONS = (".json", ".jsonl", ".xml", ".csv", ".tsv", ".txt", ".yaml", ".yml", ".mat")
+_PROSE = re.compile(
+    r"(readme|licen[cs]e|copying|notice|citation|changelog|requirements|about|credits|attribution"
+    r"|download|sources?|urls?)\b.*",
+    re.IGNORECASE,
+)
+_LONGEST_LIST = 16 << 20
+
+Places = Mapping[str, Collection[str]]
+"""For each class folder, in which folders below it there are images: "" is directly in it."""
+
+
+def class_schema(
+    channels: int, classes: Iterable[str], splits: Sequence[str], notes: list[str]
+) -> Schema:
+    """Return the fields of images in class folders, with a field of the split if there are some."""
+    fields: dict[str, Field] = {
+        "image": ImageField(channels=channels),
+        "label": ScalarField(classes=tuple(map(printable, classes))),
+    }
+    if splits:
+        fields["split"] = ScalarField(classes=tuple(splits))
+        notes.append(
+            f"the field 'split' is which of {', '.join(splits)} an image is in "
+            "(--option split=NAME takes one, split=none takes them for classes)"
+        )
+    return Schema(fields)
+
+
+# -- folders on disk ---------------------------------------------------------------------
+
+
+def walk(folder: Path, loops: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder below one, itself included, with the files in it; links are followed.
+
+    A link that leads to a folder above itself is added to `loops`.  A folder to which several
+    links lead is yielded as often.
+    """
+    above = frozenset(_identity(parent) for parent in folder.absolute().parents)
+    if _identity(folder) in above:
+        raise SourceError(
+            f"{folder} is a link to {folder.resolve()}, a folder above it, not to a class folder. "
+            "Remove the link."
+        )
+    above |= {_identity(parent) for parent in [folder, *folder.resolve().parents]}
+    waiting = [(str(folder), above)]
+    while waiting:
+        path, above = waiting.pop()
+        files = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if not _is_folder(entry):
+                    files.append(entry.name)
+                elif _identity(entry.path) in above:
+                    loops.append(os.path.relpath(entry.path, folder.parent))
+                else:
+                    waiting.append((entry.path, above | {_identity(entry.path)}))
+        yield path, files
+
+
+def _identity(path: str | Path) -> tuple[int, int]:
+    """Return what two names of one folder have in common."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a folder or a link to one; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
+
+
+def folders_in(path: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
+    return sorted(entry.name for entry in os.scandir(path) if _is_folder(entry))
+
+
+def images_beside(root: Path, splits: list[str]) -> str:
+    """Return how many images are in no class folder, and the first of them; "" if all are."""
+    names = [
+        os.path.join(part, entry.name)
+        for part in splits
+        for entry in os.scandir(root / part)
+        if is_image_name(entry.name) and entry.is_file()
+    ]
+    shown = listed(map(printable, sorted(names)), 5)
+    return f"{len(names):,} images ({shown})" if names else ""
+
+
+def split_folders(root: Path, folders: list[str]) -> list[str]:
+    """Return the folders if they are split folders, in the usual order; else none.
+
+    Each is called so, has folders in it, and no images beside these.
+    """
+    if not folders or not all(name.lower() in SPLIT_NAMES for name in folders):
+        return []
+    if not all(_has_class_folders(root / name) for name in folders):
+        return []
+    return sorted(folders, key=lambda name: (SPLIT_NAMES.index(name.lower()), name))
+
+
+def _has_class_folders(path: Path) -> bool:
+    folders = 0
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                folders += 1
+            elif is_image_name(entry.name):
+                return False
+    return folders > 0
+
+
+# -- what speaks against it --------------------------------------------------------------
+
+
+def doubts_of_names(names: Sequence[str]) -> str:
+    """Return why folders of these names are hardly classes; "" if nothing speaks against it."""
+    lowered = {name.lower(): name for name in names}
+    pictures = [name for low, name in lowered.items() if _PICTURES.fullmatch(low)]
+    targets = [name for low, name in lowered.items() if _TARGETS.fullmatch(low)]
+    for low, name in lowered.items():
+        stem = re.sub(r"[-_ ]?(annot|masks?|gt|labels?)$", "", low)
+        if stem != low and stem in lowered:  # CamVid: train and trainannot
+            pictures.append(lowered[stem])
+            targets.append(name)
+    if pictures and targets:
+        shown = listed(map(printable, [*pictures, *targets]), 4)
+        return f"the folders {shown} are called as images and what belongs to them, not as classes"
+    if len(names) == 1 and pictures:
+        return (
+            f"its only folder is {printable(names[0])!r}, which is hardly a class: pack that "
+            "folder itself, if the classes are in it"
+        )
+    splits = [name for low, name in lowered.items() if low in SPLIT_NAMES]
+    if splits:
+        shown = ", ".join(map(printable, splits))
+        return (
+            f"{shown} {'is a split' if len(splits) == 1 else 'are splits'} by name, not classes "
+            "(--option split=NAME takes the classes in one of them)"
+        )
+    return ""
+
+
+def doubts_of_places(places: Places) -> str:
+    """Return why images lie hardly as those of classes do; "" if nothing speaks against it."""
+    mixed = next((name for name, found in places.items() if "" in found and len(found) > 1), "")
+    if mixed:
+        return f"{printable(mixed)!r} has images both in it and in folders of it"
+    direct = next((name for name, found in places.items() if "" in found), "")
+    deeper = next((name for name, found in places.items() if found and "" not in found), "")
+    if direct and deeper:
+        return (
+            f"images lie at different depths: directly in {printable(direct)!r}, and in "
+            f"folders of {printable(deeper)!r}"
+        )
+    inner = sorted(set().union(*places.values())) if deeper else []
+    if len(inner) > 1 or (deeper and len(places) == 1):
+        shown = printable(os.path.join(deeper, inner[0]))
+        return (
+            f"images lie in folders of the folders, as in {shown!r}, and either may be the classes"
+        )
+    return ""
+
+
+def annotation_files(folder: Path, classes: Collection[str]) -> list[str]:
+    """Return the names of files in a folder that may say what its images are, sorted.
+
+    Not among them: prose by its name (README, LICENSE), a list of the classes, and what
+    `fastdata.export` writes beside class folders.
+    """
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+    exported = {"manifest.csv", "manifest.schema.json"}
+    if exported <= set(names):
+        names = [name for name in names if name not in exported]
+    return [name for name in names if is_annotation(name) and not _lists(folder / name, classes)]
+
+
+def is_annotation(name: str) -> bool:
+    """Tell whether a file may say what images are, by its name."""
+    return (
+        name.lower().endswith(_ANNOTATIONS)
+        and not is_image_name(name)
+        and not _PROSE.fullmatch(name)
+        and not name.startswith(".")
+    )
+
+
+def _lists(path: Path, classes: Collection[str]) -> bool:
+    """Tell whether a text is a list of the classes: one in each line, alone or beside a number."""
+    if path.suffix != ".txt" or not classes or path.stat().st_size > _LONGEST_LIST:
+        return False
+    lines = read_regular(path).decode("utf-8", "surrogateescape").splitlines()
+    known = set(classes)
+    found = [
+        known & {line.strip(), *line.split()[:1], *line.split()[-1:]} for line in lines if line
+    ]
+    return 0 < len(found) <= len(known) and all(found)
+
+
+# -- by the names in an archive ----------------------------------------------------------
+
+
+class ClassLayout(NamedTuple):
+    """Which folders are classes."""
+
+    top: int  # parts of a name that all have: the archive's own folder
+    depth: int  # parts before the class: these, and the split
+    # classes, splits: their numbers, in order; no splits where there are no split folders
+    classes: dict[str, int]
+    splits: dict[str, int]
+    chosen: str = ""  # the one split that is taken; empty for all
+
+    def numbers(self, name: str) -> list[int] | None:
+        """Return label (and split) of a file; None if it is in no class folder that is taken."""
+        parts = name.split("/")
+        if len(parts) < self.depth + 2:
+            return None
+        if self.chosen and parts[self.depth - 1] != self.chosen:
+            return None
+        label = [self.classes[parts[self.depth]]]
+        return [*label, self.splits[parts[self.depth - 1]]] if self.splits else label
+
+    def order(self, name: str, numbers: list[int]) -> str:
+        """Return what names are sorted by: split, class, folder, file."""
+        folder, _, file = name.rpartition("/")
+        split = chr(numbers[1]) if self.splits else ""
+        return "\0".join((split + name.split("/")[self.depth], folder, file))
+
+
+def common_top(names: StringTable) -> int:
+    """Return how many folders all names begin with; a split folder, or a last one, is none."""
+    shared: list[str] | None = None
+    for name in map(names.__getitem__, range(len(names))):
+        folders = name.split("/")[:-1]
+        if shared is None:
+            shared = folders
+        length = min(len(shared), len(folders))
+        same = (k for k in range(length) if shared[k] != folders[k])
+        shared = shared[: next(same, length)]
+    depth = 0
+    for part in shared or ():
+        if part.lower() in SPLIT_NAMES:
+            break
+        depth += 1
+    return depth
+
+
+def class_layout(place: str, names: StringTable, split: str) -> ClassLayout:
+    """Return which folders are classes.
+
+    split: ``auto``, ``none`` or a split folder, as in ``folder.py``.
+    """
+    top = common_top(names)
+    first: dict[str, set[str]] = {}
+    flat = set()
+    for name in map(names.__getitem__, range(len(names))):
+        parts = name.split("/")[top:]
+        if len(parts) > 1:
+            inner = first.setdefault(parts[0], set())
+            if len(parts) > 2:
+                inner.add(parts[1])
+            else:
+                flat.add(parts[0])
+    are_splits = bool(first) and all(name.lower() in SPLIT_NAMES for name in first)
+    if split not in ("auto", "none"):
+        if split not in first:
+            raise OptionError(
+                f"split={split}: no such folder in {place}, which has {_shown(first)}"
+            )
+        return ClassLayout(top, top + 1, _classes(place, first[split]), {}, split)
+    if split == "auto" and are_splits:
+        splits = sorted(first, key=lambda name: (SPLIT_NAMES.index(name.lower()), name))
+        if not flat:
+            classes = _classes(place, set().union(*first.values()))
+            return ClassLayout(top, top + 1, classes, numbered(splits))
+        full = [name for name in splits if name not in flat]
+        option = f" --option split={full[0]} takes the classes in {full[0]}." if full else ""
+        raise SourceError(
+            f"{place}: {_shown(sorted(flat))}: images there are in no class folders, though the "
+            f"folders are called as splits.{option} {extract(place)}"
+        )
+    insisted = split == "none" and len(first) > 1
+    classes = numbered(sorted(first)) if insisted else _classes(place, first)
+    return ClassLayout(top, top, classes, {})
+
+
+def doubt_of_layout(layout: ClassLayout, names: Iterable[str]) -> str:
+    """Return why these may be no class folders though they look so; "" if nothing says so."""
+    places: dict[str, set[str]] = {}
+    for name in names:
+        if layout.numbers(name) is not None:
+            parts = name.split("/")
+            folder = "/".join(parts[: layout.depth + 1])
+            places.setdefault(folder, set()).add("/".join(parts[layout.depth + 1 : -1]))
+    return doubts_of_places(places)
+
+
+def _classes(place: str, names: Iterable[str]) -> dict[str, int]:
+    classes = sorted(names)
+    why = f"there are {len(classes)}" if len(classes) < 2 else doubts_of_names(classes)
+    if why:
+        raise SourceError(
+            f"{place}: its images are in no class folders, CLASS/IMAGE for two classes or more: "
+            f"{why}. {extract(place)}"
+        )
+    return numbered(classes)
+
+
+def extract(place: str) -> str:
+    """Return what to do with an archive of another layout."""
+    return (
+        "Extract it, then pack the folder, or a manifest that says what the images are: a .csv "
+        f"with the column path (tar -xf or unzip {place})"
+    )
+
+
+def _shown(names: Iterable[str]) -> str:
+    return listed(map(printable, names), 6)

@@ -1,0 +1,320 @@
+"""Members of a sample and the fields that they become: what ``jpg``, ``cls``, ``npy`` stand for.
+
+The meanings are those of WebDataset's ``autodecode.py`` as far as they are data; members
+that only unpickling could read (``pyd``, ``pth``) are not read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.errors import SourceError
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, Schema
+
+from ...base import Deferred
+from ..exported import Exported
+from ..field_names import is_mask_name, safe_name, unique_name
+from ..fields import field_of, image_field, settle_fields
+from ..image_files import SUFFIXES, is_image_bytes
+from ..npy import parse_npy
+from ..selection import MEMBERS
+from ..spans import FileSpan
+
+__all__ = [
+    "ChosenMember",
+    "FieldMembers",
+    "KeyOfExport",
+    "Members",
+    "choose_members",
+    "exported_members",
+    "main_suffixes",
+    "member_fields",
+]
+
+# -- which members are taken ------------------------------------------------------------
+
+
+_IMAGES = (*(suffix[1:] for suffix in SUFFIXES), "gif")
+_LABELS = ("cls", "class")
+_NUMBERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
+_TEXTS = ("txt", "text", "transcript", "json", "jsn")
+_PICKLES = ("pyd", "pickle", "pkl", "pth", "pt", "joblib")
+
+_SUFFIX = re.compile(r"[^A-Z/;:]+")
+
+
+class ChosenMember(NamedTuple):
+    """What a field is read from."""
+
+    suffixes: tuple[str, ...]  # of the member; the first that a sample has
+    key: str = ""  # of an entry of a JSON member; empty for the whole of a member
+
+
+def choose_members(
+    wanted: Sequence[str], samples: Sequence[Mapping[str, bytes]], notes: list[str], place: str
+) -> dict[str, ChosenMember]:
+    """Return the fields and what each is read from.
+
+    wanted: as the user gives it, ``field=suffix;suffix:key``; empty for what is usual.
+    """
+    there = sorted({suffix for sample in samples for suffix in sample})
+    if not wanted:
+        return _usual(there, samples, notes, place)
+    chosen: dict[str, ChosenMember] = {}
+    for field, member in MEMBERS.parse(wanted).items():
+        suffixes, _, key = member.partition(":")
+        alternatives = tuple(part.strip().lower() for part in suffixes.split(";") if part.strip())
+        for suffix in alternatives:
+            if suffix.rpartition(".")[2] in _PICKLES:
+                raise MEMBERS.refused(place, suffix, "is a pickle: reading it would execute it")
+        if not set(alternatives) & set(there):
+            raise MEMBERS.missing(place, field, member, there, "the first samples have")
+        chosen[field] = ChosenMember(alternatives, key.strip())
+    return chosen
+
+
+def exported_members(exported: Exported) -> dict[str, ChosenMember]:
+    """Return what each field of an export is read from."""
+    chosen: dict[str, ChosenMember] = {}
+    for name, place in exported.stored_as.items():
+        suffixes, colon, key = place.partition(":")
+        alternatives = tuple(suffixes.split(";"))
+        if not all(map(_SUFFIX.fullmatch, alternatives)) or (colon and not key):
+            raise exported.misfit(f"{place[:60]!r}, of {name!r}, is no member of a sample")
+        chosen[name] = ChosenMember(alternatives, key)
+    return chosen
+
+
+def main_suffixes(chosen: Mapping[str, ChosenMember]) -> tuple[str, ...]:
+    """Return the suffixes of an export's main image; its file's name is a sample's key."""
+    plain = [e.suffixes for e in chosen.values() if not e.key and "." not in e.suffixes[0]]
+    return next((suffixes for suffixes in plain if suffixes[0] not in ("cls", "txt")), ())
+
+
+def _usual(
+    there: Sequence[str], samples: Sequence[Mapping[str, bytes]], notes: list[str], place: str
+) -> dict[str, ChosenMember]:
+    images: dict[str, list[str]] = {}
+    for suffix in sorted(there, key=_rank):
+        stem, _, kind = suffix.rpartition(".")
+        if kind in _IMAGES:
+            images.setdefault(stem, []).append(suffix)
+    if not images:
+        raise SourceError(MEMBERS.unclear(place, "no image in the first samples", there))
+    kinds = {suffix for suffixes in images.values() for suffix in suffixes}
+    samples = [sample for sample in samples if not kinds.isdisjoint(sample)]  # no README.md
+    masks = [stem for stem in images if is_mask_name(stem)]
+    plain = [stem for stem in images if not is_mask_name(stem)]
+    chosen: dict[str, ChosenMember] = {}
+    for stem in plain:
+        name = "image" if stem == "" or len(plain) == 1 else safe_name(stem)
+        _put(chosen, name, images[stem], samples)
+    for stem in masks:
+        _put(chosen, "mask" if len(masks) == 1 else safe_name(stem), images[stem], samples)
+    if not chosen:
+        reason = "no image is in most of the first samples"
+        raise SourceError(MEMBERS.unclear(place, reason, there))
+    label = next((suffix for suffix in _LABELS if suffix in there), None)
+    if label is not None:
+        _put(chosen, "label", [label], samples)
+    for suffix in there:
+        stem, _, kind = suffix.rpartition(".")
+        if kind in _NUMBERS and suffix != label:
+            _put(chosen, safe_name(suffix), [suffix], samples)
+        elif kind in (*_TEXTS, "npy"):
+            name = "text" if suffix == "txt" else stem or kind
+            _put(chosen, safe_name(name), [suffix], samples)
+    left = sorted(set(there) - {suffix for entry in chosen.values() for suffix in entry.suffixes})
+    notes += MEMBERS.left_out(left)
+    return chosen
+
+
+def _rank(suffix: str) -> int:
+    kind = suffix.rpartition(".")[2]
+    return _IMAGES.index(kind) if kind in _IMAGES else len(_IMAGES)
+
+
+def _put(
+    chosen: dict[str, ChosenMember],
+    name: str,
+    suffixes: list[str],
+    samples: Sequence[Mapping[str, bytes]],
+) -> None:
+    """Choose the suffixes that stand for each other: those of which no sample has two.
+
+    None where they are in less than half of the samples.
+    """
+    taken: list[str] = []
+    for suffix in suffixes:
+        if not any(suffix in sample and set(taken) & set(sample) for sample in samples):
+            taken.append(suffix)
+    if 2 * sum(not set(taken).isdisjoint(sample) for sample in samples) < len(samples):
+        return  # most samples would be rejected for the want of it
+    chosen[unique_name(name, chosen)] = ChosenMember(tuple(taken))
+
+
+# -- their values -----------------------------------------------------------------------
+
+
+def member_fields(
+    chosen: Mapping[str, ChosenMember],
+    samples: Sequence[Mapping[str, bytes]],
+    fields: Mapping[str, Field | str],
+    channels: int,
+) -> dict[str, Field]:
+    """Return the field of each name, by the user's word or by what the first samples have."""
+    return settle_fields(
+        chosen, fields, channels, lambda name: _field(name, chosen[name], samples, channels)
+    )
+
+
+def _field(
+    name: str, entry: ChosenMember, samples: Sequence[Mapping[str, bytes]], channels: int
+) -> Field:
+    values, failure = [], ""
+    for sample in samples:
+        data = next((sample[suffix] for suffix in entry.suffixes if suffix in sample), None)
+        if data is not None:
+            try:
+                values.append(_guessed(data, entry, name))
+            except (ValueError, RecursionError) as error:
+                failure = f": {error}"
+    if not values:
+        raise SourceError(
+            f"{name!r} can be read from none of the first samples{failure}. Say what kind of "
+            "field it is, or name other members: --option members=FIELD=SUFFIX,..."
+        )
+    first = values[0]
+    if is_image_bytes(first):
+        return image_field(f"{name} {entry.suffixes[0].rpartition('.')[0]}", channels)
+    if isinstance(first, np.ndarray) and first.ndim:
+        # Not as field_of has it, which takes some arrays of uint8 for images.
+        if len({array.ndim for array in values}) > 1:
+            raise SourceError(f"{name!r}: arrays have different numbers of dimensions")
+        shapes = zip(*(array.shape for array in values), strict=True)
+        lengths = tuple(each[0] if len(set(each)) == 1 else None for each in shapes)
+        return ArrayField(np.result_type(*values).name, lengths)
+    if any(isinstance(value, bytes) for value in values):
+        return BytesField()  # some were text, by chance
+    return field_of(values, channels, name)
+
+
+def _guessed(data: bytes, entry: ChosenMember, name: str) -> Any:
+    """Return the value of a member of which only the suffix is known."""
+    kind = entry.suffixes[0].rpartition(".")[2]
+    if entry.key:
+        return _entry(data, entry.key)
+    if kind in _IMAGES or is_image_bytes(data):
+        return b"\xff\xd8\xff" if kind in _IMAGES else data[:16]
+    if kind in _NUMBERS:
+        return 0  # a class, whatever this one sample's says
+    if kind == "npy":
+        return parse_npy(data)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _value_of(at: FileSpan | bytes, field: Field, entry: ChosenMember, name: str) -> Any:
+    """Return the value of a field from a member; an image is left where it is."""
+    if isinstance(field, ImageField) and not entry.key:
+        return at
+    data = at if isinstance(at, bytes) else at.read()
+    if entry.key:
+        value = _entry(data, entry.key)
+        return _number(value, field, name) if isinstance(value, str) else value
+    if isinstance(field, BytesField):
+        return data
+    if isinstance(field, ArrayField):
+        return parse_npy(data) if data.startswith(b"\x93NUMPY") else json.loads(data)
+    if isinstance(field, ScalarField) and data.startswith(b"\x93NUMPY"):
+        return parse_npy(data)
+    text = data.decode()
+    if not isinstance(field, ScalarField):
+        return text
+    # A class may be called "1" and not have that number; `cls` is a number where it can be.
+    kind = entry.suffixes[0].rpartition(".")[2]
+    return _number(text, field, name, named=kind not in _NUMBERS or not _is_whole(text))
+
+
+def _is_whole(text: str) -> bool:
+    return text.strip().removeprefix("-").isdecimal()
+
+
+def _entry(data: bytes, key: str) -> Any:
+    value = json.loads(data)
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise ValueError(f"the JSON member has no entry {key!r}")
+        value = value[part]
+    return value
+
+
+def _number(text: str, field: Field, name: str, *, named: bool = True) -> Any:
+    """Read a number, or if it may be `named` a class's name, where the field is of numbers."""
+    if not isinstance(field, ScalarField):
+        return text
+    text = text.strip()
+    if named and field.classes is not None and text in field.classes:
+        return field.classes.index(text)
+    try:
+        return float(text) if field.dtype.startswith("float") else int(text)
+    except ValueError:
+        known = field.classes is not None
+        what = "no number and no class's name" if known else "no number"
+        remedy = "" if known else " (of a class, --option classes=FILE tells the names)"
+        raise ValueError(f"{name!r} is {text[:60]!r}, which is {what}{remedy}") from None
+
+
+class FieldMembers(NamedTuple):
+    """Which member of a sample each field is read from."""
+
+    schema: Schema
+    chosen: tuple[ChosenMember, ...]
+    exported: bool
+
+
+class KeyOfExport(NamedTuple):
+    """How an exported sample is called: by its members' name, unless JSON says otherwise."""
+
+    name: str
+    json: FileSpan | bytes | None
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        if self.json is None:
+            return self.name
+        data = self.json if isinstance(self.json, bytes) else self.json.read()
+        document = json.loads(data)
+        key = document.get("key", self.name) if isinstance(document, dict) else None
+        if not isinstance(key, str):
+            raise ValueError("the key in the JSON member is no text")
+        return key
+
+
+class Members(Deferred):
+    """The members of a sample, in the schema's order: places, or what was inflated."""
+
+    def __init__(
+        self,
+        places: tuple[FileSpan | bytes, ...],
+        field_members: FieldMembers,
+        key_of_export: KeyOfExport | None = None,
+    ) -> None:
+        self.places, self.field_members, self.key_of_export = places, field_members, key_of_export
+
+    def load(self) -> tuple[Any, ...]:
+        """Return values; images are left as they are."""
+        if self.key_of_export is not None:
+            self.stored_key = self.key_of_export.key
+        columns = zip(
+            self.field_members.schema.items(), self.field_members.chosen, self.places, strict=True
+        )
+        return tuple(_value_of(at, field, entry, name) for (name, field), entry, at in columns)
