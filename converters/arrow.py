@@ -20,9 +20,8 @@ from .reading.json_files import read_object
 from .reading.locations import first_bytes
 from .reading.splits import table_files, tables_alone
 from .reading.tables.arrow_types import arrow
-from .reading.tables.blocks import Block
 from .reading.tables.rows import Mapped, row_reader
-from .reading.tables.table_source import TableSource, table_errors
+from .reading.tables.table_source import Block, TableSource, table_errors
 
 __all__ = ["ArrowSource"]
 
@@ -217,10 +216,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _check_states(files: Sequence[Path]) -> None:
     """Compare the files with those that ``state.json`` lists.
 
-    Raises
-    ------
-    SourceError
-        If one is missing, or the rows are not all meant to be there.
+    Raises SourceError if one is missing, or the rows are not all meant to be there.
     """
     for folder in dict.fromkeys(path.parent for path in files):
         state = _json(folder / "state.json")

@@ -15,8 +15,14 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
-from .reading.classic.cifarbatch import Batch, batch_name
-from .reading.classic.cifarfiles import cifar_folder, is_archive, is_batch, look_at
+from .reading.classic.cifar_batches import (
+    Batch,
+    batch_name,
+    cifar_folder,
+    is_archive,
+    is_batch,
+    look_at,
+)
 from .reading.fields import settle_fields
 from .reading.fingerprints import FileSource
 from .reading.forward_reader import ForwardReader

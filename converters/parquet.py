@@ -20,9 +20,8 @@ from .base import Deferred, FieldSpec, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import table_files, tables_alone
 from .reading.tables.arrow_types import arrow, table_errors
-from .reading.tables.blocks import Block
-from .reading.tables.rows import RowPlan, key_reader, row_reader
-from .reading.tables.table_source import TableSource
+from .reading.tables.rows import RowLayout, key_reader, row_reader
+from .reading.tables.table_source import Block, TableSource
 
 __all__ = ["ParquetSource", "row_counts"]
 
@@ -101,10 +100,7 @@ class ParquetSource(TableSource):
     def indexed(self) -> IndexedSource:
         """Return itself, if reaching any row is bearable: a row group is read for each.
 
-        Raises
-        ------
-        OptionError
-            If row groups are very large.
+        Raises OptionError if row groups are very large.
         """
         largest = max(map(_largest_group, self.paths), default=0)
         if largest > _MOST_SHUFFLED:
@@ -123,7 +119,7 @@ class ParquetSource(TableSource):
 class Row(Deferred):
     """A row that the worker reads from its row group."""
 
-    def __init__(self, path: str, group: int, row: int, split: int, plan: RowPlan) -> None:
+    def __init__(self, path: str, group: int, row: int, split: int, plan: RowLayout) -> None:
         self.path, self.group, self.row = path, group, row
         self.split, self.plan = split, plan
 
@@ -147,11 +143,7 @@ class Row(Deferred):
 def row_counts(metadata: Any, size: int) -> Iterator[int | str]:
     """Yield the rows of each row group; of one that cannot be believed, why.
 
-    Parameters
-    ----------
-    metadata : pyarrow.parquet.FileMetaData
-    size : int
-        Of the file, in bytes.
+    `size`: Of the file, in bytes.
     """
     total = 0
     for number in range(metadata.num_row_groups):

@@ -10,16 +10,17 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
-from fastdata.schema import Field, ScalarField, Schema
+from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample
 from .reading.class_names import named_classes
+from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
 from .reading.extras import require
-from .reading.fields import settle_fields
+from .reading.fields import convert, settle_fields
 from .reading.locations import files_at, folder_at
 from .reading.records.detection import (
     OBJECTS,
@@ -28,15 +29,19 @@ from .reading.records.detection import (
     has_objects,
     read_label_map,
 )
-from .reading.records.example import parse_example
-from .reading.records.examplerecord import Inflated, Plan, Record
-from .reading.records.features import field_of_feature, usual_features
+from .reading.records.examples import (
+    exported_value,
+    field_of_feature,
+    parse_example,
+    usual_features,
+    value_of_feature,
+)
 from .reading.records.framing import (
     BadFrameError,
+    FrameSpan,
     crc32c,
     has_frames,
     is_compressed,
-    read_frame,
     scan_frames,
     stream_frames,
 )
@@ -134,8 +139,9 @@ class TFRecordSource(ScannedSource):
             self.notes.append(f"labels are those of the files {label_offset:+d}")
         stored = exported is not None
         self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
-        self._plan = Plan(self.schema, tuple(chosen.values()), label_offset, check, stored)
-        self._plan = self._plan._replace(objects=self._objects)
+        self._decoder = ExampleDecoder(
+            self.schema, tuple(chosen.values()), label_offset, stored, self._objects
+        )
 
     def _read_classes(self, label_map: str | None, check_size: bool) -> Objects:
         """Return how objects are read; without a map of classes from all records."""
@@ -207,7 +213,7 @@ class TFRecordSource(ScannedSource):
                     continue
                 for offset, length in scan_frames(path):
                     try:
-                        yield read_frame(path, offset, length, self._check)
+                        yield FrameSpan(str(path), offset, length, self._check).read()
                     except SourceError as error:
                         yield error
             except (OSError, SourceError) as error:
@@ -221,8 +227,9 @@ class TFRecordSource(ScannedSource):
             yield Reject(self.key(file, error.offset), str(error))
 
     def at(self, place: Place) -> Sample:
-        record = Record(str(self.paths[place.file]), place, self._plan)
-        return Sample(self.key(place.file, place.offset), record)
+        path = str(self.paths[place.file])
+        frame = FrameSpan(path, place.offset, place.length, self._check)
+        return Sample(self.key(place.file, place.offset), DeferredRecord(frame, self._decoder))
 
     def compressed(self, file: int) -> bool:
         return self._compressed[file]
@@ -234,9 +241,40 @@ class TFRecordSource(ScannedSource):
                 if isinstance(data, SourceError):
                     yield Reject(key, str(data))
                 else:
-                    yield Sample(key, Inflated(data, self._plan))
+                    yield Sample(key, DeferredRecord(data, self._decoder))
         except BadFrameError as error:
             yield Reject(self.key(file, error.offset), str(error))
+
+
+class ExampleDecoder(NamedTuple):
+    """How an Example becomes a sample."""
+
+    schema: Schema
+    features: tuple[str, ...]  # of each field but boxes and labels of objects, which come last
+    label_offset: int
+    exported: bool  # whether fastdata wrote it, with a key and with shapes of arrays
+    objects: Objects | None = None  # how boxes and labels are read
+
+    def decode(self, data: bytes) -> tuple[tuple[Any, ...], str | None]:
+        """Return values and key; raises ValueError if a feature is missing or does not fit."""
+        example = parse_example(data)
+        values = []
+        for (name, field), feature in zip(self.schema.items(), self.features, strict=False):
+            if feature not in example:
+                raise ValueError(f"the feature {feature!r} is missing")
+            if self.exported:
+                value = exported_value(example, feature, field)
+            else:
+                value = value_of_feature(example[feature], field, feature)
+            if name == "label" and self.label_offset:
+                value += self.label_offset
+            values.append(convert(value, field, name))
+        if self.objects is not None:
+            values += self.objects.values(example, values[0])
+        key = None
+        if self.exported and "key" in example:
+            key = value_of_feature(example["key"], StringField(), "key")
+        return tuple(values), key
 
 
 def _files(location: Any) -> list[Path]:

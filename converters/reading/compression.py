@@ -2,6 +2,10 @@
 
 gzip (RFC 1952) and zlib (RFC 1950) are recognised by their first bytes; of bzip2 and Zstandard
 an index says so.  Damage and an early end are a `SourceError`, never less data.
+
+=====
+
+Zstandard (RFC 8878): its library, and pieces that it has compressed.
 """
 
 from __future__ import annotations
@@ -17,16 +21,20 @@ from typing import IO, Any, cast
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
 
+from .extras import require
 from .locations import first_bytes
-from .zstd import decompressor, zstandard
+from .spans import MAX_RECORD
 
 __all__ = [
     "InflatedStream",
     "check_codec",
     "compression_of",
+    "decompressor",
+    "inflate_zstd",
     "inflated_start",
     "open_inflated",
     "other_compression",
+    "zstandard",
 ]
 
 _WINDOW = 1 << 17
@@ -53,12 +61,8 @@ def other_compression(start: bytes) -> str:
 def check_codec(name: str, place: str) -> str:
     """Return the codec that an index names, ``zstd:7`` say, as `open_inflated` takes it.
 
-    Raises
-    ------
-    SourceError
-        If it is not known.
-    MissingExtraError
-        If it needs a package that is not installed.
+    Raises SourceError if it is not known. Raises MissingExtraError if it needs a package that is
+    not installed.
     """
     codec = name.partition(":")[0]
     if codec not in _CODECS:
@@ -110,12 +114,8 @@ class InflatedStream:
 def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
     """Open a file for reading what it holds, by `InflatedStream` where it is compressed.
 
-    Parameters
-    ----------
-    path : Path
-    codec : {"gz", "bz2", "zstd"}, optional
-        As an index says.  Without it, gzip and zlib are recognised, and other files are read
-        as they are.
+    `codec`: As an index says.  Without it, gzip and zlib are recognised, and other files are read
+    as they are.
     """
     kind = compression_of(first_bytes(path, 3)) if codec is None else _CODECS[codec]
     with contextlib.ExitStack() as stack:
@@ -179,3 +179,39 @@ class _InflatedFile(io.RawIOBase):
             raise zlib.error("there is more behind the end of the compressed data")
         self._inflater = zlib.decompressobj(self._bits)
         return True
+
+
+_WINDOW_BYTES = 1 << 27
+"""What the reference decoder admits; a header that claims more memory is refused."""
+
+_STEP = 1 << 16
+
+
+def zstandard() -> Any:
+    """Import the library. Raises MissingExtraError if it is not installed."""
+    return require("zstandard", "zstd", "reading Zstandard")
+
+
+def decompressor() -> Any:
+    """Return a decompressor that admits no absurd window."""
+    return zstandard().ZstdDecompressor(max_window_size=_WINDOW_BYTES)
+
+
+def inflate_zstd(data: bytes, limit: int = MAX_RECORD) -> bytes:
+    """Return what a piece of Zstandard holds, of at most `limit` bytes.
+
+    Raises SourceError if it is damaged, cut short or longer.
+    """
+    inflated = bytearray()
+    worker = decompressor().decompressobj()
+    try:
+        # In steps: what comes out may be a thousand times what goes in.
+        for start in range(0, len(data), _STEP):
+            inflated += worker.decompress(data[start : start + _STEP])
+            if len(inflated) > limit:
+                raise SourceError(f"a piece of Zstandard holds more than {limit:,} bytes")
+    except zstandard().ZstdError as error:
+        raise SourceError(f"a piece of Zstandard is damaged: {error}") from error
+    if not worker.eof:
+        raise SourceError("a piece of Zstandard is cut short")
+    return bytes(inflated)

@@ -14,19 +14,9 @@ __all__ = ["require"]
 def require(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an optional dependency.
 
-    Parameters
-    ----------
-    module : str
-        E.g. ``"pyarrow.parquet"``.
-    extra : str
-        The extra that brings it.
-    purpose : str
-        What needs it, for the message: ``"reading Parquet"``.
-
-    Raises
-    ------
-    MissingExtraError
-        If it is not installed; the message has the install line.
+    `module`: E.g. ``"pyarrow.parquet"``. `extra`: The extra that brings it. `purpose`: What needs
+    it, for the message: ``"reading Parquet"``. Raises MissingExtraError if it is not installed; the
+    message has the install line.
     """
     try:
         return importlib.import_module(module)

@@ -27,18 +27,10 @@ __all__ = ["Place", "ScannedSource"]
 
 
 class Place(NamedTuple):
-    """Where a sample is.
+    """Where a sample is."""
 
-    Attributes
-    ----------
-    file : int
-        Number of the file in `ScannedSource.paths`.
-    offset, length : int
-        In bytes; what they are of is the format's business.
-    """
-
-    file: int
-    offset: int
+    file: int  # Number of the file in `ScannedSource.paths`
+    offset: int  # In bytes; what they are of is the format's business
     length: int
 
 

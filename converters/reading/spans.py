@@ -33,27 +33,14 @@ _KEPT_OPEN = 16
 
 
 class FileSpan(NamedTuple):
-    """A piece of a file; as an image value, an image file inside another file.
-
-    Attributes
-    ----------
-    path : str
-    offset, length : int
-        In bytes.
-    """
+    """A piece of a file; as an image value, an image file inside another file."""
 
     path: str
-    offset: int
+    offset: int  # In bytes
     length: int
 
     def read(self) -> bytes:
-        """Return the bytes.
-
-        Raises
-        ------
-        SourceError
-            If the file ends before.
-        """
+        """Return the bytes. Raises SourceError if the file ends before."""
         return read_at(self.path, self.offset, self.length)
 
 
@@ -83,10 +70,7 @@ def read_at(path: str | Path, offset: int, length: int) -> bytes:
 
     Nothing is allocated for bytes that the file does not have.
 
-    Raises
-    ------
-    SourceError
-        If the file ends before the piece does, or the piece is absurdly long.
+    Raises SourceError if the file ends before the piece does, or the piece is absurdly long.
     """
     name = os.fspath(path)
     check_length(length, name, offset)
@@ -107,12 +91,7 @@ def read_at(path: str | Path, offset: int, length: int) -> bytes:
 
 
 def check_length(length: int, name: str, offset: int) -> None:
-    """Refuse a claimed length that no record has.
-
-    Raises
-    ------
-    SourceError
-    """
+    """Refuse a claimed length that no record has."""
     if not 0 <= length <= MAX_RECORD:
         raise SourceError(
             f"{name}: the record at byte {offset:,} claims {length:,} bytes; at most "
@@ -125,10 +104,7 @@ def read_exactly(stream: IO[bytes], length: int, name: str, offset: int) -> byte
 
     What the stream claims to have is not allocated before it has come.
 
-    Raises
-    ------
-    SourceError
-        If the stream ends before, or the length is absurd.
+    Raises SourceError if the stream ends before, or the length is absurd.
     """
     check_length(length, name, offset)
     data = b"".join(_pieces(stream, length))

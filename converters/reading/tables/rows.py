@@ -17,36 +17,22 @@ from ..safe_paths import path_inside
 from ..spans import FileSpan
 from .arrow_types import arrow, is_list, is_text, storage
 
-__all__ = ["KEY", "Mapped", "RowPlan", "key_reader", "row_reader"]
+__all__ = ["KEY", "Mapped", "RowLayout", "key_reader", "row_reader"]
 
 KEY = "key"
 """Column with the keys of what fastdata exported."""
 
 
-class RowPlan(NamedTuple):
-    """How a row becomes a sample.
-
-    Attributes
-    ----------
-    schema : Schema
-    columns : tuple of str
-        Of each field; "" for the split.
-    root : str
-        The folder below which files may be read that rows name.
-    numbers : mapping
-        Of fields whose column has names of classes: their numbers.
-    exported : bool
-        Whether fastdata wrote the table, with keys and with shapes of arrays.
-    images : str
-        The folder of the files that a column of text names; "" where there is none.
-    """
+class RowLayout(NamedTuple):
+    """How a row becomes a sample."""
 
     schema: Schema
-    columns: tuple[str, ...]
-    root: str
+    columns: tuple[str, ...]  # Of each field; "" for the split
+    root: str  # The folder below which files may be read that rows name
+    # Of fields whose column has names of classes: their numbers
     numbers: Mapping[str, Mapping[str, int]]
-    exported: bool = False
-    images: str = ""
+    exported: bool = False  # Whether fastdata wrote the table, with keys and with shapes of arrays
+    images: str = ""  # The folder of the files that a column of text names; "" where there is none
 
     @property
     def needed(self) -> list[str]:
@@ -60,32 +46,22 @@ class RowPlan(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """A file in memory (``mmap``), in which a batch's bytes may be.
-
-    Attributes
-    ----------
-    path : str
-    address, size : int
-        Of the map.
-    """
+    """A file in memory (``mmap``), in which a batch's bytes may be."""
 
     path: str
-    address: int
+    address: int  # Of the map
     size: int
 
 
 def row_reader(
-    batch: Any, plan: RowPlan, split: int, mapped: Mapped | None = None
+    batch: Any, plan: RowLayout, split: int, mapped: Mapped | None = None
 ) -> Callable[[int], tuple[Any, ...]]:
     """Return a function from a row's number in the batch to its values.
 
     Bytes of images that lie in a mapped file become a `FileSpan`.  The function raises
     ValueError for a row that does not fit.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        If the batch contradicts itself; else reading it could crash.
+    Raises pyarrow.ArrowInvalid if the batch contradicts itself; else reading it could crash.
     """
     batch.validate(full=True)
     columns: list[Callable[[int], Any]] = []
@@ -105,7 +81,7 @@ def row_reader(
     return lambda row: tuple([read(row) for read in columns])
 
 
-def key_reader(batch: Any, plan: RowPlan) -> Callable[[int], str | None]:
+def key_reader(batch: Any, plan: RowLayout) -> Callable[[int], str | None]:
     """Return a function from a row's number in the batch to the key that it has, if any."""
     if not plan.exported:
         return lambda row: None
@@ -117,7 +93,7 @@ def _column(
     array: Any,
     name: str,
     field: Field,
-    plan: RowPlan,
+    plan: RowLayout,
     numbers: Mapping[str, int] | None,
     mapped: Mapped | None,
 ) -> Callable[[int], Any]:
