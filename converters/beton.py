@@ -117,7 +117,7 @@ class BetonSource(FileSource, IndexedSource):
             block = np.frombuffer(_read_piece(self._file, at, some * ENTRY.itemsize), ENTRY)
             places[first : first + some] = block["place"]
             lengths[first : first + some] = block["length"]
-        # Of two pieces at one place the first is empty, as bytes may be and images are not.
+        # of two pieces at one place the first is empty, as bytes may be and images are not.
         order = np.lexsort((lengths, places))
         self._places, self._lengths = places[order], lengths[order]
 
@@ -251,8 +251,8 @@ class _BetonLayout(NamedTuple):
 
     fields: list[_BetonField]
     num_samples: int
-    record: np.dtype[Any]  # Of the metadata of a sample, in fields f0, f1,
-    metadata: int  # Where metadata begins, where pages may, and where the allocation table does
+    record: np.dtype[Any]  # of the metadata of a sample, in fields f0, f1,
+    metadata: int  # where metadata begins, where pages may, and where the allocation table does
     data: int
     end: int
 

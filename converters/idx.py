@@ -237,7 +237,7 @@ _STARTS = {
 def known_classes(dataset: str, path: Path, start: bytes) -> tuple[str, ...]:
     """Return the names of the classes; none where they are not known.
 
-    `dataset`: As file names tell it. `path`: Of the images. `start`: The first ten labels.
+    File names tell `dataset`; `path` is that of the images, `start` the first ten labels.
     """
     mapping = path.parent / f"{dataset}-mapping.txt"
     if dataset and mapping.is_file():

@@ -67,7 +67,7 @@ class LmdbPairsSource(LmdbSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        # Those of Caffe are asked for before.
+        # those of Caffe are asked for before.
         return lmdb_at(location) is not None or _our_shards(location)
 
     def __init__(

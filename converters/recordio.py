@@ -236,7 +236,7 @@ class RecordIOSource(ScannedSource):
         decoder = self._decoder
         if self._list is not None:
             try:
-                # The labels are looked up here: workers do not have the list.
+                # the labels are looked up here: workers do not have the list.
                 labels, name = self._listed(unpack(record.read())[2], ())
             except (OSError, ValueError) as error:
                 return Reject(key, reason_of(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +55,6 @@ __all__ = ["TFRecordSource"]
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".record", ".records", ".jpeg_records")
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
 """How TensorFlow's scripts call shards that have no suffix: ``train-00000-of-01024``."""
-_PEEK = 16
 _LOOKED_AT = 16
 """Files of a folder without such names that are asked whether they are TFRecord."""
 
@@ -116,6 +115,7 @@ class TFRecordSource(ScannedSource):
         if not self.paths:
             raise no_files(location, "TFRecord files")
         self._check = check
+        self._decoder = ExampleDecoder({}, (), 0, False)  # until the fields are known
         self._objects: Objects | None = None
         self._compressed = [is_compressed(path) for path in self.paths]
         exported = None if features else read_exported(self.paths, self.name)
@@ -181,43 +181,15 @@ class TFRecordSource(ScannedSource):
 
     def _examples(self) -> Iterator[dict[str, Any]]:
         """Yield the features of all records that can be read."""
-        for record in self._records():
+        for record in self.records():
             with contextlib.suppress(ValueError):  # the worker says what is the matter
                 if isinstance(record, bytes):
                     yield parse_example(record)
 
     def _first_examples(self) -> list[dict[str, Any]]:
         """Return the features of the first records that can be read."""
-        found: list[dict[str, Any]] = []
-        failure = "the files have no records"
-        for record in self._records():
-            try:
-                if isinstance(record, Exception):
-                    raise record
-                found.append(parse_example(record))
-            except (OSError, ValueError) as error:
-                failure = str(error)
-            if len(found) == _PEEK:
-                break
-        if not found:
-            raise SourceError(f"{self.paths[0]}: no record can be read as an Example: {failure}")
-        return found
-
-    def _records(self) -> Iterator[bytes | Exception]:
-        """Yield what is in the records, or why that cannot be read."""
-        for file, path in enumerate(self.paths):
-            try:
-                if self._compressed[file]:
-                    for _, data in stream_frames(path, self._check):
-                        yield data
-                    continue
-                for offset, length in scan_frames(path):
-                    try:
-                        yield FrameSpan(str(path), offset, length, self._check).read()
-                    except SourceError as error:
-                        yield error
-            except (OSError, SourceError) as error:
-                yield error
+        what = "record can be read as an Example"
+        return self.first_records(parse_example, self.paths[0], what)
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
         try:
@@ -249,7 +221,7 @@ class TFRecordSource(ScannedSource):
 class ExampleDecoder(NamedTuple):
     """How an Example becomes a sample."""
 
-    schema: Schema
+    schema: Mapping[str, Field]
     features: tuple[str, ...]  # of each field but boxes and labels of objects, which come last
     label_offset: int
     exported: bool  # whether fastdata wrote it, with a key and with shapes of arrays

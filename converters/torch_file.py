@@ -105,7 +105,7 @@ def _kind(path: Path) -> str:
     start = first_bytes(path, 64)
     if start[2:].startswith(_LEGACY) and start[0] == 0x80:
         return "legacy"
-    # The first member is the pickle, or in the newest files what its format is.
+    # the first member is the pickle, or in the newest files what its format is.
     names = (b"/data.pkl", b"/.format_version", b"/byteorder", b"/version", b"/.data/")
     if start.startswith(b"PK\x03\x04") and any(name in first_bytes(path, 512) for name in names):
         return "zip"

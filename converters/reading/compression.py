@@ -1,11 +1,7 @@
-"""Files that are compressed as a whole, read from their front.
+"""Files that are compressed as a whole, read from their front, and pieces of Zstandard.
 
 gzip (RFC 1952) and zlib (RFC 1950) are recognised by their first bytes; of bzip2 and Zstandard
-an index says so.  Damage and an early end are a `SourceError`, never less data.
-
-=====
-
-Zstandard (RFC 8878): its library, and pieces that it has compressed.
+(RFC 8878) an index says so.  Damage and an early end are a `SourceError`, never less data.
 """
 
 from __future__ import annotations
@@ -114,8 +110,8 @@ class InflatedStream:
 def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
     """Open a file for reading what it holds, by `InflatedStream` where it is compressed.
 
-    `codec`: As an index says.  Without it, gzip and zlib are recognised, and other files are read
-    as they are.
+    `codec` is what an index says.  Without it, gzip and zlib are recognised, and other files are
+    read as they are.
     """
     kind = compression_of(first_bytes(path, 3)) if codec is None else _CODECS[codec]
     with contextlib.ExitStack() as stack:

@@ -12,11 +12,10 @@ __all__ = ["require"]
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Import a module of an optional dependency.
+    """Import a module of an optional dependency, which an `extra` brings.
 
-    `module`: E.g. ``"pyarrow.parquet"``. `extra`: The extra that brings it. `purpose`: What needs
-    it, for the message: ``"reading Parquet"``. Raises MissingExtraError if it is not installed; the
-    message has the install line.
+    Raises MissingExtraError, with the install line, if it is not there; `purpose` says what needs
+    it: ``"reading Parquet"``.
     """
     try:
         return importlib.import_module(module)

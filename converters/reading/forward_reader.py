@@ -1,14 +1,8 @@
-"""Pieces of a file that may be compressed, read from its front to its end.
+"""Pieces of what is compressed, read from the front to the end, in bounded memory.
 
-In a compressed file what lies between two pieces is decompressed and thrown away, so pieces
-are read in ascending order.
-
-=====
-
-A piece of a file that is compressed by zlib: a member of an ``.npz``, an array of a ``.mat``.
-
-Like ``forward_reader.py`` of whole files: what is asked for in ascending order is inflated once,
-in bounded memory, and going back begins anew.
+`ForwardReader` reads whole files, compressed or not; `InflatedPiece` what zlib has compressed inside
+a file, such as a member of an ``.npz`` or an array of a ``.mat``.  What lies between two pieces is
+decompressed and thrown away, so pieces are read in ascending order; going back begins anew.
 """
 
 from __future__ import annotations
@@ -36,10 +30,10 @@ _STEP = 1 << 16
 
 
 class ForwardReader:
-    """A context manager; for one thread.
+    """Reads pieces of a file, or of what gzip or zlib has compressed; for one thread.
 
-    `compressed`: Whether pieces are of what gzip or zlib has compressed. `name`: Of the file, for
-    messages. `size`: In bytes, 0 if it is not there; None where only reading to the end would tell.
+    `size` is the file's in bytes, 0 if it is not there; None where it is `compressed`, since only
+    reading to the end would tell.
     """
 
     def __init__(self, path: Path, *, compressed: bool) -> None:
@@ -136,8 +130,8 @@ _KEPT = 64
 class InflatedPiece:
     """What a compressed piece of a file holds; for one thread.
 
-    `offset`, `packed`: Where the piece is, in bytes. `bits`: `RAW` or `ZLIB`. `crc`: CRC-32 of what
-    it holds, compared when its last byte, by `size`, is read.
+    The piece is `packed` bytes long.  The CRC-32 of what it holds is compared once the last of its
+    `size` bytes is read.
     """
 
     def __init__(

@@ -214,7 +214,7 @@ class Hdf5Column(ArrayColumn):
                 )
             self._block = (first, block)
         block = self._block[1]
-        # A block that was never written has no place.
+        # a block that was never written has no place.
         return (
             self.read(index, index + 1)[0] if block is None else block._replace(row=index - first)
         )
@@ -272,12 +272,12 @@ class BlockRow(NamedTuple):
     """A row of a block that the worker reads."""
 
     path: str
-    offset: int  # Of the block as it is stored, in bytes
+    offset: int  # of the block as it is stored, in bytes
     length: int
-    filters: tuple[int, ...]  # Those that were applied to it, in the order of writing
+    filters: tuple[int, ...]  # that were applied to it, in the order of writing
     dtype: str
-    shape: tuple[int, ...]  # Of the block
-    row: int  # In the block
+    shape: tuple[int, ...]  # of the block
+    row: int  # in the block
 
     def read(self) -> np.ndarray[Any, Any]:
         """Return the row; the last blocks are kept, since its other rows are wanted next.
@@ -326,10 +326,9 @@ _OBJECT = struct.Struct("<HHIQ")
 
 
 class _Heap:
-    """The places of an array's rows of bytes.
+    """Where the rows of a one-dimensional dataset of bytes are, whose lengths vary.
 
-    `dataset`: One-dimensional, of bytes of variable length; is not kept. Raises LookupError if they
-    cannot be found so: the array is compressed, or its file unusual.
+    Raises LookupError if that cannot be told: the array is compressed, or its file unusual.
     """
 
     def __init__(self, path: Path, dataset: Any) -> None:

@@ -59,7 +59,6 @@ _LARGEST_COUNT = 1 << 30
 """Samples in a chunk: offsets are 32 bits wide, and each takes four of the chunk's bytes."""
 _OFFSETS = 4096
 """Entries of the table of samples that are read at once."""
-_PEEK = 16
 
 
 class ChunkDecoder(NamedTuple):
@@ -179,7 +178,7 @@ class ChunkSource(ScannedSource):
         first: list[list[bytes]] = []
 
         def values(number: int) -> list[Any]:
-            first[:] = first or self._first_samples()
+            first[:] = first or self.first_records(decoder.split, self.index, "sample can be read")
             try:
                 encoding = decoder.encodings[number]
                 return [decoder.value_of(encoding, sample[number]) for sample in first]
@@ -200,24 +199,6 @@ class ChunkSource(ScannedSource):
         self.schema = Schema(named_classes(settled, "label", classes))
         self.decoder = decoder._replace(schema=self.schema, picked=tuple(picked))
         self.notes += notes
-
-    def _first_samples(self) -> list[list[bytes]]:
-        found: list[list[bytes]] = []
-        failure = "there are no samples"
-        for sample in self:
-            try:
-                if isinstance(sample, Reject):
-                    failure = sample.reason
-                    continue
-                assert isinstance(sample.values, DeferredRecord)
-                found.append(self.decoder.split(sample.values.read()))
-            except (OSError, SourceError) as error:
-                failure = str(error)
-            if len(found) == _PEEK:
-                break
-        if not found:
-            raise SourceError(f"{self.index}: no sample can be read: {failure}")
-        return found
 
     # -- the samples of a chunk ----------------------------------------------------------
 

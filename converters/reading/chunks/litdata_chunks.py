@@ -138,7 +138,7 @@ class FramesHead(NamedTuple):
     samples: int
     frames: int
     starts: np.ndarray[Any, np.dtype[np.uint32]]  # samples + 1, uint32
-    table: int  # Where the frames are described, in bytes
+    table: int  # where the frames are described, in bytes
 
 
 class Frame(NamedTuple):

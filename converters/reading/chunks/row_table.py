@@ -45,10 +45,9 @@ def has_table(path: Path) -> bool:
 
 
 class RowTable:
-    """The table of a chunk.
+    """The table of a chunk, of as many `rows` as the chunk says at its start.
 
-    `rows`: As the chunk says at its start. Raises SourceError if there is no such table, or it has
-    another number of rows.
+    Raises SourceError if there is no such table, or it has another number of rows.
     """
 
     def __init__(self, path: str) -> None:
@@ -104,23 +103,23 @@ class RowTable:
         for first in range(0, self.rows, max(1, self._step)):
             yield first, min(self.rows, first + self._step)
 
-    def row(self, row: int, plan: RowLayout) -> tuple[Any, ...]:
+    def row(self, row: int, layout: RowLayout) -> tuple[Any, ...]:
         """Return the values of one row.
 
         Raises SourceError if its batch is damaged. Raises ValueError if the row does not fit.
         """
         first = row - row % self._step
-        return self._reader(first, plan, row - first)(0)
+        return self._reader(first, layout, row - first)(0)
 
-    def reader(self, first: int, plan: RowLayout) -> Callable[[int], tuple[Any, ...]]:
+    def reader(self, first: int, layout: RowLayout) -> Callable[[int], tuple[Any, ...]]:
         """Return a function from a row's number in the batch that begins there to its values.
 
         Raises SourceError if the batch is damaged.
         """
-        return self._reader(first, plan, None)
+        return self._reader(first, layout, None)
 
     def _reader(
-        self, first: int, plan: RowLayout, only: int | None
+        self, first: int, layout: RowLayout, only: int | None
     ) -> Callable[[int], tuple[Any, ...]]:
         number = first // self._step
         try:
@@ -129,9 +128,9 @@ class RowTable:
                 raise SourceError(f"it has {len(batch):,} rows")
             if only is not None:
                 batch = batch.slice(only, 1)
-            taken = _taken(batch, plan.columns)
-            _check_images(taken, plan)
-            return row_reader(taken, plan, 0, self._mapped)
+            taken = _taken(batch, layout.columns)
+            _check_images(taken, layout)
+            return row_reader(taken, layout, 0, self._mapped)
         except table_errors() as error:
             raise SourceError(
                 f"{self._path}: batch {number} of its table is damaged: {reason_of(error)}"
@@ -172,9 +171,9 @@ def _leaves(children: Any, above: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _check_images(batch: Any, plan: RowLayout) -> None:
+def _check_images(batch: Any, layout: RowLayout) -> None:
     """Raise SourceError where a column of images has something else in this table."""
-    for (name, field), column in zip(plan.schema.items(), batch.schema, strict=True):
+    for (name, field), column in zip(layout.schema.items(), batch.schema, strict=True):
         type_ = column.type
         there = is_bytes(type_) or is_image_struct(type_) or arrow(".types").is_null(type_)
         if isinstance(field, ImageField) and not there:

@@ -3,14 +3,9 @@
 Python's is a pickle of ``{"data": N x 3072, "labels": [...]}``, or, of CIFAR-100,
 ``"fine_labels"`` and ``"coarse_labels"``; the binary one is records of a label, or of a coarse
 and a fine one, and 3,072 bytes of pixels.  Both are the red plane, the green and the blue.
+They are in a folder, in the archive as downloaded, or one alone.  An archive is looked through once,
+from its front; the pixels are passed over, and nothing is unpacked.
 Source: https://www.cs.toronto.edu/~kriz/cifar.html.
-
-=====
-
-Where the batches of CIFAR are: in a folder, in the archive as downloaded, or one alone.
-
-An archive is looked through once, from its front; the pixels are passed over.  Names in it
-are compared with those that batches have, and nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -63,21 +58,21 @@ class BatchName(NamedTuple):
     split: str
     number: int  # 0 where it has none
     binary: bool
-    hundred: bool  # Whether it is one of CIFAR-100's
+    hundred: bool  # whether it is one of CIFAR-100's
 
 
 class Batch(NamedTuple):
     """Images in a file."""
 
-    name: str  # Of the file
+    name: str  # of the file
     split: str
     num_images: int = 0
-    offset: int = 0  # Of the first record
-    shape: tuple[int, ...] = (3, 32, 32)  # Of one image's pixels, 3 x H x W or H x W x 3
-    # Of each field of labels; empty where they stand before the pixels
+    offset: int = 0  # of the first record
+    shape: tuple[int, ...] = (3, 32, 32)  # of one image's pixels, 3 x H x W or H x W x 3
+    # of each field of labels; empty where they stand before the pixels
     labels: Labels = {}  # noqa: RUF012
-    leading: tuple[str, ...] = ()  # The fields whose labels stand before the pixels, one byte each
-    failure: str = ""  # Why there are not all, or none; that counts as a sample
+    leading: tuple[str, ...] = ()  # the fields whose labels stand before the pixels, one byte each
+    failure: str = ""  # why there are not all, or none; that counts as a sample
 
     @property
     def num_samples(self) -> int:
@@ -123,7 +118,7 @@ def batch_name(name: str) -> BatchName | None:
 
 
 def binary_batch(name: str, kind: BatchName, offset: int, size: int) -> Batch:
-    """Return a batch of the binary edition. `offset`, `size`: Where in its file it is."""
+    """Return a batch of the binary edition, which lies at `offset` of its file."""
     leading = ("coarse_label", "label") if kind.hundred else ("label",)
     count, rest = divmod(size, len(leading) + _PIXELS)
     failure = f"{name} ends {rest:,} bytes behind its last whole image" if rest else ""
@@ -137,8 +132,8 @@ def pickled_batch(
 ) -> Batch:
     """Return a batch of Python's edition; one that cannot be read has a `failure`.
 
-    `file`: At the pickle's first byte. `offset`, `size`: Where in its file the pickle is. `read`:
-    Takes offset and length; returns a piece of the file.
+    `file` is at the first byte of the pickle, which is at `offset` of its own file; `read` returns
+    a piece of that, from offset and length.
     """
     try:
         found = _texts(read_pickle(file, offset, size))
@@ -241,9 +236,9 @@ class CifarFiles(NamedTuple):
     """What is at a location."""
 
     batches: list[tuple[Path, Batch]]  # With the file that each is in
-    compressed: bool  # Whether this file can be read only from its front
+    compressed: bool  # whether this file can be read only from its front
     names: dict[str, tuple[str, ...]]  # Lists of class names, as CIFAR calls them
-    failure: str  # Why an archive could not be looked at to its end
+    failure: str  # why an archive could not be looked at to its end
 
 
 def cifar_folder(location: str | os.PathLike[str]) -> Path | None:

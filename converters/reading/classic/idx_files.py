@@ -1,12 +1,8 @@
-"""The IDX files of MNIST: an array each, and which files of a folder belong together.
+"""The IDX files of MNIST: an array each, images and their labels side by side.
 
 A file begins with two zeros, a byte for the type of its numbers, one for the number of
 dimensions, and these as 32-bit integers, most significant byte first; then come the numbers.
 Source: "The IDX file format" on http://yann.lecun.com/exdb/mnist/.
-
-=====
-
-One file of images in IDX and the file of their labels, read side by side in blocks.
 """
 
 from __future__ import annotations
@@ -44,9 +40,9 @@ _SPLIT = re.compile(r"(?P<dataset>.*?)[-_.]?(?P<split>train|t10k|test)", re.IGNO
 class IdxHead(NamedTuple):
     """What the first bytes of a file say."""
 
-    dtype: str  # As NumPy calls it
+    dtype: str  # as NumPy calls it
     shape: tuple[int, ...]
-    offset: int  # Of the first number
+    offset: int  # of the first number
     compressed: bool
 
     @property
@@ -150,9 +146,9 @@ class IdxPart(NamedTuple):
     """Images, and their labels if they have some."""
 
     pair: IdxPair
-    head: IdxHead  # Of the images
+    head: IdxHead  # of the images
     labels: IdxHead | None
-    num_samples: int  # What `blocks` comes to; an end that is missing counts as one
+    num_samples: int  # what `blocks` comes to; an end that is missing counts as one
 
     @classmethod
     def of(cls, pair: IdxPair) -> IdxPart:

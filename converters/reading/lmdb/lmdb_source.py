@@ -59,10 +59,7 @@ def is_ours(path: Path) -> bool:
 
 
 class LmdbIndex:
-    """Keys and places of all values: some 30 bytes a value and its key.
-
-    `database`: Where the file has databases with names, which.
-    """
+    """Keys and places of all values, of one database: some 30 bytes a value and its key."""
 
     def __init__(self, path: Path, database: str | None = None) -> None:
         self.path = path

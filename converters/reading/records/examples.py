@@ -68,10 +68,7 @@ def parse_example(data: bytes) -> dict[str, Any]:
 
 
 def example_of(features: Iterable[tuple[str, str, Sequence[Any]]]) -> bytes:
-    """Return an Example.
-
-    `features`: Name, kind (``bytes_list``, ``float_list`` or ``int64_list``) and values of each.
-    """
+    """Return an Example of names, kinds (``bytes_list``, ``float_list``, ...) and values."""
     message = _example()()
     add = message.features.feature.add
     for name, kind, values in features:
@@ -116,9 +113,9 @@ def _is_image(values: Sequence[Any]) -> bool:
 
 
 def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field:
-    """Return the field for a feature, from some records' values of it.
+    """Return the field for a feature, from that of some records, as protobuf has it.
 
-    `features`: As protobuf has them. `name`: Of the field, which says whether an image is a mask.
+    The `name` of the field says whether an image is a mask.
     """
     columns = [values_of(feature) for feature in features]
     first = next((column[0] for column in columns if column), None)
@@ -126,7 +123,7 @@ def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field
         if is_image_bytes(first):
             return image_field(name, channels)
         return StringField() if all(map(_is_text, columns)) else BytesField()
-    # Of an empty list the kind alone is known.
+    # of an empty list the kind alone is known.
     kinds = {feature.WhichOneof("kind") for feature in features}
     dtype = "float32" if "float_list" in kinds else "int64"
     lengths = {len(column) for column in columns}

@@ -137,10 +137,7 @@ def objects_of(labels: Any) -> tuple[Any, Any]:
 
 
 def width_of_objects(rows: Sequence[Any]) -> int:
-    """Return how many numbers objects have, if labels are of objects; else 0.
-
-    `rows`: The labels of the first records, of which one at least must have an object.
-    """
+    """Return how many numbers an object has, from the labels of some records; 0 if none has one."""
     found = 0
     try:
         for row in rows:

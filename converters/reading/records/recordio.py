@@ -39,7 +39,7 @@ _WINDOW = 1 << 20
 class Damage(NamedTuple):
     """A place where a record should be and none can be read."""
 
-    offset: int  # The next record is at `end`, or the file ends there
+    offset: int  # the next record is at `end`, or the file ends there
     end: int
     reason: str
 
@@ -151,5 +151,5 @@ def _aligned(data: bytes) -> bytes:
 
 
 def _head_within(data: bytes) -> bool:
-    # A search by bytes first: it is faster, and nearly always finds nothing.
+    # a search by bytes first: it is faster, and nearly always finds nothing.
     return _MAGIC in data and len(_heads(np.frombuffer(_aligned(data), "<u4"))) > 0

@@ -67,12 +67,10 @@ def choose_columns(
     notes: list[str],
     place: str,
 ) -> dict[str, str]:
-    """Return the fields and the column that each is read from.
+    """Return the column that each field is read from: those `wanted`, else all that fit.
 
-    `wanted`: As the user gives it, ``field=column`` or ``column``; empty for all that fit. `kinds`:
-    Of each column. `notes`: Told what is left out. `place`: For messages. Raises OptionError if a
-    column is not there, or cannot be read. Raises SourceError if nothing is wanted and there is no
-    image.
+    A note says what is left out.  Raises OptionError if a column is not there, or cannot be read,
+    SourceError if nothing is wanted and there is no image.
     """
     if wanted:
         chosen = COLUMNS.parse(wanted)
@@ -142,7 +140,7 @@ def settle_columns(
 ) -> dict[str, Field]:
     """Return the field of each name; one of text whose name says label is given classes later."""
     own = {name: kinds[column].field for name, column in chosen.items()}
-    # Numbers and text named as labels stay what they are: text is given classes later.
+    # numbers and text named as labels stay what they are: text is given classes later.
     check_names(fields, list(chosen))
     named = {
         name: kind
@@ -163,8 +161,7 @@ def kinds_of(
 ) -> dict[str, TableColumn]:
     """Return what each column can become.
 
-    `features`: What ``datasets`` says. `starts`: Of columns of bytes, the first value that there
-    is.
+    `features` is what ``datasets`` says; `starts` has the first value of each column of bytes.
     """
     kinds: dict[str, TableColumn] = {}
     for name in schema.names:
@@ -221,8 +218,8 @@ def check_columns(
 ) -> None:
     """Refuse a table that has other columns than an export names.
 
-    `fields`: As it is settled. `needed`: Columns that must be there. `file`: With that schema.
-    Raises SourceError if a column is missing, stands twice, or is of a type that its field has not.
+    `schema` is that of `file`.  Raises SourceError if a column that is `needed` is missing, stands
+    twice, or is of a type that its field has not.
     """
     for column in needed:
         if schema.names.count(column) != 1:

@@ -27,12 +27,12 @@ class RowLayout(NamedTuple):
     """How a row becomes a sample."""
 
     schema: Schema
-    columns: tuple[str, ...]  # Of each field; "" for the split
-    root: str  # The folder below which files may be read that rows name
-    # Of fields whose column has names of classes: their numbers
+    columns: tuple[str, ...]  # of each field; "" for the split
+    root: str  # the folder below which files may be read that rows name
+    # of fields whose column has names of classes: their numbers
     numbers: Mapping[str, Mapping[str, int]]
-    exported: bool = False  # Whether fastdata wrote the table, with keys and with shapes of arrays
-    images: str = ""  # The folder of the files that a column of text names; "" where there is none
+    exported: bool = False  # whether fastdata wrote the table, with keys and with shapes of arrays
+    images: str = ""  # the folder of the files that a column of text names; "" where there is none
 
     @property
     def needed(self) -> list[str]:
@@ -49,12 +49,12 @@ class Mapped(NamedTuple):
     """A file in memory (``mmap``), in which a batch's bytes may be."""
 
     path: str
-    address: int  # Of the map
+    address: int  # of the map
     size: int
 
 
 def row_reader(
-    batch: Any, plan: RowLayout, split: int, mapped: Mapped | None = None
+    batch: Any, layout: RowLayout, split: int, mapped: Mapped | None = None
 ) -> Callable[[int], tuple[Any, ...]]:
     """Return a function from a row's number in the batch to its values.
 
@@ -65,7 +65,7 @@ def row_reader(
     """
     batch.validate(full=True)
     columns: list[Callable[[int], Any]] = []
-    for (name, field), column in zip(plan.schema.items(), plan.columns, strict=True):
+    for (name, field), column in zip(layout.schema.items(), layout.columns, strict=True):
         if column == "":
             columns.append(lambda row: split)
             continue
@@ -73,17 +73,17 @@ def row_reader(
         array = getattr(array, "storage", array)
         if hasattr(array, "dictionary_decode"):
             array = array.dictionary_decode()
-        read = _column(array, column, field, plan, plan.numbers.get(name), mapped)
-        if plan.exported and needs_shape(field) and isinstance(field, ArrayField):
+        read = _column(array, column, field, layout, layout.numbers.get(name), mapped)
+        if layout.exported and needs_shape(field) and isinstance(field, ArrayField):
             shapes = batch.column(batch.schema.names.index(f"{column}.shape"))
             read = _shaped(array, shapes, column, field)
         columns.append(read)
     return lambda row: tuple([read(row) for read in columns])
 
 
-def key_reader(batch: Any, plan: RowLayout) -> Callable[[int], str | None]:
+def key_reader(batch: Any, layout: RowLayout) -> Callable[[int], str | None]:
     """Return a function from a row's number in the batch to the key that it has, if any."""
-    if not plan.exported:
+    if not layout.exported:
         return lambda row: None
     keys = batch.column(batch.schema.names.index(KEY))
     return lambda row: str(_given(keys[row].as_py(), KEY))
@@ -93,15 +93,15 @@ def _column(
     array: Any,
     name: str,
     field: Field,
-    plan: RowLayout,
+    layout: RowLayout,
     numbers: Mapping[str, int] | None,
     mapped: Mapped | None,
 ) -> Callable[[int], Any]:
     if isinstance(field, ImageField) and is_text(array.type):
         names = array.to_pylist()
-        return lambda row: Path(path_inside(plan.images, _given(names[row], name)))
+        return lambda row: Path(path_inside(layout.images, _given(names[row], name)))
     if isinstance(field, ImageField):
-        return _images(array, name, plan.root, mapped)
+        return _images(array, name, layout.root, mapped)
     if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):
         return lambda row: _given(array[row].values, name).to_numpy(zero_copy_only=False)
     if isinstance(field, ArrayField):

@@ -41,15 +41,18 @@ from .rows import Mapped, RowLayout, key_reader, row_reader
 
 __all__ = ["Block", "TableSource"]
 
+_PEEK = 16
+"""Blocks in which the first values of columns of bytes are looked for."""
+
 
 class Block(NamedTuple):
     """Rows that are read together."""
 
-    file: int  # Number of the file
-    number: int  # In the file
-    start: int  # The first row, counted over all files, and how many there are
+    file: int  # number of the file
+    number: int  # in the file
+    start: int  # the first row, counted over all files, and how many there are
     rows: int
-    lost: str  # Why it cannot be read at all; it then counts as one row
+    lost: str  # why it cannot be read at all; it then counts as one row
 
 
 class Blocks:
@@ -103,11 +106,22 @@ class Blocks:
         return file, row - self._file_starts[file]
 
 
-_PEEK = 16
-
-
 class TableSource(FileSource, IndexedSource):
-    """Rows of tables; a subclass says what blocks a file has, and reads them."""
+    """Rows of tables; a subclass says what blocks a file has, and reads them.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        What is taken: ``field=column``, or a column that is named like its field.
+        Default: all columns that fit a field.
+    split : str, optional
+        Which files of a folder are taken, by the split that their names, or those of their folders,
+        tell.  Default: all, with a field ``split`` where there are several.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    images : str, optional
+        The folder of the image files that a column of text names.
+    """
 
     paths: list[Path]
     beside: Sequence[Path] = ()
@@ -133,23 +147,28 @@ class TableSource(FileSource, IndexedSource):
         """Return where a file is in memory, if `batches` does not copy from it."""
         return None
 
-    def told(self) -> dict[str, Any]:
+    def features_beside(self) -> dict[str, Any]:
         """Return what files beside the tables say of columns, as ``datasets`` does."""
         return {}
 
-    def setup(
+    @classmethod
+    @abc.abstractmethod
+    def files_of(cls, location: Any) -> list[Path]:
+        """Return the files of a location; raises MissingExtraError if they cannot be read."""
+
+    def __init__(
         self,
         location: Any,
-        paths: list[Path],
         *,
-        channels: int,
-        fields: FieldSpec | None,
-        columns: tuple[str, ...],
-        split: str | None,
-        classes: str | None,
-        images: str | None,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        columns: tuple[str, ...] = (),
+        split: str | None = None,
+        classes: str | None = None,
+        images: str | None = None,
     ) -> None:
-        """Look at all files; settle schema and blocks."""
+        self.notes = []
+        paths = self.files_of(location)
         if not paths:
             raise no_files(location, f"{self.name} files")
         is_folder = Path(location).is_dir()
@@ -168,7 +187,7 @@ class TableSource(FileSource, IndexedSource):
         if exported is not None:
             self._settle_exported(exported, schema, first, fields, channels, classes)
             return
-        features = {**self.told(), **features_of(schema.metadata)}
+        features = {**self.features_beside(), **features_of(schema.metadata)}
         try:
             kinds = kinds_of(schema, features, _first_bytes_of(self, schema), channels)
         except UnicodeDecodeError as error:
@@ -197,7 +216,7 @@ class TableSource(FileSource, IndexedSource):
         folder = ""
         if images is not None:
             folder = os.path.join(self.root, folder_named(self.root, images))
-        self.plan = RowLayout(
+        self.layout = RowLayout(
             self.schema, tuple(chosen.values()), str(self.root), numbers, images=folder
         )
 
@@ -215,9 +234,9 @@ class TableSource(FileSource, IndexedSource):
         settled = named_classes(exported.settled(fields, channels), "label", classes)
         self.schema = Schema(settled, stored=True)
         columns = tuple(exported.stored_as.values())
-        self.plan = RowLayout(self.schema, columns, str(self.root), {}, True)
-        self._columns = self.plan.needed
-        check_columns(exported, self.schema, self.plan.needed, schema, self.paths[first])
+        self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)
+        self._columns = self.layout.needed
+        check_columns(exported, self.schema, self.layout.needed, schema, self.paths[first])
         self._find_blocks(schema)
 
     def _first_schema(self) -> tuple[int, Any]:
@@ -291,8 +310,8 @@ class TableSource(FileSource, IndexedSource):
             for batch in self.batches(block.file, block.number, self._columns):
                 until = min(row + batch.num_rows, block.rows)
                 if until > skip:
-                    read = row_reader(batch, self.plan, split, mapped)
-                    key = key_reader(batch, self.plan)
+                    read = row_reader(batch, self.layout, split, mapped)
+                    key = key_reader(batch, self.layout)
                     for at in range(max(row, skip), until):
                         yield self.sample(block.start + at, read, at - row, key)
                 row = until
