@@ -239,7 +239,7 @@ def _may_be(path: Path) -> bool:
         if kind != "zip":
             refuse_groups("", images, others)
     except SourceError:
-        # a zip is nobody else's: opening it says what is the matter.
+        # A zip is nobody else's: opening it says what is the matter.
         return kind == "zip" and path.suffix.lower() == ".zip"
     finally:
         close_files()

@@ -19,9 +19,9 @@ from .base import Reject, Sample
 from .reading.json_files import read_object
 from .reading.locations import first_bytes
 from .reading.splits import table_files, tables_alone
-from .reading.tables.arrow_types import arrow
+from .reading.tables.arrow_types import arrow, table_errors
 from .reading.tables.rows import Mapped, row_reader
-from .reading.tables.table_source import Block, TableSource, table_errors
+from .reading.tables.table_source import Block, TableSource
 
 __all__ = ["ArrowSource"]
 

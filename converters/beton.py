@@ -50,6 +50,29 @@ _TABLE_BLOCK = 4096
 _IMAGE_PARTS = ("mode", "width", "height", "place")
 
 
+FLOAT, INT, RGB, BYTES, ARRAY, JSON, TENSOR, CUSTOM = 0, 1, 2, 3, 4, 5, 6, 255
+"""Kinds of fields."""
+JPEG, PIXELS = 0, 1
+"""Modes of images."""
+_ENTRY = np.dtype([("sample", "<u8"), ("place", "<u8"), ("length", "<u8")])
+"""Of the allocation table."""
+_HEAD = struct.Struct("<HHIQQ")
+_FIELD_BYTES = 1041
+_NAME = slice(1, 17)
+_ARGUMENTS = slice(17, None)
+_IMAGE = np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
+_BYTES = np.dtype([("place", "<u8"), ("length", "<u8")])
+_METADATA = {
+    FLOAT: np.dtype("<f8"),
+    INT: np.dtype("<i8"),
+    RGB: _IMAGE,
+    BYTES: _BYTES,
+    ARRAY: np.dtype("<u8"),
+    JSON: _BYTES,
+    TENSOR: np.dtype("<u8"),
+}
+
+
 class BetonSource(FileSource, IndexedSource):
     """A ``.beton`` file; its fields keep their names.
 
@@ -109,15 +132,15 @@ class BetonSource(FileSource, IndexedSource):
 
     def _read_table(self, wanted: bool) -> None:
         """Read how long pieces are: 16 bytes each, in the order of their places."""
-        count = (self.path.stat().st_size - self._layout.end) // ENTRY.itemsize if wanted else 0
+        count = (self.path.stat().st_size - self._layout.end) // _ENTRY.itemsize if wanted else 0
         places, lengths = np.empty(count, np.uint64), np.empty(count, np.uint64)
         for first in range(0, count, _TABLE_BLOCK):
             some = min(_TABLE_BLOCK, count - first)
-            at = self._layout.end + first * ENTRY.itemsize
-            block = np.frombuffer(_read_piece(self._file, at, some * ENTRY.itemsize), ENTRY)
+            at = self._layout.end + first * _ENTRY.itemsize
+            block = np.frombuffer(_read_piece(self._file, at, some * _ENTRY.itemsize), _ENTRY)
             places[first : first + some] = block["place"]
             lengths[first : first + some] = block["length"]
-        # of two pieces at one place the first is empty, as bytes may be and images are not.
+        # Of two pieces at one place the first is empty, as bytes may be and images are not.
         order = np.lexsort((lengths, places))
         self._places, self._lengths = places[order], lengths[order]
 
@@ -211,30 +234,6 @@ def _column(field: _BetonField, channels: int) -> TableColumn:
         return TableColumn(field.name, None, str(error))
     except ValueError as error:
         return TableColumn(field.name, None, f"has the shape {field.shape}: {error}")
-
-
-FLOAT, INT, RGB, BYTES, ARRAY, JSON, TENSOR, CUSTOM = 0, 1, 2, 3, 4, 5, 6, 255
-"""Kinds of fields."""
-JPEG, PIXELS = 0, 1
-"""Modes of images."""
-ENTRY = np.dtype([("sample", "<u8"), ("place", "<u8"), ("length", "<u8")])
-"""Of the allocation table."""
-
-_HEAD = struct.Struct("<HHIQQ")
-_FIELD_BYTES = 1041
-_NAME = slice(1, 17)
-_ARGUMENTS = slice(17, None)
-_IMAGE = np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
-_BYTES = np.dtype([("place", "<u8"), ("length", "<u8")])
-_METADATA = {
-    FLOAT: np.dtype("<f8"),
-    INT: np.dtype("<i8"),
-    RGB: _IMAGE,
-    BYTES: _BYTES,
-    ARRAY: np.dtype("<u8"),
-    JSON: _BYTES,
-    TENSOR: np.dtype("<u8"),
-}
 
 
 class _BetonField(NamedTuple):

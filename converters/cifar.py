@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100: Python's edition and the binary one, unpacked or as downloaded.
 
-What a batch is stands in ``reading/classic/cifarbatch.py``, where they are in ``cifarfiles.py``
-beside it.  Pickles are read by ``pickled.py`` there, which executes nothing.
+What a batch is, and where batches are, stands in ``reading/classic/cifar_batches.py``.  Pickles are
+read by ``pickled.py`` beside it, which executes nothing.
 """
 
 from __future__ import annotations

@@ -28,21 +28,7 @@ _USER_BLOCKS = (0, 512, 1024, 2048)
 
 
 class Hdf5Source(ArraySource):
-    """Arrays of HDF5 files; several files are one dataset, in their order.
-
-    Parameters
-    ----------
-    arrays : tuple of str
-        What is taken: ``field=path`` of a dataset in the file; ``offsets=path`` tells where
-        image files that lie end to end begin, ``classes=path`` the names of classes.
-        Default: what is called as images, labels and masks usually are.
-    layout : str, optional
-        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    """
+    """Arrays of HDF5 files; several are one dataset, in their order.  Options: `ArraySource`."""
 
     name = "hdf5"
     summary = "HDF5 files with arrays of pictures or of image files"

@@ -1,16 +1,12 @@
 """MNIST and the datasets in its format: Fashion-MNIST, EMNIST, QMNIST, K-MNIST.
 
-What the files are stands in ``reading/classic/idxfile.py``: arrays of pixels, and of labels
+What the files are stands in ``reading/classic/idx_files.py``: arrays of pixels, and of labels
 beside them.  Images are read in blocks.  EMNIST's are turned upright; they lie in its files with
 rows and columns exchanged ("EMNIST: an extension of MNIST to handwritten letters", section II).
 
-=====
-
-The names of classes of MNIST and of the datasets in its format.
-
-Only EMNIST brings them in files.  Fashion-MNIST has MNIST's file names; it is told by its
-folder, or by its first labels.  Sources: the README of Fashion-MNIST; Cohen, Afshar, Tapson
-and van Schaik, "EMNIST: an extension of MNIST to handwritten letters", table II.
+Only EMNIST brings the names of its classes in files.  Fashion-MNIST has MNIST's file names; its
+folder, or its first labels, tell it apart.  Sources: the README of Fashion-MNIST; Cohen, Afshar,
+Tapson and van Schaik, "EMNIST: an extension of MNIST to handwritten letters", table II.
 """
 
 from __future__ import annotations
@@ -40,7 +36,31 @@ from .reading.locations import path_of, printable
 from .reading.refusals import check_choice, not_seekable
 from .reading.selection import left_out
 
-__all__ = ["KNOWN_CLASSES", "IdxSource", "known_classes", "read_mapping"]
+__all__ = ["IdxSource"]
+
+_DIGITS = tuple(string.digits)
+_MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")
+_KNOWN_CLASSES = {
+    "mnist": _DIGITS,
+    "fashion": ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
+                "Sneaker", "Bag", "Ankle boot"),
+    "emnist-digits": _DIGITS,
+    "emnist-mnist": _DIGITS,
+    "emnist-letters": ("N/A", *(a + b for a, b in zip(string.ascii_uppercase,
+                                                      string.ascii_lowercase, strict=True))),
+    "emnist-balanced": _MERGED,
+    "emnist-bymerge": _MERGED,
+    "emnist-byclass": tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
+    "qmnist": _DIGITS,
+}  # fmt: skip
+"""Letters are counted from 1, so 0 is no class of theirs."""
+_STARTS = {
+    bytes([5, 0, 4, 1, 9, 2, 1, 3, 1, 4]): "mnist",
+    bytes([7, 2, 1, 0, 4, 1, 4, 9, 5, 9]): "mnist",
+    bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5]): "fashion",
+    bytes([9, 2, 1, 1, 6, 1, 4, 6, 5, 7]): "fashion",
+}
+"""The first ten labels of train and test."""
 
 
 class IdxSource(FileSource, IndexedSource):
@@ -104,7 +124,7 @@ class IdxSource(FileSource, IndexedSource):
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
         if all(with_labels):
             settled["label"] = ScalarField()
-            settled = named_classes(settled, "label", classes, KNOWN_CLASSES)
+            settled = named_classes(settled, "label", classes, _KNOWN_CLASSES)
             if classes is None:
                 settled["label"] = ScalarField(classes=self._known_classes())
         else:
@@ -143,7 +163,7 @@ class IdxSource(FileSource, IndexedSource):
     def _known_classes(self) -> tuple[str, ...] | None:
         """Return the names of the classes, where the dataset tells."""
         pair, labels = self._parts[0].pair, self._parts[0].first_labels()
-        return known_classes(pair.dataset, pair.images, labels) or None
+        return _names_of_classes(pair.dataset, pair.images, labels) or None
 
     def _say(self, channels: int) -> None:
         if self._transpose:
@@ -207,48 +227,21 @@ class IdxSource(FileSource, IndexedSource):
         return [path for pair in pairs for path in (pair.images, pair.labels) if path is not None]
 
 
-_DIGITS = tuple(string.digits)
-_MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")
-
-KNOWN_CLASSES = {
-    "mnist": _DIGITS,
-    "fashion": ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
-                "Sneaker", "Bag", "Ankle boot"),
-    "emnist-digits": _DIGITS,
-    "emnist-mnist": _DIGITS,
-    "emnist-letters": ("N/A", *(a + b for a, b in zip(string.ascii_uppercase,
-                                                      string.ascii_lowercase, strict=True))),
-    "emnist-balanced": _MERGED,
-    "emnist-bymerge": _MERGED,
-    "emnist-byclass": tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
-    "qmnist": _DIGITS,
-}  # fmt: skip
-"""Letters are counted from 1, so 0 is no class of theirs."""
-
-_STARTS = {
-    bytes([5, 0, 4, 1, 9, 2, 1, 3, 1, 4]): "mnist",
-    bytes([7, 2, 1, 0, 4, 1, 4, 9, 5, 9]): "mnist",
-    bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5]): "fashion",
-    bytes([9, 2, 1, 1, 6, 1, 4, 6, 5, 7]): "fashion",
-}
-"""The first ten labels of train and test."""
-
-
-def known_classes(dataset: str, path: Path, start: bytes) -> tuple[str, ...]:
+def _names_of_classes(dataset: str, path: Path, start: bytes) -> tuple[str, ...]:
     """Return the names of the classes; none where they are not known.
 
     File names tell `dataset`; `path` is that of the images, `start` the first ten labels.
     """
     mapping = path.parent / f"{dataset}-mapping.txt"
     if dataset and mapping.is_file():
-        return read_mapping(mapping)
+        return _read_mapping(mapping)
     folders = [part.lower().replace("-", "").replace("_", "") for part in path.absolute().parts]
     if any(name in ("fashion", "fashionmnist", "fmnist") for name in folders):
-        return KNOWN_CLASSES["fashion"]
-    return KNOWN_CLASSES.get(_STARTS.get(start, dataset), ())
+        return _KNOWN_CLASSES["fashion"]
+    return _KNOWN_CLASSES.get(_STARTS.get(start, dataset), ())
 
 
-def read_mapping(path: Path) -> tuple[str, ...]:
+def _read_mapping(path: Path) -> tuple[str, ...]:
     """Read a mapping of EMNIST's: lines of a class and the ASCII codes that are in it.
 
     Raises SourceError if a line is none, or a class stands twice.

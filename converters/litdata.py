@@ -117,7 +117,7 @@ class LitDataSource(ChunkSource):
             inflate=codec is not None and level == "sample",
         )
         names = names_of(config.get("data_spec"), len(encodings), index)
-        # of the instance, so that no file stays open when it is gone.
+        # Of the instance, so that no file stays open when it is gone.
         self._open = functools.lru_cache(_KEPT_OPEN)(RowTable)
         self._tables, self._others = [has_table(path) for path in self.paths], True
         if any(self._tables):
@@ -167,7 +167,7 @@ class LitDataSource(ChunkSource):
         left += [str(name) for name in told if name not in there] if isinstance(told, dict) else []
         if left:
             self.notes.append(f"columns left out: {', '.join(left)}")
-        # for chunks that are no tables, as a writer without pyarrow makes them.
+        # For chunks that are no tables, as a writer without pyarrow makes them.
         self._others = set(chosen) <= set(names)
         numbers = tuple(names.index(name) for name in chosen) if self._others else ()
         self.decoder = self.decoder._replace(schema=self.schema, picked=numbers)

@@ -38,11 +38,18 @@ from .reading.selection import left_out
 from .reading.spans import FileSpan, close_files
 from .reading.text_lines import text_lines
 
-__all__ = ["NO_LABEL", "LmdbPairsSource", "labels_in_file", "labels_in_keys"]
+__all__ = ["LmdbPairsSource"]
 
 _COUNTS = ("num-samples", "__len__", "__keys__", "length", "nSamples")
 _IMAGE, _TEXT = "image-", "label-"
 _PEEK = 16
+
+
+Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
+"""A number a key, and names of classes where labels are text."""
+_NO_LABEL = -(2**63)
+"""In the place of a label that there is not."""
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 class LmdbPairsSource(LmdbSource):
@@ -67,7 +74,7 @@ class LmdbPairsSource(LmdbSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        # those of Caffe are asked for before.
+        # Those of Caffe are asked for before.
         return lmdb_at(location) is not None or _our_shards(location)
 
     def __init__(
@@ -95,9 +102,9 @@ class LmdbPairsSource(LmdbSource):
         if label_pattern is not None or labels is not None:
             keys = (self.index.keys[index] for index in self._order)
             found = (
-                labels_in_keys(keys, label_pattern, classes)
+                _labels_in_keys(keys, label_pattern, classes)
                 if label_pattern is not None
-                else labels_in_file(keys, Path(labels or ""), classes)
+                else _labels_in_file(keys, Path(labels or ""), classes)
             )
             self._labels, names = found
             settled["label"] = ScalarField(classes=names)
@@ -187,7 +194,7 @@ class LmdbPairsSource(LmdbSource):
                 raise ValueError("the database has no text for this image")
             values.append(ValueSpan(*self.index.span(self._texts[index]), "text"))
         if self._labels is not None:
-            if self._labels[index] == NO_LABEL:
+            if self._labels[index] == _NO_LABEL:
                 raise ValueError(
                     "no label: the pattern does not match, the file has it not, or it is none of "
                     "the classes"
@@ -210,16 +217,7 @@ def _our_shards(location: Any) -> bool:
     return any(map(is_ours, sorted(folder.glob("*.lmdb"))[:1]))
 
 
-Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
-"""A number a key, and names of classes where labels are text."""
-
-NO_LABEL = -(2**63)
-"""In the place of a label that there is not."""
-
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
-
-
-def labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> Labels:
+def _labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> Labels:
     """Return the labels that the first group of a pattern matches in keys.
 
     Raises OptionError if the pattern is none, has no group, or matches no key.
@@ -234,7 +232,7 @@ def labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> La
     return _numbered([match[1] if match else None for match in found], classes)
 
 
-def labels_in_file(keys: Iterable[str], path: Path, classes: str | None) -> Labels:
+def _labels_in_file(keys: Iterable[str], path: Path, classes: str | None) -> Labels:
     """Return the labels that a file of lines ``key label`` has of keys.
 
     Raises OptionError if the file cannot be read, a line is none, or it is of other keys.
@@ -258,7 +256,7 @@ def labels_in_file(keys: Iterable[str], path: Path, classes: str | None) -> Labe
             f"labels={path}: none of its keys is in the database, where the first is {first!r}"
         )
     if all(label is None or _NUMBER.fullmatch(label) for label in labels):
-        return array("q", (NO_LABEL if v is None else int(v) for v in labels)), None
+        return array("q", (_NO_LABEL if v is None else int(v) for v in labels)), None
     return _numbered(labels, classes)
 
 
@@ -270,5 +268,5 @@ def _numbered(labels: list[str | None], classes: str | None) -> Labels:
     names = classes_of_texts(texts, "what keys are labelled by", classes)
     numbers = {name: number for number, name in enumerate(names)}
     return array(
-        "q", (numbers.get(v, NO_LABEL) if v is not None else NO_LABEL for v in labels)
+        "q", (numbers.get(v, _NO_LABEL) if v is not None else _NO_LABEL for v in labels)
     ), names

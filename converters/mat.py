@@ -32,6 +32,8 @@ _SVHN = "_32x32.mat"
 class MatSource(ArraySource):
     """Arrays of ``.mat`` files; several files are one dataset, of splits if they are called so.
 
+    Further options: see `ArraySource`.
+
     Parameters
     ----------
     split : str
@@ -39,10 +41,6 @@ class MatSource(ArraySource):
         all, and a field ``split`` tells them apart.
     arrays : tuple of str
         What is taken: ``field=array``.  Default: what is called as images and labels are.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
     """
 
     name = "mat"

@@ -1,7 +1,7 @@
 """MDS: the shards of MosaicML Streaming, from its specification.
 
 A folder has ``index.json``, which lists shards with their columns and how these are encoded, and
-the shards (``reading/chunks/sample_layout.py`` has their layout), plain or compressed as a whole.
+the shards (``reading/chunks/chunk_source.py`` has their layout), plain or compressed as a whole.
 Sources:
 ``docs/source/preparing_datasets/dataset_format.md`` and ``streaming/base/format/mds/`` (reader,
 writer, encodings) of ``mosaicml/streaming``, 0.13.
@@ -41,6 +41,16 @@ __all__ = ["MDSSource"]
 
 _HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}
 _STEP = 1 << 20
+
+
+_SCALARS = {
+    "int": "<i8",
+    **{f"uint{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
+}
+_VALUES = {8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "<i4", 34: "<f4"}
+_VALUES |= {64: "<u8", 65: "<i8", 66: "<f8"}
 
 
 class MDSSource(ChunkSource):
@@ -213,16 +223,6 @@ def _hasher(path: Path, name: str) -> Any:
     if name in _HASHES:
         return hashlib.new(name, usedforsecurity=False)
     raise SourceError(f"{path}: the hash {name!r} is not known (--option check=false)")
-
-
-_SCALARS = {
-    "int": "<i8",
-    **{f"uint{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"int{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
-}
-_VALUES = {8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "<i4", 34: "<f4"}
-_VALUES |= {64: "<u8", 65: "<i8", 66: "<f8"}
 
 
 def decode(encoding: str, data: bytes) -> Any:

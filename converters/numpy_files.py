@@ -40,6 +40,8 @@ _PLACED_BYTES = 256
 class NumpySource(ArraySource):
     """Arrays of a ``.npz``, of a ``.npy``, or of the ``.npy`` files of a folder.
 
+    Further options: see `ArraySource`.
+
     Parameters
     ----------
     split : str
@@ -48,12 +50,6 @@ class NumpySource(ArraySource):
     arrays : tuple of str
         What is taken: ``field=array``; a ``.npy`` file is called without its suffix.
         Default: what is called as images, labels and masks usually are.
-    layout : str, optional
-        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
     """
 
     name = "numpy"
@@ -105,13 +101,13 @@ class NumpySource(ArraySource):
         self.read_arrays(files, options, tuple(splits) if len(splits) > 1 else ())
 
 
-def _file(place: Path, columns: dict[str, NpyColumn], names: dict[str, str]) -> ArrayFile:
+def _file(place: Path, columns: dict[str, _NpyColumn], names: dict[str, str]) -> ArrayFile:
     usual = (f"image={next(iter(names))}",) if len(names) == 1 else ()
     named = {name: columns[stored_as] for name, stored_as in names.items()}
     return ArrayFile(str(place), printable(place.name), named, usual)
 
 
-def _refuse_one_picture(place: Path, columns: dict[str, NpyColumn], layout: str | None) -> None:
+def _refuse_one_picture(place: Path, columns: dict[str, _NpyColumn], layout: str | None) -> None:
     """Refuse an array H x W x 3 that is all there is: it looks like H pictures of W x 3."""
     shapes = [column.shape for column in columns.values()]
     if len(shapes) == 1 and layout is None and len(shapes[0]) == 3 and shapes[0][2] in (1, 3, 4):
@@ -130,13 +126,13 @@ def _kind(path: Path) -> str:
     return "npz" if is_zip(start) and name.endswith(b".npy") else ""
 
 
-def _columns_of(path: Path) -> Iterator[tuple[str, NpyColumn]]:
+def _columns_of(path: Path) -> Iterator[tuple[str, _NpyColumn]]:
     """Yield the arrays of a file by their names; a ``.npy`` is called like its file.
 
     Raises SourceError if the file is damaged.
     """
     if _kind(path) != "npz":
-        yield printable(path.stem), NpyColumn(path, printable(path.stem), 0, stat_of(path)[0])
+        yield printable(path.stem), _NpyColumn(path, printable(path.stem), 0, stat_of(path)[0])
         return
     for name, member in zip_members(path):
         if problem := member.problem():
@@ -147,10 +143,10 @@ def _columns_of(path: Path) -> Iterator[tuple[str, NpyColumn]]:
         piece = None
         if member.method:
             piece = InflatedPiece(path, start, member.packed, RAW, member.crc, member.size)
-        yield label, NpyColumn(path, label, start, member.size, piece)
+        yield label, _NpyColumn(path, label, start, member.size, piece)
 
 
-class NpyColumn(ArrayColumn):
+class _NpyColumn(ArrayColumn):
     """The rows of a ``.npy`` of `size` bytes that is in a file, or that `piece` inflates."""
 
     def __init__(

@@ -136,7 +136,7 @@ def _kept_footer(path: str, size: int, changed: int) -> tuple[Any, Any]:
 
 def _batches(path: Path, group: int, columns: Sequence[str]) -> Iterator[Any]:
     metadata = _footer(path)[0]
-    # of all columns, as asking for one column's size ends the process where that is damaged.
+    # Of all columns, as asking for one column's size ends the process where that is damaged.
     rows = metadata.row_group(group)
     each = max(1, rows.total_byte_size // max(1, rows.num_rows))
     # No threads: workers are forked.  A buffer, else a whole row group is read at once.

@@ -1,7 +1,7 @@
 """MXNet's RecordIO: ``.rec`` files of images with their labels, as ``im2rec`` writes them.
 
-How records stand in a file is in ``reading/records/recordio.py``, what is in one in
-``reading/records/imagerecord.py``, what lies beside the files in ``reading/records/imagelist.py``.
+How records stand in a file is in ``reading/records/recordio.py``, what is in one and what lies
+beside the files in ``reading/records/image_records.py``.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class RecordIOSource(ScannedSource):
         decoder = self._decoder
         if self._list is not None:
             try:
-                # the labels are looked up here: workers do not have the list.
+                # The labels are looked up here: workers do not have the list.
                 labels, name = self._listed(unpack(record.read())[2], ())
             except (OSError, ValueError) as error:
                 return Reject(key, reason_of(error))

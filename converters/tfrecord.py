@@ -1,6 +1,6 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-What is in a file is in ``reading/records/framing.py``, what is in a record in ``example.py``
+What is in a file is in ``reading/records/framing.py``, what is in a record in ``examples.py``
 beside it.  Source: TensorFlow's guide "TFRecord and tf.train.Example".
 """
 
@@ -164,10 +164,8 @@ class TFRecordSource(ScannedSource):
         examples = self._first_examples()
         known = sorted({name for example in examples for name in example})
         chosen = FEATURES.parse(features) if features else usual_features(examples)
-        for field, feature in chosen.items():
-            if feature not in known:
-                there = "the first records have"
-                raise FEATURES.missing(self.paths[0], field, feature, known, there)
+        unread = dict.fromkeys(known, "")
+        FEATURES.check(chosen, self.paths[0], unread, "the first records have")
         if not features:
             objects = OBJECTS if has_objects(examples) else ()
             taken = {*chosen.values(), *objects}

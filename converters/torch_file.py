@@ -45,6 +45,8 @@ _GLOBAL = re.compile(r"(?:Unsupported (?:global|class|operand)|GLOBAL)[^\n]{0,20
 class TorchSource(ArraySource):
     """Tensors of a file of ``torch.save``; several files are one dataset, in their order.
 
+    Further options: see `ArraySource`.
+
     Parameters
     ----------
     arrays : tuple of str
@@ -52,12 +54,6 @@ class TorchSource(ArraySource):
         tuples and lists: ``train/images``, ``0``.  ``classes=path`` is a list of names.
         Default: what is called as images, labels and masks usually are; of a tuple the
         first is the images and the second the labels.
-    layout : str, optional
-        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
     check : bool
         Whether the CRC-32 of the archive's members are compared first, which reads it all;
         torch itself does not.
@@ -105,7 +101,7 @@ def _kind(path: Path) -> str:
     start = first_bytes(path, 64)
     if start[2:].startswith(_LEGACY) and start[0] == 0x80:
         return "legacy"
-    # the first member is the pickle, or in the newest files what its format is.
+    # The first member is the pickle, or in the newest files what its format is.
     names = (b"/data.pkl", b"/.format_version", b"/byteorder", b"/version", b"/.data/")
     if start.startswith(b"PK\x03\x04") and any(name in first_bytes(path, 512) for name in names):
         return "zip"

@@ -38,8 +38,16 @@ _MOST_EMPTY = 1000
 Missing = Literal["fill", "reject"]
 
 
+_used_by = 0
+"""The process that uses tensorstore, which ends a process forked from such a one."""
+_METADATA_BYTES = 16 << 20
+_DEPTH = 16
+
+
 class ZarrSource(ArraySource):
     """Arrays of a zarr or N5 folder, or one such array and what is beside it.
+
+    Further options: see `ArraySource`.
 
     Parameters
     ----------
@@ -47,12 +55,6 @@ class ZarrSource(ArraySource):
         What is taken: ``field=path`` of an array in the folder; ``offsets=path`` tells where
         image files that lie end to end begin.  Default: what is called as images, labels and
         masks usually are.
-    layout : str, optional
-        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
     missing : {"fill", "reject"}
         What becomes of samples in blocks that were never written: they have the array's fill
         value, as the formats say, or are rejects.
@@ -112,10 +114,6 @@ class ZarrSource(ArraySource):
                 total ^= hash_fields(name, *stat_of(path / name))  # in whatever order
             hashes.append(total)
         return np.array(hashes, np.uint64)
-
-
-_used_by = 0
-"""The process that uses tensorstore, which ends a process forked from such a one."""
 
 
 def _tensorstore() -> Any:
@@ -248,10 +246,6 @@ class _ZarrColumn(ArrayColumn):
 def _message(error: Exception) -> str:
     """Return tensorstore's message without the places in its own code."""
     return reason_of(error).split(" [source locations=")[0][:400]
-
-
-_METADATA_BYTES = 16 << 20
-_DEPTH = 16
 
 
 class _Node(NamedTuple):

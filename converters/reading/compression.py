@@ -22,10 +22,8 @@ from .locations import first_bytes
 from .spans import MAX_RECORD
 
 __all__ = [
-    "InflatedStream",
     "check_codec",
     "compression_of",
-    "decompressor",
     "inflate_zstd",
     "inflated_start",
     "open_inflated",
@@ -38,6 +36,11 @@ _BITS = {"gzip": 31, "zlib": 15}
 _CODECS = {"gz": "gzip", "bz2": "bzip2", "zstd": "zstd"}
 """As indexes name them."""
 _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+_WINDOW_BYTES = 1 << 27
+"""What the reference decoder admits; a header that claims more memory is refused."""
+_STEP = 1 << 16
 
 
 def compression_of(start: bytes) -> str:
@@ -85,7 +88,7 @@ def inflated_start(start: bytes, count: int) -> bytes:
         return b""
 
 
-class InflatedStream:
+class _InflatedStream:
     """What a compressed file holds; reading raises SourceError where that is damaged."""
 
     def __init__(self, stream: Any, damage: tuple[type[Exception], ...], path: Path) -> None:
@@ -108,7 +111,7 @@ class InflatedStream:
 
 @contextlib.contextmanager
 def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for reading what it holds, by `InflatedStream` where it is compressed.
+    """Open a file for reading what it holds, by `_InflatedStream` where it is compressed.
 
     `codec` is what an index says.  Without it, gzip and zlib are recognised, and other files are
     read as they are.
@@ -129,10 +132,10 @@ def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
             stream = bz2.BZ2File(file)  # buffered already
         else:
             damage += (zstandard().ZstdError,)
-            stream = decompressor().stream_reader(file, read_across_frames=True, closefd=False)
+            stream = _decompressor().stream_reader(file, read_across_frames=True, closefd=False)
             stream = io.BufferedReader(stream, _WINDOW)
         stack.callback(stream.close)
-        yield cast(IO[bytes], InflatedStream(stream, damage, path))
+        yield cast(IO[bytes], _InflatedStream(stream, damage, path))
 
 
 class _InflatedFile(io.RawIOBase):
@@ -177,19 +180,13 @@ class _InflatedFile(io.RawIOBase):
         return True
 
 
-_WINDOW_BYTES = 1 << 27
-"""What the reference decoder admits; a header that claims more memory is refused."""
-
-_STEP = 1 << 16
-
-
 def zstandard() -> Any:
     """Import the library. Raises MissingExtraError if it is not installed."""
     return require("zstandard", "zstd", "reading Zstandard")
 
 
-def decompressor() -> Any:
-    """Return a decompressor that admits no absurd window."""
+def _decompressor() -> Any:
+    """Return a _decompressor that admits no absurd window."""
     return zstandard().ZstdDecompressor(max_window_size=_WINDOW_BYTES)
 
 
@@ -199,7 +196,7 @@ def inflate_zstd(data: bytes, limit: int = MAX_RECORD) -> bytes:
     Raises SourceError if it is damaged, cut short or longer.
     """
     inflated = bytearray()
-    worker = decompressor().decompressobj()
+    worker = _decompressor().decompressobj()
     try:
         # In steps: what comes out may be a thousand times what goes in.
         for start in range(0, len(data), _STEP):

@@ -1,8 +1,9 @@
 """Pieces of what is compressed, read from the front to the end, in bounded memory.
 
-`ForwardReader` reads whole files, compressed or not; `InflatedPiece` what zlib has compressed inside
-a file, such as a member of an ``.npz`` or an array of a ``.mat``.  What lies between two pieces is
-decompressed and thrown away, so pieces are read in ascending order; going back begins anew.
+`ForwardReader` reads whole files, compressed or not; `InflatedPiece` what zlib has compressed
+inside a file, such as a member of an ``.npz`` or an array of a ``.mat``.  What lies between two
+pieces is decompressed and thrown away, so pieces are read in ascending order; going back begins
+anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ BLOCK_BYTES = 1 << 16
 """How much of pixels a source reads at once."""
 
 _STEP = 1 << 16
+
+
+RAW, ZLIB = -15, 15
+"""What a piece begins with: nothing, as in zip archives, or zlib's head."""
+_STEP = 1 << 16
+_KEPT = 64
 
 
 class ForwardReader:
@@ -118,13 +125,6 @@ class ForwardReader:
         piece: bytes = self._stream.read1(length)
         self._at += len(piece)
         return piece
-
-
-RAW, ZLIB = -15, 15
-"""What a piece begins with: nothing, as in zip archives, or zlib's head."""
-
-_STEP = 1 << 16
-_KEPT = 64
 
 
 class InflatedPiece:

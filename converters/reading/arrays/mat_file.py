@@ -85,7 +85,7 @@ class MatColumn(ArrayColumn):
         row = math.prod(self.shape[1:])
         numbers = self._elements(start * row, stop * row)
         rows = numbers.reshape(stop - start, *self.shape[:0:-1])
-        # the first index of a row runs fastest: it is the last one here, and becomes the first.
+        # The first index of a row runs fastest: it is the last one here, and becomes the first.
         turned = rows.transpose(0, *range(rows.ndim - 1, 0, -1))
         result: np.ndarray[Any, Any] = turned.astype(self.dtype, copy=False)
         return result

@@ -41,7 +41,7 @@ def _role(path: str) -> tuple[str, tuple[str, ...]]:
     roles = [(word, _WORDS[word]) for word in words if word in _WORDS]
     if not roles:
         return "", (group, *words)
-    # the more telling of two: image_offsets are offsets, label_names names of classes.
+    # The more telling of two: image_offsets are offsets, label_names names of classes.
     order = ("offsets", "classes", "mask", "label", "image")
     word, role = min(roles, key=lambda found: order.index(found[1]))
     words.remove(word)

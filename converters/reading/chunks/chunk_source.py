@@ -53,7 +53,6 @@ __all__ = [
     "read_index",
 ]
 
-
 _INDEX_BYTES = 256 << 20
 _LARGEST_COUNT = 1 << 30
 """Samples in a chunk: offsets are 32 bits wide, and each takes four of the chunk's bytes."""

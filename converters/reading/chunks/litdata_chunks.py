@@ -52,6 +52,11 @@ _TORCH = {0: "<f4", 1: "<f4", 2: "<f8", 3: "<f8", 8: "<f2", 9: "<f2", 11: "u1", 
 _TORCH |= {13: "<i2", 14: "<i2", 15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8", 19: "?", 20: "<u2"}
 
 
+_MAGIC = b"LDFZ01\0\0"
+_HEAD = struct.Struct("<8sHHIII")
+_FRAME = struct.Struct("<IIQII")
+
+
 def decode(encoding: str, data: bytes) -> Any:
     """Return the value that a column holds.
 
@@ -125,11 +130,6 @@ def _leaves(node: dict[str, Any], above: tuple[str, ...]) -> Iterator[str]:
     keys = [str(key) for key in named] if isinstance(named, list) else map(str, range(10**6))
     for key, child in zip(keys, children, strict=False):
         yield from _leaves(child, (*above, key))
-
-
-_MAGIC = b"LDFZ01\0\0"
-_HEAD = struct.Struct("<8sHHIII")
-_FRAME = struct.Struct("<IIQII")
 
 
 class FramesHead(NamedTuple):

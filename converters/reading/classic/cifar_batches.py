@@ -3,8 +3,8 @@
 Python's is a pickle of ``{"data": N x 3072, "labels": [...]}``, or, of CIFAR-100,
 ``"fine_labels"`` and ``"coarse_labels"``; the binary one is records of a label, or of a coarse
 and a fine one, and 3,072 bytes of pixels.  Both are the red plane, the green and the blue.
-They are in a folder, in the archive as downloaded, or one alone.  An archive is looked through once,
-from its front; the pixels are passed over, and nothing is unpacked.
+They are in a folder, in the archive as downloaded, or one alone.  An archive is looked through
+once, from its front; the pixels are passed over, and nothing is unpacked.
 Source: https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
@@ -34,13 +34,10 @@ __all__ = [
     "BatchName",
     "CifarFiles",
     "batch_name",
-    "binary_batch",
     "cifar_folder",
     "is_archive",
     "is_batch",
     "look_at",
-    "pickled_batch",
-    "read_names",
 ]
 
 _PIXELS = 3072
@@ -49,7 +46,18 @@ _NAME = re.compile(
 )
 
 Labels = dict[str, "np.ndarray[Any, np.dtype[np.int64]]"]
-ReadPiece = Callable[[int, int], bytes]
+_ReadPiece = Callable[[int, int], bytes]
+
+
+FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python", "cifar-100-binary")
+_TEXTS = {
+    "batches.meta.txt": "label_names",
+    "fine_label_names.txt": "fine_label_names",
+    "coarse_label_names.txt": "coarse_label_names",
+}
+_PICKLES = ("batches.meta", "meta")
+_LARGEST = 1 << 20
+"""Of a file of names."""
 
 
 class BatchName(NamedTuple):
@@ -69,7 +77,7 @@ class Batch(NamedTuple):
     num_images: int = 0
     offset: int = 0  # of the first record
     shape: tuple[int, ...] = (3, 32, 32)  # of one image's pixels, 3 x H x W or H x W x 3
-    # of each field of labels; empty where they stand before the pixels
+    # Of each field of labels; empty where they stand before the pixels
     labels: Labels = {}  # noqa: RUF012
     leading: tuple[str, ...] = ()  # the fields whose labels stand before the pixels, one byte each
     failure: str = ""  # why there are not all, or none; that counts as a sample
@@ -117,7 +125,7 @@ def batch_name(name: str) -> BatchName | None:
     return BatchName(split, number, bool(match["binary"]), hundred)
 
 
-def binary_batch(name: str, kind: BatchName, offset: int, size: int) -> Batch:
+def _binary_batch(name: str, kind: BatchName, offset: int, size: int) -> Batch:
     """Return a batch of the binary edition, which lies at `offset` of its file."""
     leading = ("coarse_label", "label") if kind.hundred else ("label",)
     count, rest = divmod(size, len(leading) + _PIXELS)
@@ -127,8 +135,8 @@ def binary_batch(name: str, kind: BatchName, offset: int, size: int) -> Batch:
     return Batch(name, kind.split, count, offset, leading=leading, failure=failure)
 
 
-def pickled_batch(
-    name: str, kind: BatchName, file: IO[bytes], offset: int, size: int, read: ReadPiece
+def _pickled_batch(
+    name: str, kind: BatchName, file: IO[bytes], offset: int, size: int, read: _ReadPiece
 ) -> Batch:
     """Return a batch of Python's edition; one that cannot be read has a `failure`.
 
@@ -176,7 +184,7 @@ def _shape_of(data: PickledArray) -> tuple[int, ...]:
     raise SourceError(f"'data' is of {data.shape}; expected N x 3072, or N x 3 x H x W")
 
 
-def _labels_of(given: Any, count: int, key: str, read: ReadPiece) -> Any:
+def _labels_of(given: Any, count: int, key: str, read: _ReadPiece) -> Any:
     try:
         if isinstance(given, PickledArray):
             stored = given.data
@@ -206,7 +214,7 @@ def _names(found: dict[str, Any]) -> str:
     return ", ".join(list(found)[:10]) or "nothing"
 
 
-def read_names(file: IO[bytes], size: int) -> dict[str, tuple[str, ...]]:
+def _read_names(file: IO[bytes], size: int) -> dict[str, tuple[str, ...]]:
     """Return the lists of names in a ``batches.meta`` or ``meta``; none of one that is damaged."""
     try:
         found = _texts(read_pickle(file, 0, size))
@@ -219,17 +227,6 @@ def read_names(file: IO[bytes], size: int) -> dict[str, tuple[str, ...]]:
             if all(isinstance(text, str) for text in texts):
                 lists[key] = tuple(texts)
     return lists
-
-
-FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python", "cifar-100-binary")
-_TEXTS = {
-    "batches.meta.txt": "label_names",
-    "fine_label_names.txt": "fine_label_names",
-    "coarse_label_names.txt": "coarse_label_names",
-}
-_PICKLES = ("batches.meta", "meta")
-_LARGEST = 1 << 20
-"""Of a file of names."""
 
 
 class CifarFiles(NamedTuple):
@@ -371,7 +368,7 @@ def _batch(
     name: str, kind: BatchName, file: IO[bytes], offset: int, size: int, path: Path
 ) -> Batch:
     if kind.binary:
-        return binary_batch(name, kind, offset, size)
+        return _binary_batch(name, kind, offset, size)
 
     def read(at: int, length: int) -> bytes:
         compressed = compression_of(first_bytes(path, 16)) != ""
@@ -382,12 +379,12 @@ def _batch(
         return data
 
     buffered: Any = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
-    return pickled_batch(name, kind, buffered, offset, size, read)
+    return _pickled_batch(name, kind, buffered, offset, size, read)
 
 
 def _names_in(name: str, file: IO[bytes], size: int) -> dict[str, tuple[str, ...]]:
     if name in _PICKLES:
-        return read_names(file, size)
+        return _read_names(file, size)
     lines = file.read(_LARGEST).decode("utf-8", "replace").split("\n")
     texts = tuple(line.strip() for line in lines if line.strip())
     return {_TEXTS[name]: texts} if texts else {}

@@ -41,6 +41,17 @@ _NAMED = {
 }
 
 
+_INTS = {b"K": (1, False), b"M": (2, False), b"J": (4, True)}
+_STRINGS = {
+    b"U": (1, False), b"T": (4, False), b"C": (1, False), b"B": (4, False), b"\x8e": (8, False),
+    b"\x96": (8, False), b"\x8c": (1, True), b"X": (4, True), b"\x8d": (8, True),
+}  # fmt: skip
+_PUTS = {b"q": 1, b"r": 4}
+_GETS = {b"h": 1, b"j": 4}
+_TUPLES = {b"\x85": 1, b"\x86": 2, b"\x87": 3}
+_CONSTANTS: dict[bytes, Any] = {b"N": None, b"\x88": True, b"\x89": False, b")": (), b"(": _MARK}
+
+
 def read_pickle(file: IO[bytes], base: int, size: int) -> Any:
     """Return what a pickle of at most `size` bytes holds, which `file` is at the start of.
 
@@ -163,17 +174,6 @@ class _Machine:
         else:
             raise _damaged(f"the operation {code!r} is none that arrays and builtins need")
         return True
-
-
-_INTS = {b"K": (1, False), b"M": (2, False), b"J": (4, True)}
-_STRINGS = {
-    b"U": (1, False), b"T": (4, False), b"C": (1, False), b"B": (4, False), b"\x8e": (8, False),
-    b"\x96": (8, False), b"\x8c": (1, True), b"X": (4, True), b"\x8d": (8, True),
-}  # fmt: skip
-_PUTS = {b"q": 1, b"r": 4}
-_GETS = {b"h": 1, b"j": 4}
-_TUPLES = {b"\x85": 1, b"\x86": 2, b"\x87": 3}
-_CONSTANTS: dict[bytes, Any] = {b"N": None, b"\x88": True, b"\x89": False, b")": (), b"(": _MARK}
 
 
 class Stored(NamedTuple):

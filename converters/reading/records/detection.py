@@ -43,7 +43,7 @@ _LABEL_MAP = {
 class Objects(NamedTuple):
     """How the objects of an Example become boxes and labels."""
 
-    # of the classes; None where only their numbers are known, which are then the labels
+    # Of the classes; None where only their numbers are known, which are then the labels
     names: tuple[str, ...] | None
     by_text: Mapping[str, int]  # Class by the text of an object
     by_number: Mapping[int, int]  # Class by its number; asked before the text

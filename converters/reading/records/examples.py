@@ -47,6 +47,11 @@ _EXAMPLE = {
 """A map is, on the wire, a list of entries; a key that stands twice counts as last."""
 
 
+# As TensorFlow's own datasets call them, then what is usual.
+_IMAGES = ("image/encoded", "image/raw", *IMAGES)
+_LABELS = ("image/class/label", *LABELS)
+
+
 @functools.cache
 def _example() -> Any:
     return message_class("fastdata_example", _EXAMPLE, "Example", "tfrecord")
@@ -85,11 +90,6 @@ def values_of(feature: Any) -> Sequence[Any]:
     return () if kind is None else getattr(feature, kind).value
 
 
-# As TensorFlow's own datasets call them, then what is usual.
-_IMAGES = ("image/encoded", "image/raw", *IMAGES)
-_LABELS = ("image/class/label", *LABELS)
-
-
 def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Choose the features that are called as images and labels usually are.
 
@@ -123,7 +123,7 @@ def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field
         if is_image_bytes(first):
             return image_field(name, channels)
         return StringField() if all(map(_is_text, columns)) else BytesField()
-    # of an empty list the kind alone is known.
+    # Of an empty list the kind alone is known.
     kinds = {feature.WhichOneof("kind") for feature in features}
     dtype = "float32" if "float_list" in kinds else "int64"
     lengths = {len(column) for column in columns}

@@ -88,7 +88,7 @@ def has_frames(path: Path) -> bool:
 def is_compressed(path: Path) -> bool:
     """Tell whether a file can be read only from its front."""
     start = first_bytes(path, 64)
-    # the length of a first record can look like zlib's head; its checksum tells.
+    # The length of a first record can look like zlib's head; its checksum tells.
     return compression_of(start) != "" and bool(_bad_head(start[:_HEAD]))
 
 

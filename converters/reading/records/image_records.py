@@ -43,16 +43,13 @@ from ..fields import convert
 from ..string_table import StringTable
 from ..text_lines import text_lines
 
-__all__ = [
-    "ImageList",
-    "ImageRecordDecoder",
-    "objects_of",
-    "read_index",
-    "unpack",
-    "width_of_objects",
-]
+__all__ = ["ImageList", "ImageRecordDecoder", "read_index", "unpack", "width_of_objects"]
 
 _HEAD = struct.Struct("<IfQQ")
+
+
+_BEYOND = 0.1
+"""How much of a picture's size a box may stand out of it; more is no part of a size."""
 
 
 class ImageRecordDecoder(NamedTuple):
@@ -76,7 +73,7 @@ class ImageRecordDecoder(NamedTuple):
         if not content:
             raise ValueError("the record has no image")
         if self.objects:
-            boxes, classes = placed_objects(labels, content)
+            boxes, classes = _placed_objects(labels, content)
             field = self.schema["labels"]
             names = field.classes if isinstance(field, ArrayField) else None
             if names and classes.max(initial=0) >= len(names):
@@ -107,11 +104,7 @@ def unpack(data: bytes) -> tuple[np.ndarray[Any, np.dtype[np.float32]], bytes, i
     return np.frombuffer(data[_HEAD.size : end], "<f4"), data[end:], number
 
 
-_BEYOND = 0.1
-"""How much of a picture's size a box may stand out of it; more is no part of a size."""
-
-
-def objects_of(labels: Any) -> tuple[Any, Any]:
+def _objects_of(labels: Any) -> tuple[Any, Any]:
     """Return boxes, N x 4 in parts of the picture, and classes.
 
     Raises ValueError if these are no labels of objects.
@@ -141,18 +134,18 @@ def width_of_objects(rows: Sequence[Any]) -> int:
     found = 0
     try:
         for row in rows:
-            found += len(objects_of(row)[1])
+            found += len(_objects_of(row)[1])
     except ValueError:
         return 0
     return int(rows[0][1]) if found else 0
 
 
-def placed_objects(labels: Any, image: bytes) -> tuple[Any, Any]:
+def _placed_objects(labels: Any, image: bytes) -> tuple[Any, Any]:
     """Return boxes in pixels of the image file, and classes.
 
     Raises ValueError if these are no labels of objects, or the image cannot be read.
     """
-    boxes, classes = objects_of(labels)
+    boxes, classes = _objects_of(labels)
     frame = frame_of(image, None)
     size = (frame.width, frame.height, frame.width, frame.height)
     return (boxes * size).astype(np.float32), classes

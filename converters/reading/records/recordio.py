@@ -151,5 +151,5 @@ def _aligned(data: bytes) -> bytes:
 
 
 def _head_within(data: bytes) -> bool:
-    # a search by bytes first: it is faster, and nearly always finds nothing.
+    # A search by bytes first: it is faster, and nearly always finds nothing.
     return _MAGIC in data and len(_heads(np.frombuffer(_aligned(data), "<u4"))) > 0

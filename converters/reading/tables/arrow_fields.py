@@ -140,7 +140,7 @@ def settle_columns(
 ) -> dict[str, Field]:
     """Return the field of each name; one of text whose name says label is given classes later."""
     own = {name: kinds[column].field for name, column in chosen.items()}
-    # numbers and text named as labels stay what they are: text is given classes later.
+    # Numbers and text named as labels stay what they are: text is given classes later.
     check_names(fields, list(chosen))
     named = {
         name: kind

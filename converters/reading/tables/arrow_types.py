@@ -78,7 +78,7 @@ def is_image_struct(type_: Any) -> bool:
     return (
         {"bytes"} <= set(children) <= {"bytes", "path"}
         and is_bytes(children["bytes"])
-        # where no image has a path, and no schema was given, the column's type is null.
+        # Where no image has a path, and no schema was given, the column's type is null.
         and (path is None or is_text(path) or arrow(".types").is_null(path))
     )
 

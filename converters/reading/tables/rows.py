@@ -29,7 +29,7 @@ class RowLayout(NamedTuple):
     schema: Schema
     columns: tuple[str, ...]  # of each field; "" for the split
     root: str  # the folder below which files may be read that rows name
-    # of fields whose column has names of classes: their numbers
+    # Of fields whose column has names of classes: their numbers
     numbers: Mapping[str, Mapping[str, int]]
     exported: bool = False  # whether fastdata wrote the table, with keys and with shapes of arrays
     images: str = ""  # the folder of the files that a column of text names; "" where there is none
