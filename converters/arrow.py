@@ -9,20 +9,19 @@ told: workers read it from the file.  Sources: "Serialization and Interprocess C
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
 
-from .base import FieldSpec, Reject, Sample
+from .base import Reject, Sample
 from .reading.json_files import read_object
 from .reading.locations import first_bytes
 from .reading.splits import table_files, tables_alone
-from .reading.tables.arrow_types import arrow
-from .reading.tables.blocks import Block
+from .reading.tables.arrow_types import arrow, table_errors
 from .reading.tables.rows import Mapped, row_reader
-from .reading.tables.table_source import TableSource, table_errors
+from .reading.tables.table_source import Block, TableSource
 
 __all__ = ["ArrowSource"]
 
@@ -34,21 +33,7 @@ _KEPT_OPEN = 8
 
 
 class ArrowSource(TableSource):
-    """Arrow files with images, or a folder by ``save_to_disk``; each row is a sample.
-
-    Parameters
-    ----------
-    columns : tuple of str
-        What is taken: ``field=column``, or a column that is named like its field.
-        Default: all columns that fit a field.
-    split : str, optional
-        Which files of a folder are taken, by the split that their names, or that of their
-        folder, tell.  Default: all, with a field ``split`` where there are several.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    images : str, optional
-        The folder of the image files that a column of text names.
-    """
+    """Arrow files with images, or a folder by ``save_to_disk``; each row is a sample."""
 
     name = "arrow"
     summary = "Arrow files with a column of images, or a folder by datasets' save_to_disk"
@@ -58,37 +43,21 @@ class ArrowSource(TableSource):
         files = tables_alone(location, _SUFFIXES)
         return bool(files) and _is_arrow(first_bytes(files[0], 8))
 
-    def __init__(
-        self,
-        location: Any,
-        *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
-        columns: tuple[str, ...] = (),
-        split: str | None = None,
-        classes: str | None = None,
-        images: str | None = None,
-    ) -> None:
+    @functools.cached_property
+    def _open(self) -> Callable[[str], _Opened]:
+        """Open a file, or find it open; of the instance, so that none stays so when it is gone."""
+        return functools.lru_cache(_KEPT_OPEN)(_Opened)
+
+    @classmethod
+    def files_of(cls, location: Any) -> list[Path]:
         arrow(".ipc")
-        self.notes = []
-        # Of the instance, so that no file stays open when it is gone.
-        self._open = functools.lru_cache(_KEPT_OPEN)(_Opened)
         files = table_files(location, _SUFFIXES)
         if Path(location).is_dir():
             files = [path for path in files if not path.name.startswith("cache-")]
             _check_states(files)
-        self.setup(
-            location,
-            files,
-            channels=channels,
-            fields=fields,
-            columns=columns,
-            split=split,
-            classes=classes,
-            images=images,
-        )
+        return files
 
-    def told(self) -> dict[str, Any]:
+    def features_beside(self) -> dict[str, Any]:
         found = _json(self.paths[0].with_name("dataset_info.json")).get("features")
         return found if isinstance(found, dict) else {}
 
@@ -112,7 +81,7 @@ class ArrowSource(TableSource):
         try:
             opened = self._open(str(path))
             part = opened.batch(block.number).slice(index - block.start, 1)
-            read = row_reader(part, self.plan, split, opened.mapped)
+            read = row_reader(part, self.layout, split, opened.mapped)
         except table_errors() as error:
             raise SourceError(f"{path}, batch {block.number}: {error}") from error
         return self.sample(index, read, 0)
@@ -217,10 +186,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _check_states(files: Sequence[Path]) -> None:
     """Compare the files with those that ``state.json`` lists.
 
-    Raises
-    ------
-    SourceError
-        If one is missing, or the rows are not all meant to be there.
+    Raises SourceError if one is missing, or the rows are not all meant to be there.
     """
     for folder in dict.fromkeys(path.parent for path in files):
         state = _json(folder / "state.json")

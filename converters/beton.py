@@ -1,49 +1,76 @@
 """FFCV's ``.beton``, without FFCV.
 
-``reading/chunks/beton_file.py`` tells what is in the file.
+====================  ==================================================================
+header, 24 bytes      version (2), fields (2), page size (4), samples (8), place of the
+                      allocation table (8); all numbers little-endian
+fields, 1,041 bytes   kind (1), name (16, ASCII, null-padded), arguments (1,024)
+each
+metadata              one record a sample: the fields' one behind the other, those of
+                      numbers and arrays aligned to 8 bytes
+pages                 images, bytes and arrays, which the metadata has the places of
+allocation table      sample (8), place (8), length (8) of each piece in the pages
+====================  ==================================================================
+
+A piece of metadata is, of a number, 8 bytes; of an image, mode (1: 0 is JPEG, 1 is pixels),
+width (2), height (2), place (8); of bytes and JSON, place (8), length (8); of an array, its place.
+The length of a JPEG is in the allocation table alone.  Source: ``ffcv/types.py``,
+``writer.py``, ``reader.py`` and ``fields/`` of ``libffcv/ffcv``, 1.0.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastdata.errors import SourceError
+from fastdata.regular_files import open_regular
 from fastdata.schema import BytesField, Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
-from .reading.chunks.beton_file import (
-    ARRAY,
-    BYTES,
-    ENTRY,
-    FLOAT,
-    INT,
-    JPEG,
-    JSON,
-    PIXELS,
-    RGB,
-    TENSOR,
-    BetonField,
-    is_beton,
-    read_layout,
-    read_piece,
-)
-from .reading.chunks.column_choice import Column, choose_columns, guessed
-from .reading.chunks.raw_values import Piece, Pieces
+from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
 from .reading.class_names import named_classes
+from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fingerprints import FileSource
 from .reading.locations import first_bytes, path_of, printable
-from .reading.selection import COLUMNS
-from .reading.spans import FileSpan
+from .reading.selection import TableColumn
+from .reading.spans import FileSpan, read_exactly
 
 __all__ = ["BetonSource"]
 
 _BLOCK = 128
 _TABLE_BLOCK = 4096
 _IMAGE_PARTS = ("mode", "width", "height", "place")
+
+
+FLOAT, INT, RGB, BYTES, ARRAY, JSON, TENSOR, CUSTOM = 0, 1, 2, 3, 4, 5, 6, 255
+"""Kinds of fields."""
+JPEG, PIXELS = 0, 1
+"""Modes of images."""
+_ENTRY = np.dtype([("sample", "<u8"), ("place", "<u8"), ("length", "<u8")])
+"""Of the allocation table."""
+_HEAD = struct.Struct("<HHIQQ")
+_FIELD_BYTES = 1041
+_NAME = slice(1, 17)
+_ARGUMENTS = slice(17, None)
+_IMAGE = np.dtype([("mode", "u1"), ("width", "<u2"), ("height", "<u2"), ("place", "<u8")])
+_BYTES = np.dtype([("place", "<u8"), ("length", "<u8")])
+_METADATA = {
+    FLOAT: np.dtype("<f8"),
+    INT: np.dtype("<i8"),
+    RGB: _IMAGE,
+    BYTES: _BYTES,
+    ARRAY: np.dtype("<u8"),
+    JSON: _BYTES,
+    TENSOR: np.dtype("<u8"),
+}
 
 
 class BetonSource(FileSource, IndexedSource):
@@ -66,7 +93,7 @@ class BetonSource(FileSource, IndexedSource):
         path = path_of(location)
         if path is None or not path.is_file():
             return False
-        return path.suffix.lower() == ".beton" or is_beton(first_bytes(path), path.stat().st_size)
+        return path.suffix.lower() == ".beton" or _is_beton(first_bytes(path), path.stat().st_size)
 
     def __init__(
         self,
@@ -79,21 +106,19 @@ class BetonSource(FileSource, IndexedSource):
     ) -> None:
         self.path = Path(location)
         self.paths = [self.path]
-        self.notes = []
         self._file = str(self.path)
-        layout = read_layout(self._file)
+        layout = _read_layout(self._file)
         self._layout, self.num_samples = layout, layout.num_samples
         own = [_column(field, channels) for field in layout.fields]
-        settled, picked = choose_columns(own, columns, fields or {}, channels, self._file)
-        left = [column.name for number, column in enumerate(own) if number not in picked]
-        self.notes += COLUMNS.left_out(left)
+        settled, picked, notes = choose_columns(own, columns, fields or {}, channels, self._file)
+        self.notes = notes
         self.schema = Schema(named_classes(settled, "label", classes))
         self._picked = [(f"f{number}", layout.fields[number]) for number in picked]
         self._read_table(self._has_jpegs())
 
     def _records(self, first: int, count: int) -> np.ndarray[Any, Any]:
         at = self._layout.metadata + first * self._layout.record.itemsize
-        data = read_piece(self._file, at, count * self._layout.record.itemsize)
+        data = _read_piece(self._file, at, count * self._layout.record.itemsize)
         return np.frombuffer(data, self._layout.record)
 
     def _has_jpegs(self) -> bool:
@@ -107,12 +132,12 @@ class BetonSource(FileSource, IndexedSource):
 
     def _read_table(self, wanted: bool) -> None:
         """Read how long pieces are: 16 bytes each, in the order of their places."""
-        count = (self.path.stat().st_size - self._layout.end) // ENTRY.itemsize if wanted else 0
+        count = (self.path.stat().st_size - self._layout.end) // _ENTRY.itemsize if wanted else 0
         places, lengths = np.empty(count, np.uint64), np.empty(count, np.uint64)
         for first in range(0, count, _TABLE_BLOCK):
             some = min(_TABLE_BLOCK, count - first)
-            at = self._layout.end + first * ENTRY.itemsize
-            block = np.frombuffer(read_piece(self._file, at, some * ENTRY.itemsize), ENTRY)
+            at = self._layout.end + first * _ENTRY.itemsize
+            block = np.frombuffer(_read_piece(self._file, at, some * _ENTRY.itemsize), _ENTRY)
             places[first : first + some] = block["place"]
             lengths[first : first + some] = block["length"]
         # Of two pieces at one place the first is empty, as bytes may be and images are not.
@@ -131,17 +156,18 @@ class BetonSource(FileSource, IndexedSource):
         columns = [self._values(records[part], field) for part, field in self._picked]
         samples: list[Sample | Reject] = []
         for index, values in enumerate(zip(*columns, strict=True), first):
-            reason = next((v for v in values if isinstance(v, str)), None)
-            if reason is not None:
-                samples.append(Reject(self.key_at(index), reason))
-            elif any(isinstance(v, Piece) for v in values):
-                samples.append(Sample(self.key_at(index), Pieces(values)))
+            key = self.key_at(index)
+            wrong = next((v for v in values if isinstance(v, ValueError)), None)
+            if wrong is not None:
+                samples.append(Reject(key, str(wrong)))
+            elif any(isinstance(v, ValueSpan) for v in values):
+                samples.append(Sample(key, DeferredValues(values)))
             else:
-                samples.append(Sample(self.key_at(index), values))
+                samples.append(Sample(key, values))
         return samples
 
-    def _values(self, column: np.ndarray[Any, Any], field: BetonField) -> list[Any]:
-        """Return the values of a field, or in the place of one a text that says what is wrong."""
+    def _values(self, column: np.ndarray[Any, Any], field: _BetonField) -> list[Any]:
+        """Return the values of a field; a ValueError in the place of one says what is wrong."""
         if field.kind in (INT, FLOAT):
             return list(column.tolist())
         if field.kind == RGB:
@@ -150,18 +176,11 @@ class BetonSource(FileSource, IndexedSource):
             return [self._image(field, *row) for row in rows]
         if field.kind in (ARRAY, TENSOR):
             length = math.prod(field.shape) * np.dtype(field.dtype).itemsize
-            return [
-                self._placed(field, place, length)
-                or Piece(self._span(place, length), "array", field.dtype, field.shape)
-                for place in column.tolist()
-            ]
-        kind: Any = "json" if field.kind == JSON else "bytes"
-        return [
-            self._placed(field, place, length) or Piece(self._span(place, length), kind)
-            for place, length in zip(
-                column["place"].tolist(), column["length"].tolist(), strict=True
-            )
-        ]
+            about = ("array", field.dtype, field.shape)
+            return [self._piece(field, place, length, *about) for place in column.tolist()]
+        kind = "json" if field.kind == JSON else "bytes"
+        pieces = zip(column["place"].tolist(), column["length"].tolist(), strict=True)
+        return [self._piece(field, place, length, kind) for place, length in pieces]
 
     def _lengths_at(self, places: np.ndarray[Any, Any]) -> list[int]:
         """Return how long the pieces at some places are; 0 where none is."""
@@ -171,35 +190,33 @@ class BetonSource(FileSource, IndexedSource):
         return [int(length) for length in np.where(known, lengths, 0)]
 
     def _image(
-        self, field: BetonField, mode: int, width: int, height: int, place: int, length: int
+        self, field: _BetonField, mode: int, width: int, height: int, place: int, length: int
     ) -> Any:
         if mode == PIXELS:
-            wrong = self._placed(field, place, 3 * width * height)
-            shape = (height, width, 3)
-            return wrong or Piece(self._span(place, 3 * width * height), "array", "u1", shape)
+            about = ("array", "u1", (height, width, 3))
+            return self._piece(field, place, 3 * width * height, *about)
         if mode != JPEG:
-            return f"{field.name!r} is of the unknown mode {mode}"
+            return ValueError(f"{field.name!r} is of the unknown mode {mode}")
         if not length:
-            return f"{field.name!r} at byte {place:,} is not in the allocation table"
-        return self._placed(field, place, length) or self._span(place, length)
+            return ValueError(f"{field.name!r} at byte {place:,} is not in the allocation table")
+        return self._piece(field, place, length)
 
-    def _placed(self, field: BetonField, place: int, length: int) -> str:
-        """Say what is wrong with where a piece is, if anything is."""
-        if length == 0 or self._layout.data <= place <= place + length <= self._layout.end:
-            return ""
-        return (
-            f"{field.name!r} has {length:,} bytes at byte {place:,}, and the data of "
-            f"{self._file} is at {self._layout.data:,} to {self._layout.end:,}: it is damaged"
-        )
-
-    def _span(self, place: int, length: int) -> FileSpan:
-        return FileSpan(self._file, place if length else 0, length)
+    def _piece(self, field: _BetonField, place: int, length: int, *about: Any) -> Any:
+        """Return the span of a piece, of an image file if nothing is said `about` it."""
+        layout = self._layout
+        if length and not layout.data <= place <= place + length <= layout.end:
+            return ValueError(
+                f"{field.name!r} has {length:,} bytes at byte {place:,}, and the data of "
+                f"{self._file} is at {layout.data:,} to {layout.end:,}: it is damaged"
+            )
+        kind = ValueSpan if about else FileSpan
+        return kind(self._file, place if length else 0, length, *about)
 
     def key_at(self, index: int) -> str:
         return f"{printable(self.path.name)}@{index}"
 
 
-def _column(field: BetonField, channels: int) -> Column:
+def _column(field: _BetonField, channels: int) -> TableColumn:
     fields: dict[int, Field] = {
         FLOAT: ScalarField("float64"),
         INT: ScalarField("int64"),
@@ -208,13 +225,112 @@ def _column(field: BetonField, channels: int) -> Column:
         JSON: StringField(),
     }
     if field.kind in fields:
-        return Column(field.name, fields[field.kind])
+        return TableColumn(field.name, fields[field.kind])
     try:
         # An array of that shape that takes no memory.
         like = np.broadcast_to(np.zeros((), field.dtype), field.shape)
+        return TableColumn(field.name, guessed_field([like], channels))
+    except RefusedColumnError as error:
+        return TableColumn(field.name, None, str(error))
     except ValueError as error:
-        return Column(field.name, None, f"has the shape {field.shape}: {error}")
-    found = guessed([like], channels)
-    if isinstance(found, str):
-        return Column(field.name, None, found)
-    return Column(field.name, found)
+        return TableColumn(field.name, None, f"has the shape {field.shape}: {error}")
+
+
+class _BetonField(NamedTuple):
+    """A field; dtype and shape are of arrays."""
+
+    name: str
+    kind: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class _BetonLayout(NamedTuple):
+    """Where things are in a file."""
+
+    fields: list[_BetonField]
+    num_samples: int
+    record: np.dtype[Any]  # of the metadata of a sample, in fields f0, f1,
+    metadata: int  # where metadata begins, where pages may, and where the allocation table does
+    data: int
+    end: int
+
+
+def _is_beton(start: bytes, size: int) -> bool:
+    """Tell whether a file with these first bytes and of this size is one."""
+    if len(start) < _HEAD.size + _FIELD_BYTES:
+        return False
+    version, fields, page, _, table = _HEAD.unpack_from(start)
+    power = page >= 1 << 21 and page & (page - 1) == 0
+    return (
+        version == 2 and fields > 0 and power and table <= size and start[_HEAD.size] in _METADATA
+    )
+
+
+def _read_piece(path: str, offset: int, length: int) -> bytes:
+    """Return a piece of the file.  Unlike `read_at` it leaves no descriptor open.
+
+    Raises SourceError if the file ends before.
+    """
+    with open(path, "rb", buffering=0, opener=open_regular) as file:
+        file.seek(offset)
+        return read_exactly(file, length, path, offset)
+
+
+def _read_layout(path: str) -> _BetonLayout:
+    """Read the header and the fields.
+
+    Raises SourceError if this is no .beton of version 2, was never finished, is cut short, or has a
+    field of unknown kind.
+    """
+    size = os.path.getsize(path)
+    if size < _HEAD.size:
+        raise SourceError(f"{path}: {size} bytes are no .beton")
+    version, count, _, num_samples, table = _HEAD.unpack(_read_piece(path, 0, _HEAD.size))
+    if version != 2:
+        raise SourceError(f"{path}: version {version} of .beton; 2 is known")
+    if table == 0:
+        raise SourceError(f"{path}: was never finished: FFCV writes its table last")
+    descriptors = _read_piece(path, _HEAD.size, count * _FIELD_BYTES)
+    fields = [
+        _field_of(descriptors[at : at + _FIELD_BYTES], path)
+        for at in range(0, len(descriptors), _FIELD_BYTES)
+    ]
+    if not fields:
+        raise SourceError(f"{path}: has no fields")
+    # FFCV's own expression for how they are aligned.
+    record = np.dtype([("", _METADATA[field.kind]) for field in fields], align=True)
+    metadata = _HEAD.size + len(descriptors)
+    data = metadata + num_samples * record.itemsize
+    if not data <= table <= size:
+        raise SourceError(
+            f"{path}: {size:,} bytes, of {num_samples:,} samples whose metadata ends at {data:,} "
+            f"and whose allocation table is at {table:,}: it is damaged or cut short"
+        )
+    return _BetonLayout(fields, num_samples, record, metadata, data, table)
+
+
+def _field_of(descriptor: bytes, path: str) -> _BetonField:
+    kind = descriptor[0]
+    name = descriptor[_NAME].partition(b"\0")[0].decode("ascii", "replace")
+    if kind not in _METADATA:
+        known = "a field of your own" if kind == CUSTOM else f"of the unknown kind {kind}"
+        raise SourceError(
+            f"{path}: the field {name!r} is {known}. What it is only its own code tells, and "
+            "without that no other field can be found. Write the .beton without it."
+        )
+    if kind not in (ARRAY, TENSOR):
+        return _BetonField(name, kind, "", ())
+    arguments = descriptor[_ARGUMENTS]
+    *shape, length = struct.unpack_from("<33Q", arguments)
+    while shape and shape[-1] == 0:
+        shape.pop()
+    try:
+        described = json.loads(arguments[264 : 264 + length].decode("ascii"))
+        [[_, dtype]] = described
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SourceError(f"{path}: the field {name!r} has a dtype of no known form") from error
+    # Nothing else gets as far as NumPy: no objects, no records.
+    if not isinstance(dtype, str) or not re.fullmatch(r"[<>|=][biuf](1|2|4|8)", dtype):
+        raise SourceError(f"{path}: the field {name!r} holds {str(dtype)[:40]!r}, not numbers")
+    return _BetonField(name, kind, dtype, tuple(shape))

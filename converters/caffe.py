@@ -14,8 +14,9 @@ import numpy as np
 from fastdata.errors import SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from .base import Deferred, FieldSpec, Reject, Sample, reason_of
+from .base import FieldSpec, Reject, Sample, reason_of
 from .reading.class_names import named_classes
+from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
 from .reading.fields import settle_fields
 from .reading.image_files import is_image_bytes
@@ -23,7 +24,6 @@ from .reading.lmdb.datum import datum_class, parse_datum
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import LmdbSource, first_values, is_ours
 from .reading.refusals import check_choice
-from .reading.spans import FileSpan
 
 __all__ = ["CaffeSource"]
 
@@ -80,7 +80,7 @@ class CaffeSource(LmdbSource):
         else:
             settled, parts = self._settle(fields or {}, channels)
         self.schema = Schema(named_classes(settled, "label", classes), stored=exported is not None)
-        self._plan = Plan(order == "bgr", parts, exported is not None)
+        self._decoder = DatumDecoder(order == "bgr", parts, exported is not None)
 
     def _settle(self, fields: FieldSpec, channels: int) -> tuple[dict[str, Field], tuple[str, ...]]:
         """Return the fields that the first values suggest, and where they are."""
@@ -102,54 +102,29 @@ class CaffeSource(LmdbSource):
     def __getitem__(self, index: int) -> Sample | Reject:
         if index in self.index.rejects:
             return self.index.rejects[index]
-        return Sample(self.key_at(index), Datum(self.index.span(index), self._plan))
+        return Sample(self.key_at(index), DeferredRecord(self.index.span(index), self._decoder))
 
 
-class Plan(NamedTuple):
-    """How a Datum becomes a sample.
+class DatumDecoder(NamedTuple):
+    """How a Datum becomes a sample."""
 
-    Attributes
-    ----------
-    reverse : bool
-        Whether pixels have blue first.
-    parts : tuple of str
-        Of each field: "data" or "label".
-    exported : bool
-        Whether fastdata wrote it, with a key.
-    """
+    reverse: bool  # whether pixels have blue first
+    parts: tuple[str, ...]  # of each field: "data" or "label"
+    exported: bool  # whether fastdata wrote it, with a key
 
-    reverse: bool
-    parts: tuple[str, ...]
-    exported: bool
-
-
-class Datum(Deferred):
-    """A Datum that the worker reads."""
-
-    def __init__(self, span: FileSpan, plan: Plan) -> None:
-        self.span, self.plan = span, plan
-
-    def load(self) -> tuple[Any, ...]:
-        """Read the message and take its values.
-
-        Raises
-        ------
-        ValueError
-            If it is damaged, or has no label where others have.
-        """
-        datum = parse_datum(self.span.read())
-        if self.plan.exported and datum.HasField("key"):
-            self.stored_key = datum.key.decode()
-        if "label" in self.plan.parts and not datum.HasField("label"):
+    def decode(self, data: bytes) -> tuple[tuple[Any, ...], str | None]:
+        """Return values and key; raises ValueError for damage, or where a label is missing."""
+        datum = parse_datum(data)
+        key = datum.key.decode() if self.exported and datum.HasField("key") else None
+        if "label" in self.parts and not datum.HasField("label"):
             raise ValueError("the Datum has no label")
-        return tuple(
-            datum.label
-            if part == "label"
-            else datum.data
-            if datum.encoded
-            else _pixels(datum, self.plan.reverse)
-            for part in self.plan.parts
-        )
+
+        def value(part: str) -> Any:
+            if part == "label":
+                return datum.label
+            return datum.data if datum.encoded else _pixels(datum, self.reverse)
+
+        return tuple(map(value, self.parts)), key
 
 
 def _may_be_datum(value: bytes) -> bool:

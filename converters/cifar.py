@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100: Python's edition and the binary one, unpacked or as downloaded.
 
-What a batch is stands in ``reading/classic/cifarbatch.py``, where they are in ``cifarfiles.py``
-beside it.  Pickles are read by ``pickled.py`` there, which executes nothing.
+What a batch is, and where batches are, stands in ``reading/classic/cifar_batches.py``.  Pickles are
+read by ``pickled.py`` beside it, which executes nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
-from .reading.classic.cifarbatch import Batch, batch_name
-from .reading.classic.cifarfiles import cifar_folder, is_archive, is_batch, look_at
+from .reading.classic.cifar_batches import (
+    Batch,
+    batch_name,
+    cifar_folder,
+    is_archive,
+    is_batch,
+    look_at,
+)
 from .reading.fields import settle_fields
 from .reading.fingerprints import FileSource
 from .reading.forward_reader import ForwardReader

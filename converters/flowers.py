@@ -22,8 +22,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec
-from .reading.arrays.mat_columns import MatColumn
-from .reading.arrays.mat_file import mat_arrays, mat_kind
+from .reading.arrays.mat_file import mat_columns, mat_kind
 from .reading.class_names import named_classes
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
@@ -121,11 +120,10 @@ def _vector(path: Path, name: str) -> Any:
     SourceError
         If there is none of that name.
     """
-    arrays = [array for array in mat_arrays(path) if array.name == name]
-    if len(arrays) == 1 and arrays[0].elements is not None and 0 in arrays[0].shape:
+    found = [array for array in mat_columns(path) if array.label == name]
+    if len(found) == 1 and found[0].dtype is not None and 0 in found[0].shape:
         return np.zeros(0, np.int64)
-    found = list(map(MatColumn, arrays))
-    if len(found) != 1 or found[0].known.refused or len(found[0].shape) != 1:
+    if len(found) != 1 or found[0].refused or len(found[0].shape) != 1:
         raise SourceError(f"{path}: expected a row of numbers called {name!r}")
     if found[0].shape[0] > _MOST:
         raise SourceError(f"{path}: {name!r} claims {found[0].shape[0]:,} images")

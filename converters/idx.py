@@ -1,24 +1,35 @@
 """MNIST and the datasets in its format: Fashion-MNIST, EMNIST, QMNIST, K-MNIST.
 
-What the files are stands in ``reading/classic/idxfile.py``: arrays of pixels, and of labels
+What the files are stands in ``reading/classic/idx_files.py``: arrays of pixels, and of labels
 beside them.  Images are read in blocks.  EMNIST's are turned upright; they lie in its files with
 rows and columns exchanged ("EMNIST: an extension of MNIST to handwritten letters", section II).
+
+Only EMNIST brings the names of its classes in files.  Fashion-MNIST has MNIST's file names; its
+folder, or its first labels, tell it apart.  Sources: the README of Fashion-MNIST; Cohen, Afshar,
+Tapson and van Schaik, "EMNIST: an extension of MNIST to handwritten letters", table II.
 """
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, IndexedSource, Reject, Sample
 from .reading.class_names import named_classes
-from .reading.classic.idxfile import IdxPair, find_pairs, is_compressed, is_images, read_head
-from .reading.classic.idxpart import IdxPart
-from .reading.classic.mnistclasses import KNOWN_CLASSES, known_classes
+from .reading.classic.idx_files import (
+    IdxPair,
+    IdxPart,
+    find_pairs,
+    is_compressed,
+    is_images,
+    read_head,
+)
 from .reading.fields import settle_fields
 from .reading.fingerprints import FileSource
 from .reading.locations import path_of, printable
@@ -26,6 +37,30 @@ from .reading.refusals import check_choice, not_seekable
 from .reading.selection import left_out
 
 __all__ = ["IdxSource"]
+
+_DIGITS = tuple(string.digits)
+_MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")
+_KNOWN_CLASSES = {
+    "mnist": _DIGITS,
+    "fashion": ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
+                "Sneaker", "Bag", "Ankle boot"),
+    "emnist-digits": _DIGITS,
+    "emnist-mnist": _DIGITS,
+    "emnist-letters": ("N/A", *(a + b for a, b in zip(string.ascii_uppercase,
+                                                      string.ascii_lowercase, strict=True))),
+    "emnist-balanced": _MERGED,
+    "emnist-bymerge": _MERGED,
+    "emnist-byclass": tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
+    "qmnist": _DIGITS,
+}  # fmt: skip
+"""Letters are counted from 1, so 0 is no class of theirs."""
+_STARTS = {
+    bytes([5, 0, 4, 1, 9, 2, 1, 3, 1, 4]): "mnist",
+    bytes([7, 2, 1, 0, 4, 1, 4, 9, 5, 9]): "mnist",
+    bytes([9, 0, 0, 3, 0, 2, 7, 2, 5, 5]): "fashion",
+    bytes([9, 2, 1, 1, 6, 1, 4, 6, 5, 7]): "fashion",
+}
+"""The first ten labels of train and test."""
 
 
 class IdxSource(FileSource, IndexedSource):
@@ -89,7 +124,7 @@ class IdxSource(FileSource, IndexedSource):
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
         if all(with_labels):
             settled["label"] = ScalarField()
-            settled = named_classes(settled, "label", classes, KNOWN_CLASSES)
+            settled = named_classes(settled, "label", classes, _KNOWN_CLASSES)
             if classes is None:
                 settled["label"] = ScalarField(classes=self._known_classes())
         else:
@@ -128,7 +163,7 @@ class IdxSource(FileSource, IndexedSource):
     def _known_classes(self) -> tuple[str, ...] | None:
         """Return the names of the classes, where the dataset tells."""
         pair, labels = self._parts[0].pair, self._parts[0].first_labels()
-        return known_classes(pair.dataset, pair.images, labels) or None
+        return _names_of_classes(pair.dataset, pair.images, labels) or None
 
     def _say(self, channels: int) -> None:
         if self._transpose:
@@ -190,3 +225,43 @@ class IdxSource(FileSource, IndexedSource):
     def files_read(self) -> list[Path]:
         pairs = [part.pair for part in self._parts]
         return [path for pair in pairs for path in (pair.images, pair.labels) if path is not None]
+
+
+def _names_of_classes(dataset: str, path: Path, start: bytes) -> tuple[str, ...]:
+    """Return the names of the classes; none where they are not known.
+
+    File names tell `dataset`; `path` is that of the images, `start` the first ten labels.
+    """
+    mapping = path.parent / f"{dataset}-mapping.txt"
+    if dataset and mapping.is_file():
+        return _read_mapping(mapping)
+    folders = [part.lower().replace("-", "").replace("_", "") for part in path.absolute().parts]
+    if any(name in ("fashion", "fashionmnist", "fmnist") for name in folders):
+        return _KNOWN_CLASSES["fashion"]
+    return _KNOWN_CLASSES.get(_STARTS.get(start, dataset), ())
+
+
+def _read_mapping(path: Path) -> tuple[str, ...]:
+    """Read a mapping of EMNIST's: lines of a class and the ASCII codes that are in it.
+
+    Raises SourceError if a line is none, or a class stands twice.
+    """
+    names: dict[int, str] = {}
+    try:
+        lines = read_regular(path)[: 1 << 16].split(b"\n")
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            if not line.strip():
+                continue
+            label, *codes = map(int, line.split())
+            if not codes or not 0 <= label < 1000 or label in names:
+                raise ValueError
+            names[label] = bytes(codes).decode("ascii")
+        except ValueError:
+            raise SourceError(
+                f"{path}, line {number}: {line[:40]!r} is not a class with its ASCII codes. "
+                "Mend or remove it: the classes of EMNIST are known without."
+            ) from None
+    return tuple(names.get(label, "N/A") for label in range(max(names, default=-1) + 1))

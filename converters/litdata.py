@@ -1,9 +1,9 @@
 """LitData: the chunks that ``litdata.optimize`` writes for its ``StreamingDataset``.
 
 A folder has ``index.json``, which says how samples are made of columns and how these are
-serialised, and chunks (``reading/packed.py`` has their layout).  Zstandard is around whole
-chunks, around each sample, or around frames of samples (``reading/frames.py``).  Samples of
-plain values alone are rows of a table (``reading/row_table.py``), which says their columns itself.
+serialised, and chunks (``reading/chunks/chunk_source.py`` has their layout).  Zstandard is around
+whole chunks, around each sample, or around frames of samples (``litdata_chunks.py`` beside it).
+Samples of plain values alone are rows of a table (``row_table.py``), which says its columns itself.
 
 Sources: ``litdata/streaming/`` of ``Lightning-AI/litData``, 0.2.76: writer, item_loader,
 serializers, framed_zstd; ``utilities/_pytree.py`` for the tree of columns.
@@ -25,19 +25,32 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample, reason_of
-from .reading.chunks.chunk_source import ChunkSource
-from .reading.chunks.column_choice import Column, choose_columns, guessed
-from .reading.chunks.frames import inflate_frame, read_frame, read_frames_head
-from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
-from .reading.chunks.litdata_columns import NUMBERS, decode, names_of
+from .reading.chunks.chunk_source import (
+    ChunkDecoder,
+    ChunkSource,
+    count_of,
+    index_path,
+    inside,
+    list_of,
+    read_index,
+)
+from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
+from .reading.chunks.litdata_chunks import (
+    NUMBERS,
+    decode,
+    inflate_frame,
+    names_of,
+    read_frame,
+    read_frames_head,
+)
 from .reading.chunks.row_table import RowTable, has_table, table_columns
-from .reading.chunks.sample_layout import Plan
 from .reading.class_names import named_classes
 from .reading.compression import check_codec
 from .reading.locations import first_bytes, printable
 from .reading.scanned import Place
+from .reading.selection import TableColumn
 from .reading.tables.arrow_types import table_errors
-from .reading.tables.rows import RowPlan
+from .reading.tables.rows import RowLayout
 
 __all__ = ["LitDataSource"]
 
@@ -97,7 +110,7 @@ class LitDataSource(ChunkSource):
         self.paths = [inside(self.root, chunk.get("filename"), index) for chunk in chunks]
         self.counts = [count_of(chunk, "chunk_size", index) for chunk in chunks]
         self.codecs = ["zstd" if codec is not None and level != "sample" else ""] * len(chunks)
-        plan = Plan(
+        decoder = ChunkDecoder(
             encodings,
             (None,) * len(encodings),
             decode,
@@ -108,12 +121,12 @@ class LitDataSource(ChunkSource):
         self._open = functools.lru_cache(_KEPT_OPEN)(RowTable)
         self._tables, self._others = [has_table(path) for path in self.paths], True
         if any(self._tables):
-            self.plan, told = plan, config.get("types")
+            self.decoder, told = decoder, config.get("types")
             self._settle_rows(names, told, columns, fields or {}, channels, classes)
         else:
-            self.settle(names, plan, columns, fields or {}, channels, classes)
+            self.settle(names, decoder, columns, fields or {}, channels, classes)
 
-    def column(self, encoding: str, values: Sequence[Any]) -> Field | str:
+    def field_for(self, encoding: str, values: Sequence[Any]) -> Field:
         kind = encoding.partition(":")[0]
         if kind in ("jpeg", "pil", "image", "tifffile", "tiff"):
             return ImageField(channels=self._channels)
@@ -122,13 +135,15 @@ class LitDataSource(ChunkSource):
         if kind in ("str", "text"):
             return StringField()
         if kind == "pickle":
-            return "is pickled, and reading it would run code from the file"
+            raise RefusedColumnError("is pickled, and reading it would run code from the file")
         arrays = ("numpy", "tensor", "no_header_numpy", "no_header_tensor")
         if kind not in ("bytes", "file", *arrays):
-            return f"is serialised as {encoding!r}, of which no field can be made"
+            raise RefusedColumnError(
+                f"is serialised as {encoding!r}, of which no field can be made"
+            )
         if not values:
             raise LookupError(encoding)
-        return guessed(values, self._channels)
+        return guessed_field(values, self._channels)
 
     # -- chunks that are tables of rows ------------------------------------------------------
 
@@ -143,10 +158,10 @@ class LitDataSource(ChunkSource):
     ) -> None:
         """Settle `schema` and plans from the first table that can be read."""
         found = self._first_columns(channels)
-        settled, picked = choose_columns(found, columns, fields, channels, str(self.index))
+        settled, picked, _ = choose_columns(found, columns, fields, channels, str(self.index))
         self.schema = Schema(named_classes(settled, "label", classes))
         chosen = tuple(found[number].name for number in picked)
-        self._rows = RowPlan(self.schema, chosen, str(self.root), {})
+        self._rows = RowLayout(self.schema, chosen, str(self.root), {})
         left = [column.name for number, column in enumerate(found) if number not in picked]
         there = {column.name.partition(".")[0] for column in found}
         left += [str(name) for name in told if name not in there] if isinstance(told, dict) else []
@@ -155,9 +170,9 @@ class LitDataSource(ChunkSource):
         # For chunks that are no tables, as a writer without pyarrow makes them.
         self._others = set(chosen) <= set(names)
         numbers = tuple(names.index(name) for name in chosen) if self._others else ()
-        self.plan = self.plan._replace(schema=self.schema, picked=numbers)
+        self.decoder = self.decoder._replace(schema=self.schema, picked=numbers)
 
-    def _first_columns(self, channels: int) -> list[Column]:
+    def _first_columns(self, channels: int) -> list[TableColumn]:
         failure = ""
         for file in (file for file, table in enumerate(self._tables) if table):
             try:

@@ -9,19 +9,21 @@
 
 from __future__ import annotations
 
+import re
 from array import array
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.formats.manifest import MANIFEST
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
-from .base import Deferred, FieldSpec, Reject, Sample
-from .reading.class_names import named_classes
+from .base import FieldSpec, Reject, Sample
+from .reading.class_names import classes_of_texts, named_classes
+from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fields import settle_fields
 from .reading.image_files import is_image_bytes
-from .reading.lmdb.key_labels import NO_LABEL, labels_in_file, labels_in_keys
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import (
     META_INFO,
@@ -34,12 +36,20 @@ from .reading.locations import folder_at
 from .reading.refusals import already_packed
 from .reading.selection import left_out
 from .reading.spans import FileSpan, close_files
+from .reading.text_lines import text_lines
 
 __all__ = ["LmdbPairsSource"]
 
 _COUNTS = ("num-samples", "__len__", "__keys__", "length", "nSamples")
 _IMAGE, _TEXT = "image-", "label-"
 _PEEK = 16
+
+
+Labels: TypeAlias = "tuple[array[int], tuple[str, ...] | None]"
+"""A number a key, and names of classes where labels are text."""
+_NO_LABEL = -(2**63)
+"""In the place of a label that there is not."""
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 class LmdbPairsSource(LmdbSource):
@@ -92,9 +102,9 @@ class LmdbPairsSource(LmdbSource):
         if label_pattern is not None or labels is not None:
             keys = (self.index.keys[index] for index in self._order)
             found = (
-                labels_in_keys(keys, label_pattern, classes)
+                _labels_in_keys(keys, label_pattern, classes)
                 if label_pattern is not None
-                else labels_in_file(keys, Path(labels or ""), classes)
+                else _labels_in_file(keys, Path(labels or ""), classes)
             )
             self._labels, names = found
             settled["label"] = ScalarField(classes=names)
@@ -182,33 +192,21 @@ class LmdbPairsSource(LmdbSource):
         if self._texts is not None:
             if self._texts[index] < 0:
                 raise ValueError("the database has no text for this image")
-            values.append(self.index.span(self._texts[index]))
+            values.append(ValueSpan(*self.index.span(self._texts[index]), "text"))
         if self._labels is not None:
-            if self._labels[index] == NO_LABEL:
+            if self._labels[index] == _NO_LABEL:
                 raise ValueError(
                     "no label: the pattern does not match, the file has it not, or it is none of "
                     "the classes"
                 )
             values.append(self._labels[index])
         given = tuple(values)
-        return Sample(self.key_at(index), given if self._texts is None else WithText(given))
+        return Sample(self.key_at(index), given if self._texts is None else DeferredValues(given))
 
     def key_at(self, index: int) -> str:
         if index >= len(self._order):
             return self._lost[index - len(self._order)]
         return self.index.keys[self._order[index]]
-
-
-class WithText(Deferred):
-    """An image and its text, which the worker reads."""
-
-    def __init__(self, values: tuple[Any, ...]) -> None:
-        self.values = values
-
-    def load(self) -> tuple[Any, ...]:
-        """Read the text; one that is not UTF-8 makes the sample a reject."""
-        image, text, *label = self.values
-        return (image, text.read().decode(), *label)
 
 
 def _our_shards(location: Any) -> bool:
@@ -217,3 +215,58 @@ def _our_shards(location: Any) -> bool:
     if folder is None or not (folder / MANIFEST).is_file():
         return False
     return any(map(is_ours, sorted(folder.glob("*.lmdb"))[:1]))
+
+
+def _labels_in_keys(keys: Iterable[str], pattern: str, classes: str | None) -> Labels:
+    """Return the labels that the first group of a pattern matches in keys.
+
+    Raises OptionError if the pattern is none, has no group, or matches no key.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"label_pattern={pattern!r}: {error}") from error
+    if compiled.groups < 1:
+        raise OptionError(f"label_pattern={pattern!r} has no group (...) for the label")
+    found = [compiled.search(key) for key in keys]
+    return _numbered([match[1] if match else None for match in found], classes)
+
+
+def _labels_in_file(keys: Iterable[str], path: Path, classes: str | None) -> Labels:
+    """Return the labels that a file of lines ``key label`` has of keys.
+
+    Raises OptionError if the file cannot be read, a line is none, or it is of other keys.
+    """
+    known: dict[str, str] = {}
+    for number, line in text_lines(path, "backslashreplace", OptionError):
+        separator = "\t" if "\t" in line else "," if "," in line else " "
+        key, found, label = line.rstrip().rpartition(separator)
+        if not found or key in known:
+            raise OptionError(
+                f"labels={path}, line {number}: {line[:60]!r} "
+                + ("has a key that stands before" if found else "is not `key label`")
+            )
+        known[key] = label.strip()
+    labels, first = [], ""
+    for key in keys:
+        first = first or key
+        labels.append(known.get(key))
+    if known and not any(label is not None for label in labels):
+        raise OptionError(
+            f"labels={path}: none of its keys is in the database, where the first is {first!r}"
+        )
+    if all(label is None or _NUMBER.fullmatch(label) for label in labels):
+        return array("q", (_NO_LABEL if v is None else int(v) for v in labels)), None
+    return _numbered(labels, classes)
+
+
+def _numbered(labels: list[str | None], classes: str | None) -> Labels:
+    """Return names of classes as their numbers, and the names."""
+    if all(label is None for label in labels):
+        raise OptionError("no key has a label")
+    texts = (label for label in labels if label is not None)
+    names = classes_of_texts(texts, "what keys are labelled by", classes)
+    numbers = {name: number for number, name in enumerate(names)}
+    return array(
+        "q", (numbers.get(v, _NO_LABEL) if v is not None else _NO_LABEL for v in labels)
+    ), names

@@ -9,19 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ScalarField, Schema
+import numpy as np
 
-from .base import FieldSpec, IndexedSource
-from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
-from .reading.arrays.array_source import ArraySource
-from .reading.arrays.columns import Column
-from .reading.arrays.mat_columns import MatColumn, ShiftedColumn
-from .reading.arrays.mat_file import mat_arrays, mat_kind
-from .reading.arrays.roles import Known
-from .reading.arrays.split_arrays import SPLITS, split_in, with_splits
+from fastdata.errors import OptionError, SourceError
+
+from .base import FieldSpec
+from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
+from .reading.arrays.columns import Array, ArrayColumn
+from .reading.arrays.mat_file import mat_columns, mat_kind
+from .reading.arrays.roles import SPLITS, split_in
 from .reading.locations import files_at, folder_at, printable
-from .reading.refusals import no_files, not_seekable
+from .reading.refusals import no_files
 from .reading.spans import close_files
 from .reading.splits import has_images
 
@@ -34,6 +32,8 @@ _SVHN = "_32x32.mat"
 class MatSource(ArraySource):
     """Arrays of ``.mat`` files; several files are one dataset, of splits if they are called so.
 
+    Further options: see `ArraySource`.
+
     Parameters
     ----------
     split : str
@@ -41,10 +41,6 @@ class MatSource(ArraySource):
         all, and a field ``split`` tells them apart.
     arrays : tuple of str
         What is taken: ``field=array``.  Default: what is called as images and labels are.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
     """
 
     name = "mat"
@@ -56,7 +52,7 @@ class MatSource(ArraySource):
         if not files or not mat_kind(files[0]) or (folder is not None and has_images(folder)):
             return False
         try:
-            return any(len(array.shape) > 2 for array in mat_arrays(files[0]))
+            return any(len(array.shape) > 2 for array in mat_columns(files[0]))
         except SourceError:  # opening it says what is the matter
             return folder is None
         finally:
@@ -74,7 +70,6 @@ class MatSource(ArraySource):
         classes: str | None = None,
     ) -> None:
         self.notes = []
-        self._compressed: Path | None = None
         files = [path for path in files_at(location, _SUFFIXES) if mat_kind(path)]
         if not files:
             raise no_files(location, ".mat files")
@@ -87,42 +82,41 @@ class MatSource(ArraySource):
             splits.sort(key=SPLITS.index)
         taken = [k for k, name in enumerate(splits) if split in ("all", name)]
         self.paths, splits = [files[k] for k in taken], [splits[k] for k in taken]
+        svhn = all(map(_is_svhn, self.paths))
         options = ArrayOptions(channels, fields or {}, arrays, None, scale, classes)
-        settled, parts, left = parts_of(map(self._look_at, self.paths), options)
-        self.notes += left
-        if "label" in settled and classes is None and all(map(_is_svhn, self.paths)):
-            settled["label"] = ScalarField(classes=tuple("0123456789"))
+        several = len(set(splits)) == len(splits) > 1 and all(splits)
+        self.read_arrays(
+            map(_file, self.paths),
+            options,
+            tuple(splits) if several else (),
+            label_names=tuple("0123456789") if svhn else None,
+        )
+        if svhn and "label" in self.schema and classes is None:
             self.notes.append("the label 10 of SVHN's files is taken for the digit 0")
-        if len(set(splits)) == len(splits) > 1 and all(splits):
-            settled, parts = with_splits(settled, parts, tuple(splits))
-            self.notes.append(
-                f"the field 'split' is which of {', '.join(splits)} a picture is in "
-                "(--option split=NAME takes one)"
-            )
-        self._settle(Schema(settled), parts)
-
-    def _look_at(self, path: Path) -> ArrayFile:
-        arrays = list(mat_arrays(path))
-        columns = {array.name: MatColumn(array) for array in arrays}
-        if any(array.compressed for array in arrays):
-            self._compressed = path
-        known = {name: column.known for name, column in columns.items()}
-
-        def column(name: str) -> Column:
-            found = columns[name]
-            shifted = _is_svhn(path) and name == "y" and len(found.shape) == 1
-            return ShiftedColumn(found, 10, 0) if shifted else found
-
-        return ArrayFile(str(path), printable(path.name), known, column, _alone(known))
-
-    def indexed(self) -> IndexedSource:
-        if self._compressed is not None:
-            raise not_seekable(self._compressed)
-        return self
 
 
-def _alone(known: dict[str, Known]) -> tuple[str, ...]:
-    return (f"image={next(iter(known))}",) if len(known) == 1 else ()
+class _SvhnLabels(ArrayColumn):
+    """Labels of which 10 stands for the digit 0."""
+
+    dtype = np.dtype("int64")
+
+    def __init__(self, labels: ArrayColumn) -> None:
+        self._labels = labels
+        self.label, self.shape, self.refused = labels.label, labels.shape, labels.refused
+        self.compressed = labels.compressed
+
+    def read(self, start: int, stop: int) -> Array:
+        labels = np.asarray(self._labels.read(start, stop)).astype(np.int64)
+        return np.where(labels == 10, 0, labels)
+
+
+def _file(path: Path) -> ArrayFile:
+    columns: dict[str, ArrayColumn] = {column.label: column for column in mat_columns(path)}
+    usual = (f"image={next(iter(columns))}",) if len(columns) == 1 else ()
+    labels = columns.get("y")
+    if labels is not None and _is_svhn(path) and len(labels.shape) == 1:
+        columns["y"] = _SvhnLabels(labels)
+    return ArrayFile(str(path), printable(path.name), columns, usual)
 
 
 def _is_svhn(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """MDS: the shards of MosaicML Streaming, from its specification.
 
 A folder has ``index.json``, which lists shards with their columns and how these are encoded, and
-the shards (``reading/chunks/sample_layout.py`` has their layout), plain or compressed as a whole.
+the shards (``reading/chunks/chunk_source.py`` has their layout), plain or compressed as a whole.
 Sources:
 ``docs/source/preparing_datasets/dataset_format.md`` and ``streaming/base/format/mds/`` (reader,
 writer, encodings) of ``mosaicml/streaming``, 0.13.
@@ -22,18 +22,35 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
-from .reading.chunks.chunk_source import ChunkSource
-from .reading.chunks.column_choice import guessed
-from .reading.chunks.index_json import count_of, index_path, inside, list_of, read_index
-from .reading.chunks.mds_encodings import SCALARS, array_type_of, decode
-from .reading.chunks.sample_layout import Plan
+from .reading.chunks.chunk_source import (
+    ChunkDecoder,
+    ChunkSource,
+    count_of,
+    index_path,
+    inside,
+    list_of,
+    read_index,
+)
+from .reading.chunks.column_choice import RefusedColumnError, guessed_field
+from .reading.chunks.raw_image import raw_image
 from .reading.compression import check_codec
+from .reading.deferred import array_of, json_text
 from .reading.locations import first_bytes, stat_of
 
 __all__ = ["MDSSource"]
 
 _HASHES = hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}
 _STEP = 1 << 20
+
+
+_SCALARS = {
+    "int": "<i8",
+    **{f"uint{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
+}
+_VALUES = {8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 18: "<f2", 32: "<u4", 33: "<i4", 34: "<f4"}
+_VALUES |= {64: "<u8", 65: "<i8", 66: "<f8"}
 
 
 class MDSSource(ChunkSource):
@@ -89,7 +106,8 @@ class MDSSource(ChunkSource):
                 raise SourceError(f"{index}: shards have different columns")
             self._add(shard)
         names, encodings, sizes = known[0]
-        self.settle(names, Plan(encodings, sizes, decode), columns, fields or {}, channels, classes)
+        decoder = ChunkDecoder(encodings, sizes, decode)
+        self.settle(names, decoder, columns, fields or {}, channels, classes)
 
     def _add(self, shard: dict[str, Any]) -> None:
         raw = _file_of(shard.get("raw_data"), self.root, self.index)
@@ -119,31 +137,35 @@ class MDSSource(ChunkSource):
                 )
         self._verified[file] = status
 
-    def column(self, encoding: str, values: Sequence[Any]) -> Field | str:
+    def field_for(self, encoding: str, values: Sequence[Any]) -> Field:
         kind, _, about = encoding.partition(":")
         if kind in ("jpeg", "png", "pil"):
             return ImageField(channels=self._channels)
-        if kind in SCALARS:
-            dtype = np.dtype(SCALARS[kind]).name
+        if kind in _SCALARS:
+            dtype = np.dtype(_SCALARS[kind]).name
             return ScalarField("int64" if dtype == "uint64" else dtype)
         if kind in ("str_int", "str_float"):
             return ScalarField("int64" if kind == "str_int" else "float64")
         if kind in ("str", "json", "str_decimal"):
             return StringField()
         if kind == "pkl":
-            return "is pickled (pkl), and reading it would run code from the file"
+            raise RefusedColumnError(
+                "is pickled (pkl), and reading it would run code from the file"
+            )
         if kind not in ("bytes", "ndarray"):
-            return f"is encoded as {encoding!r}, of which one sample cannot be made a field"
+            raise RefusedColumnError(
+                f"is encoded as {encoding!r}, of which one sample cannot be made a field"
+            )
         if kind == "ndarray" and about.count(":") == 1:
             try:
-                dtype, shape = array_type_of(about)
+                dtype, shape = _array_type(about)
                 # An array of that shape that takes no memory.
                 values = [np.broadcast_to(np.zeros((), dtype), shape or ())]
             except ValueError as error:
-                return f"is encoded as {encoding[:60]!r}: {error}"
+                raise RefusedColumnError(f"is encoded as {encoding[:60]!r}: {error}") from error
         if not values:
             raise LookupError(encoding)
-        return guessed(values, self._channels)
+        return guessed_field(values, self._channels)
 
 
 # -- the index -----------------------------------------------------------------------
@@ -201,3 +223,57 @@ def _hasher(path: Path, name: str) -> Any:
     if name in _HASHES:
         return hashlib.new(name, usedforsecurity=False)
     raise SourceError(f"{path}: the hash {name!r} is not known (--option check=false)")
+
+
+def decode(encoding: str, data: bytes) -> Any:
+    """Return the value that a column holds.
+
+    Raises ValueError if the bytes are none of that encoding.
+    """
+    kind, _, about = encoding.partition(":")
+    if kind in ("jpeg", "png", "bytes"):
+        return data
+    if kind == "pil":
+        return raw_image(data)
+    if kind in _SCALARS:
+        return array_of(data, _SCALARS[kind], (1,))[0]
+    if kind == "json":
+        return json_text(data)
+    if kind == "ndarray":
+        return _decode_array(about, data)
+    text = data.decode()
+    if kind == "str_int":
+        return int(text)
+    return float(text) if kind == "str_float" else text
+
+
+def _array_type(about: str) -> tuple[str, tuple[int, ...] | None]:
+    """Return dtype and shape of ``ndarray:DTYPE:SHAPE``; empty or None where samples say them."""
+    name, _, shape = about.partition(":")
+    if name and name not in _SCALARS:
+        raise SourceError(f"an array of {name!r} cannot be read")
+    try:
+        lengths = tuple(int(length) for length in shape.split(",")) if shape else None
+    except ValueError as error:
+        raise SourceError(f"{shape[:40]!r} is no shape of an array") from error
+    if lengths is not None and not all(0 < length < 2**31 for length in lengths):
+        raise SourceError(f"{shape[:40]!r} is no shape of an array")
+    return _SCALARS.get(name, ""), lengths
+
+
+def _decode_array(about: str, data: bytes) -> np.ndarray[Any, Any]:
+    dtype, shape = _array_type(about)
+    at = 0
+    if not dtype:
+        if not data or data[0] not in _VALUES:
+            raise SourceError(f"an array of the unknown dtype {data[:1]!r}")
+        dtype, at = _VALUES[data[0]], 1
+    if shape is None:
+        head = data[at] if len(data) > at else 0
+        width = 1 << head % 4
+        lengths = data[at + 1 : at + 1 + (head >> 2) * width]
+        if len(lengths) < (head >> 2) * width or not lengths:
+            raise SourceError("an array without a shape")
+        shape = tuple(np.frombuffer(lengths, f"<u{width}").tolist())
+        at += 1 + len(lengths)
+    return array_of(data[at:], dtype, shape)

@@ -174,12 +174,7 @@ def _databases(folder: Path) -> list[Path]:
 def _chosen(folder: Path, role: str, name: str | None) -> Path:
     """Return the folder of a database.
 
-    Raises
-    ------
-    OptionError
-        If it is not clear which it is.
-    SourceError
-        If it is fastdata's own.
+    Raises OptionError if it is not clear which it is. Raises SourceError if it is fastdata's own.
     """
     if name is not None:
         path = folder / name

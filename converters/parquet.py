@@ -16,13 +16,12 @@ from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 
-from .base import Deferred, FieldSpec, IndexedSource, Sample
+from .base import Deferred, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
 from .reading.splits import table_files, tables_alone
 from .reading.tables.arrow_types import arrow, table_errors
-from .reading.tables.blocks import Block
-from .reading.tables.rows import RowPlan, key_reader, row_reader
-from .reading.tables.table_source import TableSource
+from .reading.tables.rows import RowLayout, key_reader, row_reader
+from .reading.tables.table_source import Block, TableSource
 
 __all__ = ["ParquetSource", "row_counts"]
 
@@ -36,21 +35,7 @@ _MOST_SHUFFLED = 256 << 20
 
 
 class ParquetSource(TableSource):
-    """Parquet files with images; each row is a sample.
-
-    Parameters
-    ----------
-    columns : tuple of str
-        What is taken: ``field=column``, or a column that is named like its field.
-        Default: all columns that fit a field.
-    split : str, optional
-        Which files of a folder are taken, by the split that their names tell.  Default: all,
-        with a field ``split`` where there are several.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    images : str, optional
-        The folder of the image files that a column of text names.
-    """
+    """Parquet files with images; each row is a sample."""
 
     name = "parquet"
     summary = "Parquet files with a column of images, as on Hugging Face's hub"
@@ -60,29 +45,10 @@ class ParquetSource(TableSource):
         files = tables_alone(location, _SUFFIXES)
         return bool(files) and first_bytes(files[0], 4) in (_MAGIC, _ENCRYPTED)
 
-    def __init__(
-        self,
-        location: Any,
-        *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
-        columns: tuple[str, ...] = (),
-        split: str | None = None,
-        classes: str | None = None,
-        images: str | None = None,
-    ) -> None:
+    @classmethod
+    def files_of(cls, location: Any) -> list[Path]:
         arrow(".parquet")
-        self.notes = []
-        self.setup(
-            location,
-            table_files(location, _SUFFIXES),
-            channels=channels,
-            fields=fields,
-            columns=columns,
-            split=split,
-            classes=classes,
-            images=images,
-        )
+        return table_files(location, _SUFFIXES)
 
     def table_schema(self, file: int) -> Any:
         return _footer(self.paths[file])[1]
@@ -95,16 +61,13 @@ class ParquetSource(TableSource):
 
     def row(self, index: int, block: Block) -> Sample:
         split, row = self._split_numbers[block.file], index - block.start
-        place = Row(str(self.paths[block.file]), block.number, row, split, self.plan)
-        return Sample(self.key_at(index), place)
+        values = DeferredRow(str(self.paths[block.file]), block.number, row, split, self.layout)
+        return Sample(self.key_at(index), values)
 
     def indexed(self) -> IndexedSource:
         """Return itself, if reaching any row is bearable: a row group is read for each.
 
-        Raises
-        ------
-        OptionError
-            If row groups are very large.
+        Raises OptionError if row groups are very large.
         """
         largest = max(map(_largest_group, self.paths), default=0)
         if largest > _MOST_SHUFFLED:
@@ -120,22 +83,22 @@ class ParquetSource(TableSource):
         return self
 
 
-class Row(Deferred):
+class DeferredRow(Deferred):
     """A row that the worker reads from its row group."""
 
-    def __init__(self, path: str, group: int, row: int, split: int, plan: RowPlan) -> None:
+    def __init__(self, path: str, group: int, row: int, split: int, layout: RowLayout) -> None:
         self.path, self.group, self.row = path, group, row
-        self.split, self.plan = split, plan
+        self.split, self.layout = split, layout
 
     def load(self) -> tuple[Any, ...]:
         """Read batches up to the one with the row."""
         before = 0
         try:
-            for batch in _batches(Path(self.path), self.group, self.plan.needed):
+            for batch in _batches(Path(self.path), self.group, self.layout.needed):
                 if self.row < before + batch.num_rows:
                     part = batch.slice(self.row - before, 1)
-                    self.stored_key = key_reader(part, self.plan)(0)
-                    return row_reader(part, self.plan, self.split)(0)
+                    self.stored_key = key_reader(part, self.layout)(0)
+                    return row_reader(part, self.layout, self.split)(0)
                 before += batch.num_rows
         except table_errors() as error:
             if isinstance(error, ValueError) and not isinstance(error, arrow().ArrowException):
@@ -145,14 +108,7 @@ class Row(Deferred):
 
 
 def row_counts(metadata: Any, size: int) -> Iterator[int | str]:
-    """Yield the rows of each row group; of one that cannot be believed, why.
-
-    Parameters
-    ----------
-    metadata : pyarrow.parquet.FileMetaData
-    size : int
-        Of the file, in bytes.
-    """
+    """Yield the rows of each row group of a file of `size` bytes; why, if one is not believed."""
     total = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)

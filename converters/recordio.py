@@ -1,7 +1,7 @@
 """MXNet's RecordIO: ``.rec`` files of images with their labels, as ``im2rec`` writes them.
 
-How records stand in a file is in ``reading/records/recordio.py``, what is in one in
-``reading/records/imagerecord.py``, what lies beside the files in ``reading/records/imagelist.py``.
+How records stand in a file is in ``reading/records/recordio.py``, what is in one and what lies
+beside the files in ``reading/records/image_records.py``.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 
 from .base import FieldSpec, Reject, Sample, reason_of
 from .reading.class_names import named_classes, read_class_names
+from .reading.deferred import DeferredRecord
 from .reading.fields import settle_fields
 from .reading.image_files import is_image_bytes
 from .reading.locations import files_at, printable
-from .reading.records.imagelist import ImageList, read_index
-from .reading.records.imagerecord import Plan, Record, unpack
-from .reading.records.objectlabels import width_of_objects
-from .reading.records.recordio import Damage, has_records, read_record, scan_records
+from .reading.records.image_records import (
+    ImageList,
+    ImageRecordDecoder,
+    read_index,
+    unpack,
+    width_of_objects,
+)
+from .reading.records.recordio import Damage, RecordSpan, has_records, scan_records
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
 from .reading.selection import listed
@@ -101,7 +106,7 @@ class RecordIOSource(ScannedSource):
             raise OptionError(f"{self.paths[0]}: the records are images alone, without labels")
         settled = settle_fields(settled, fields, channels, settled.__getitem__)
         self.schema = Schema(settled if self._objects else named_classes(settled, "label", classes))
-        self._plan = Plan(self.schema, self._header, bool(labels), self._objects)
+        self._decoder = ImageRecordDecoder(self.schema, self._header, bool(labels), self._objects)
         lists = [p.name for path in self.paths if (p := path.with_suffix(".lst")).is_file()]
         if lists and lst is None and self._header:
             self.notes.append(
@@ -118,7 +123,7 @@ class RecordIOSource(ScannedSource):
         if first is None or isinstance(first, Damage):
             return None
         try:
-            labels, content, _ = unpack(read_record(path, *first))
+            labels, content, _ = unpack(RecordSpan(str(path), *first).read())
         except ValueError:
             return None
         if content or len(labels) != 2 or not 1 < labels[0] < 2**24:
@@ -139,7 +144,7 @@ class RecordIOSource(ScannedSource):
                     failure = f"{place.key}: {place.reason}"
                     continue
                 try:
-                    data = read_record(path, place.offset, place.length)
+                    data = RecordSpan(str(path), place.offset, place.length).read()
                     content = data if is_image_bytes(data) else unpack(data)[1]
                 except (OSError, ValueError) as error:
                     failure = reason_of(error)
@@ -226,17 +231,17 @@ class RecordIOSource(ScannedSource):
         return Reject(self.key(file, position), "the index names a record here, and none begins")
 
     def at(self, place: Place) -> Sample | Reject:
-        path, key = self.paths[place.file], self.key(place.file, place.offset)
-        labels: list[float] | None = None
+        key = self.key(place.file, place.offset)
+        record = RecordSpan(str(self.paths[place.file]), place.offset, place.length)
+        decoder = self._decoder
         if self._list is not None:
             try:
-                # The labels are the parent's to find: workers do not have the list.
-                number = unpack(read_record(path, place.offset, place.length))[2]
-                labels, name = self._listed(number, ())
+                # The labels are looked up here: workers do not have the list.
+                labels, name = self._listed(unpack(record.read())[2], ())
             except (OSError, ValueError) as error:
                 return Reject(key, reason_of(error))
-            key = printable(name)
-        return Sample(key, Record(str(path), place.offset, place.length, labels, self._plan))
+            key, decoder = printable(name), decoder._replace(listed=labels)
+        return Sample(key, DeferredRecord(record, decoder))
 
     @property
     def files_read(self) -> list[Path]:

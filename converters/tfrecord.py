@@ -1,6 +1,6 @@
 """TFRecord files of ``tf.train.Example``, without TensorFlow.
 
-What is in a file is in ``reading/records/framing.py``, what is in a record in ``example.py``
+What is in a file is in ``reading/records/framing.py``, what is in a record in ``examples.py``
 beside it.  Source: TensorFlow's guide "TFRecord and tf.train.Example".
 """
 
@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
-from fastdata.schema import Field, ScalarField, Schema
+from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample
 from .reading.class_names import named_classes
+from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
-from .reading.fields import settle_fields
+from .reading.fields import convert, settle_fields
 from .reading.locations import files_at, folder_at
 from .reading.records.detection import (
     OBJECTS,
@@ -27,15 +28,19 @@ from .reading.records.detection import (
     has_objects,
     read_label_map,
 )
-from .reading.records.example import parse_example
-from .reading.records.examplerecord import Inflated, Plan, Record
-from .reading.records.features import field_of_feature, usual_features
+from .reading.records.examples import (
+    exported_value,
+    field_of_feature,
+    parse_example,
+    usual_features,
+    value_of_feature,
+)
 from .reading.records.framing import (
     BadFrameError,
+    FrameSpan,
     crc32c,
     has_frames,
     is_compressed,
-    read_frame,
     scan_frames,
     stream_frames,
 )
@@ -49,7 +54,6 @@ __all__ = ["TFRecordSource"]
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".record", ".records", ".jpeg_records")
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
 """How TensorFlow's scripts call shards that have no suffix: ``train-00000-of-01024``."""
-_PEEK = 16
 _LOOKED_AT = 16
 """Files of a folder without such names that are asked whether they are TFRecord."""
 
@@ -110,6 +114,7 @@ class TFRecordSource(ScannedSource):
         if not self.paths:
             raise no_files(location, "TFRecord files")
         self._check = check
+        self._decoder = ExampleDecoder({}, (), 0, False)  # until the fields are known
         self._objects: Objects | None = None
         self._compressed = [is_compressed(path) for path in self.paths]
         exported = None if features else read_exported(self.paths, self.name)
@@ -133,8 +138,9 @@ class TFRecordSource(ScannedSource):
             self.notes.append(f"labels are those of the files {label_offset:+d}")
         stored = exported is not None
         self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
-        self._plan = Plan(self.schema, tuple(chosen.values()), label_offset, check, stored)
-        self._plan = self._plan._replace(objects=self._objects)
+        self._decoder = ExampleDecoder(
+            self.schema, tuple(chosen.values()), label_offset, stored, self._objects
+        )
 
     def _read_classes(self, label_map: str | None, check_size: bool) -> Objects:
         """Return how objects are read; without a map of classes from all records."""
@@ -157,10 +163,8 @@ class TFRecordSource(ScannedSource):
         examples = self._first_examples()
         known = sorted({name for example in examples for name in example})
         chosen = FEATURES.parse(features) if features else usual_features(examples)
-        for field, feature in chosen.items():
-            if feature not in known:
-                there = "the first records have"
-                raise FEATURES.missing(self.paths[0], field, feature, known, there)
+        unread = dict.fromkeys(known, "")
+        FEATURES.check(chosen, self.paths[0], unread, "the first records have")
         if not features:
             objects = OBJECTS if has_objects(examples) else ()
             taken = {*chosen.values(), *objects}
@@ -174,43 +178,15 @@ class TFRecordSource(ScannedSource):
 
     def _examples(self) -> Iterator[dict[str, Any]]:
         """Yield the features of all records that can be read."""
-        for record in self._records():
+        for record in self.records():
             with contextlib.suppress(ValueError):  # the worker says what is the matter
                 if isinstance(record, bytes):
                     yield parse_example(record)
 
     def _first_examples(self) -> list[dict[str, Any]]:
         """Return the features of the first records that can be read."""
-        found: list[dict[str, Any]] = []
-        failure = "the files have no records"
-        for record in self._records():
-            try:
-                if isinstance(record, Exception):
-                    raise record
-                found.append(parse_example(record))
-            except (OSError, ValueError) as error:
-                failure = str(error)
-            if len(found) == _PEEK:
-                break
-        if not found:
-            raise SourceError(f"{self.paths[0]}: no record can be read as an Example: {failure}")
-        return found
-
-    def _records(self) -> Iterator[bytes | Exception]:
-        """Yield what is in the records, or why that cannot be read."""
-        for file, path in enumerate(self.paths):
-            try:
-                if self._compressed[file]:
-                    for _, data in stream_frames(path, self._check):
-                        yield data
-                    continue
-                for offset, length in scan_frames(path):
-                    try:
-                        yield read_frame(path, offset, length, self._check)
-                    except SourceError as error:
-                        yield error
-            except (OSError, SourceError) as error:
-                yield error
+        what = "record can be read as an Example"
+        return self.first_records(parse_example, self.paths[0], what)
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
         try:
@@ -220,8 +196,9 @@ class TFRecordSource(ScannedSource):
             yield Reject(self.key(file, error.offset), str(error))
 
     def at(self, place: Place) -> Sample:
-        record = Record(str(self.paths[place.file]), place, self._plan)
-        return Sample(self.key(place.file, place.offset), record)
+        path = str(self.paths[place.file])
+        frame = FrameSpan(path, place.offset, place.length, self._check)
+        return Sample(self.key(place.file, place.offset), DeferredRecord(frame, self._decoder))
 
     def compressed(self, file: int) -> bool:
         return self._compressed[file]
@@ -233,9 +210,40 @@ class TFRecordSource(ScannedSource):
                 if isinstance(data, SourceError):
                     yield Reject(key, str(data))
                 else:
-                    yield Sample(key, Inflated(data, self._plan))
+                    yield Sample(key, DeferredRecord(data, self._decoder))
         except BadFrameError as error:
             yield Reject(self.key(file, error.offset), str(error))
+
+
+class ExampleDecoder(NamedTuple):
+    """How an Example becomes a sample."""
+
+    schema: Mapping[str, Field]
+    features: tuple[str, ...]  # of each field but boxes and labels of objects, which come last
+    label_offset: int
+    exported: bool  # whether fastdata wrote it, with a key and with shapes of arrays
+    objects: Objects | None = None  # how boxes and labels are read
+
+    def decode(self, data: bytes) -> tuple[tuple[Any, ...], str | None]:
+        """Return values and key; raises ValueError if a feature is missing or does not fit."""
+        example = parse_example(data)
+        values = []
+        for (name, field), feature in zip(self.schema.items(), self.features, strict=False):
+            if feature not in example:
+                raise ValueError(f"the feature {feature!r} is missing")
+            if self.exported:
+                value = exported_value(example, feature, field)
+            else:
+                value = value_of_feature(example[feature], field, feature)
+            if name == "label" and self.label_offset:
+                value += self.label_offset
+            values.append(convert(value, field, name))
+        if self.objects is not None:
+            values += self.objects.values(example, values[0])
+        key = None
+        if self.exported and "key" in example:
+            key = value_of_feature(example["key"], StringField(), "key")
+        return tuple(values), key
 
 
 def _files(location: Any) -> list[Path]:

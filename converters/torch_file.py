@@ -12,18 +12,20 @@ import pickle
 import re
 import warnings
 import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastdata.errors import FastdataError, SourceError
-from fastdata.schema import Schema
+from fastdata.schema import SCALAR_DTYPES
 
 from .base import FieldSpec, reason_of
-from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
-from .reading.arrays.array_source import ArraySource
-from .reading.arrays.torch_columns import by_place, columns_in, tensors_in
+from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
+from .reading.arrays.columns import ArrayColumn
+from .reading.image_files import is_image_bytes
 from .reading.locations import files_at, first_bytes, printable
 from .reading.refusals import no_files
 from .reading.splits import has_folders_of_images
@@ -33,11 +35,17 @@ __all__ = ["TorchSource"]
 _SUFFIXES = (".pt", ".pth")
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The pickled magic number that files before torch 1.6 begin with."""
+_DEPTH = 4
+_LOOKED_AT = 16
+_WHOLE = "tensor"
+"""What a tensor is called that is all that a file has."""
 _GLOBAL = re.compile(r"(?:Unsupported (?:global|class|operand)|GLOBAL)[^\n]{0,200}")
 
 
 class TorchSource(ArraySource):
     """Tensors of a file of ``torch.save``; several files are one dataset, in their order.
+
+    Further options: see `ArraySource`.
 
     Parameters
     ----------
@@ -46,12 +54,6 @@ class TorchSource(ArraySource):
         tuples and lists: ``train/images``, ``0``.  ``classes=path`` is a list of names.
         Default: what is called as images, labels and masks usually are; of a tuple the
         first is the images and the second the labels.
-    layout : str, optional
-        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
     check : bool
         Whether the CRC-32 of the archive's members are compared first, which reads it all;
         torch itself does not.
@@ -82,20 +84,16 @@ class TorchSource(ArraySource):
         if not self.paths:
             raise no_files(location, "files of torch.save")
         options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
-        settled, parts, left = parts_of((self._look_at(p, check) for p in self.paths), options)
-        self.notes += left
-        self._settle(Schema(settled), parts)
+        self.read_arrays((self._file(path, check) for path in self.paths), options)
 
-    def _look_at(self, path: Path, check: bool) -> ArrayFile:
-        columns = dict(columns_in(_load(path, check)))
-        known = {name: column.known for name, column in columns.items()}
+    def _file(self, path: Path, check: bool) -> ArrayFile:
+        columns = dict(_columns_in(_load(path, check)))
         if _kind(path) == "legacy":
             self.notes.append(
                 f"{path}: a file from before torch 1.6, which cannot be memory-mapped: all of it "
                 "is in memory. torch.save(torch.load(OLD, weights_only=True), NEW) mends it"
             )
-        name = printable(path.name)
-        return ArrayFile(str(path), name, known, columns.__getitem__, by_place(known))
+        return ArrayFile(str(path), printable(path.name), columns, _by_place(columns))
 
 
 def _kind(path: Path) -> str:
@@ -113,10 +111,7 @@ def _kind(path: Path) -> str:
 def _load(path: Path, check: bool) -> Any:
     """Load a file; nothing in it is executed.
 
-    Raises
-    ------
-    SourceError
-        If it is damaged, or has more than tensors, numbers, text and containers.
+    Raises SourceError if it is damaged, or has more than tensors, numbers, text and containers.
     """
     kind = _kind(path)
     try:
@@ -140,7 +135,7 @@ def _load(path: Path, check: bool) -> Any:
             f"{path}: cannot be read: {reason_of(error).splitlines()[0][:300]}"
         ) from error
     size = path.stat().st_size
-    for tensor in tensors_in(loaded):
+    for tensor in _tensors_in(loaded):
         claimed = tensor.numel() * tensor.element_size()
         if tensor.layout is torch.strided and claimed > size:
             raise SourceError(
@@ -162,3 +157,140 @@ def _check_archive(path: Path, check: bool) -> None:
         bad = archive.testzip() if check else None
         if bad is not None:
             raise SourceError(f"{path}: the checksum of {bad!r} is wrong: the file is damaged")
+
+
+def _tensors_in(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested containers."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth and isinstance(value, (Mapping, list, tuple)):
+        inner = value.values() if isinstance(value, Mapping) else value
+        for part in inner:
+            yield from _tensors_in(part, depth - 1)
+
+
+def _by_place(columns: Mapping[str, ArrayColumn]) -> tuple[str, ...]:
+    """Name what a tuple of tensors, or a single one, usually is."""
+    if list(columns) == [_WHOLE]:
+        return (f"image={_WHOLE}",)
+    if set(columns) == {"0", "1"} and len(columns["0"].shape) != len(columns["1"].shape):
+        return ("image=0", "label=1") if _pictures(columns["0"]) else ("image=1", "label=0")
+    if list(columns)[:1] == ["0"] and all(name.isdecimal() for name in columns):
+        masks = len(columns.get("1", columns["0"]).shape) > 2
+        return ("image=0", "mask=1" if masks else "label=1") if len(columns) > 1 else ("image=0",)
+    return ()
+
+
+def _pictures(column: ArrayColumn) -> bool:
+    return column.kind == "bytes" or len(column.shape) > 2
+
+
+def _columns_in(value: Any, path: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
+    """Yield what can be a column, by its path in nested containers."""
+    if isinstance(value, torch.Tensor):
+        yield path or _WHOLE, _TensorColumn(path or _WHOLE, value)
+        return
+    if isinstance(value, Mapping):
+        inner: list[tuple[str, Any]] = [(str(key), part) for key, part in value.items()]
+    elif isinstance(value, (list, tuple)):
+        if isinstance(value, list) or len(value) > _DEPTH:
+            columns = list(_listed(path, value))
+            if columns:
+                yield from columns
+                return
+        inner = [(str(number), part) for number, part in enumerate(value)]
+    else:
+        return
+    for key, part in inner[:1000] if depth else ():
+        yield from _columns_in(part, f"{path}/{key}".strip("/"), depth - 1)
+
+
+def _listed(path: str, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of a list with one entry a sample; none if it is no such list."""
+    if not values:
+        return
+    first = values[0]
+    peek = values[:_LOOKED_AT]
+    if isinstance(first, (tuple, list)) and all(
+        isinstance(v, (tuple, list)) and len(v) == len(first) for v in peek
+    ):
+        for number in range(len(first)):
+            yield f"{path}/{number}".strip("/"), _ListColumn(path, values, number)
+    elif isinstance(first, Mapping) and all(isinstance(v, Mapping) for v in peek):
+        for key in first:
+            yield f"{path}/{key}".strip("/"), _ListColumn(path, values, key)
+    elif isinstance(first, (str, bytes, int, float)) or all(
+        isinstance(v, torch.Tensor) and (_is_picture(v) or v.dim() == 0) for v in peek
+    ):
+        yield path or _WHOLE, _ListColumn(path or _WHOLE, values, None)
+
+
+def _is_picture(tensor: torch.Tensor) -> bool:
+    if tensor.dim() == 1:
+        return tensor.dtype == torch.uint8 and is_image_bytes(_array(tensor[:16]).tobytes())
+    if tensor.dim() == 3:
+        return tensor.shape[0] in (1, 3) or tensor.shape[2] in (1, 3)
+    return tensor.dim() == 2
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return tensor.detach().numpy()
+
+
+def _dtype(tensor: torch.Tensor) -> np.dtype[Any] | None:
+    name = str(tensor.dtype).removeprefix("torch.")
+    plain = tensor.layout is torch.strided and not tensor.is_quantized
+    whole = plain and tensor.device.type == "cpu" and name in SCALAR_DTYPES
+    return np.dtype(name) if whole else None
+
+
+class _TensorColumn(ArrayColumn):
+    """The rows of a tensor."""
+
+    def __init__(self, path: str, tensor: torch.Tensor) -> None:
+        self.label, self.shape, self._tensor = printable(path), tuple(tensor.shape), tensor
+        self.dtype, self.block = _dtype(tensor), 32
+        if self.dtype is None:
+            self.kind, self.refused = "unknown", f"{tensor.layout} {tensor.dtype} is not read"
+        elif not self.shape:
+            self.refused = "one number only"
+
+    def read(self, start: int, stop: int) -> Any:
+        return _array(self._tensor[start:stop])
+
+
+class _ListColumn(ArrayColumn):
+    """A list with an entry a sample, or one part of each entry."""
+
+    def __init__(self, path: str, values: Sequence[Any], part: Any) -> None:
+        self._values, self._part = values, part
+        self.label = printable(path if part is None else f"{path}/{part}".strip("/"))
+        self.shape = (len(values),)
+        first = self._at(0)
+        self.kind = "bytes"
+        if isinstance(first, str):
+            self.kind = "text"
+        elif isinstance(first, (bool, int, float)):
+            self.kind = "numbers"
+            self.dtype = np.dtype("int64" if isinstance(first, int) else "float64")
+        elif isinstance(first, torch.Tensor) and first.dim() == 0:
+            self.kind, self.dtype = "numbers", _dtype(first)
+
+    def _at(self, index: int) -> Any:
+        value = self._values[index]
+        return value if self._part is None else value[self._part]
+
+    def read(self, start: int, stop: int) -> Any:
+        return [self._row(index) for index in range(start, stop)]
+
+    def _row(self, index: int) -> Any:
+        try:
+            value = self._at(index)
+            if not isinstance(value, torch.Tensor):
+                return value
+            if _dtype(value) is None:
+                return ValueError(f"{value.layout} {value.dtype} is not read")
+            array = _array(value)
+            return array.tobytes() if value.dim() == 1 and _is_picture(value) else array
+        except Exception as error:  # entries of other kinds than the first
+            return error

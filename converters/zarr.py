@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import Schema
 
 from .base import FieldSpec, hash_fields, reason_of
-from .reading.arrays.array_fields import ArrayFile, ArrayOptions, parts_of
-from .reading.arrays.array_source import ArraySource
-from .reading.arrays.columns import Column
-from .reading.arrays.zarr_metadata import Node, arrays_in, is_group, known_of, node_of
+from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
+from .reading.arrays.columns import ArrayColumn
+from .reading.json_files import read_object
 from .reading.locations import folder_at, printable, stat_of
 from .reading.refusals import check_choice, require
 from .reading.spans import MAX_RECORD
@@ -39,8 +37,16 @@ _MOST_EMPTY = 1000
 Missing = Literal["fill", "reject"]
 
 
+_used_by = 0
+"""The process that uses tensorstore, which ends a process forked from such a one."""
+_METADATA_BYTES = 16 << 20
+_DEPTH = 16
+
+
 class ZarrSource(ArraySource):
     """Arrays of a zarr or N5 folder, or one such array and what is beside it.
+
+    Further options: see `ArraySource`.
 
     Parameters
     ----------
@@ -48,12 +54,6 @@ class ZarrSource(ArraySource):
         What is taken: ``field=path`` of an array in the folder; ``offsets=path`` tells where
         image files that lie end to end begin.  Default: what is called as images, labels and
         masks usually are.
-    layout : str, optional
-        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
     missing : {"fill", "reject"}
         What becomes of samples in blocks that were never written: they have the array's fill
         value, as the formats say, or are rejects.
@@ -67,11 +67,11 @@ class ZarrSource(ArraySource):
         root = folder_at(location)
         if root is None:
             return False
-        if is_group(root) or node_of(root) is not None:
+        if _is_group(root) or _node_of(root) is not None:
             return True
         with os.scandir(root) as entries:
             below = [entry.path for entry in itertools.islice(entries, _LOOKED_AT)]
-        return any(node_of(Path(path)) is not None for path in below)
+        return any(_node_of(Path(path)) is not None for path in below)
 
     def __init__(
         self,
@@ -91,26 +91,19 @@ class ZarrSource(ArraySource):
         self._root = Path(location)
         if not self._root.is_dir():
             raise SourceError(f"{location}: not a folder")
-        nodes = dict(arrays_in(self._root))
+        nodes = dict(_arrays_in(self._root))
         where = str(location)
         if "" in nodes:  # an array: what is beside it may be its labels
             self._root, only = self._root.absolute().parent, self._root.absolute().name
-            beside = dict(arrays_in(self._root, depth=1))
+            beside = dict(_arrays_in(self._root, depth=1))
             nodes = {k: v for k, v in beside.items() if k == only or len(v.shape) == 1}
-        known = {path: known_of(node) for path, node in nodes.items()}
-        columns: dict[str, _ZarrColumn] = {}
-
-        def column(path: str) -> Column:
-            columns[path] = _ZarrColumn(self._root / path, path, nodes[path], missing)
-            self.notes.extend(columns[path].missing_note())
-            return columns[path]
-
-        file = ArrayFile(where, printable(self._root.name), known, column)
+        columns = {
+            path: _ZarrColumn(self._root / path, path, node, missing)
+            for path, node in nodes.items()
+        }
         options = ArrayOptions(channels, fields or {}, arrays, layout, scale, classes)
-        settled, parts, left = parts_of([file], options)
-        self.notes += left
-        self.paths = [self._root / path for path in columns]
-        self._settle(Schema(settled), parts)
+        self.read_arrays([ArrayFile(where, printable(self._root.name), columns)], options)
+        self.paths = [self._root / path for path, column in columns.items() if column.prepared]
 
     def fingerprints(self, limit: int | None = None) -> np.ndarray[Any, np.dtype[np.uint64]]:
         hashes = []
@@ -122,17 +115,11 @@ class ZarrSource(ArraySource):
         return np.array(hashes, np.uint64)
 
 
-_used_by = 0
-"""The process that uses tensorstore, which ends a process forked from such a one."""
-
-
 def _tensorstore() -> Any:
     """Return tensorstore, where it can be used.
 
-    Raises
-    ------
-    SourceError
-        In a process that was forked from one that has used it: its threads are not there.
+    Raises SourceError in a process that was forked from one that has used it: its threads are not
+    there.
     """
     global _used_by
     module = require("tensorstore", "tensorstore", "reading zarr and N5")
@@ -149,10 +136,7 @@ def _tensorstore() -> Any:
 def _files(array: Path) -> Iterator[str]:
     """Yield the files of an array, by their paths in its folder.
 
-    Raises
-    ------
-    SourceError
-        If something else lies among them: a pipe, which would be waited for.
+    Raises SourceError if something else lies among them: a pipe, which would be waited for.
     """
     for folder, _, names in os.walk(array):
         for name in names:
@@ -162,13 +146,25 @@ def _files(array: Path) -> Iterator[str]:
             yield os.path.relpath(path, array)
 
 
-class _ZarrColumn(Column):
-    """The rows of an array of tensorstore's."""
+class _ZarrColumn(ArrayColumn):
+    """The rows of an array of tensorstore's, which `prepare` opens."""
 
-    def __init__(self, folder: Path, path: str, node: Node, missing: Missing) -> None:
-        tensorstore = _tensorstore()
+    prepared = False
+
+    def __init__(self, folder: Path, path: str, node: _Node, missing: Missing) -> None:
         self._folder, self._node, self._missing = folder, node, missing
         self.label, self.shape = printable(path), node.shape
+        try:
+            self.dtype = np.dtype(node.dtype)
+        except TypeError:  # structures, text, types of extensions
+            self.dtype = np.dtype("O")
+        if self.dtype.kind not in "biuf":
+            self.dtype, self.kind = None, "unknown"
+            self.refused = f"its type {node.dtype} is no number"
+
+    def prepare(self) -> list[str]:
+        tensorstore, folder, node = _tensorstore(), self._folder, self._node
+        self.prepared = True
         try:
             store = tensorstore.open(
                 {
@@ -181,8 +177,8 @@ class _ZarrColumn(Column):
             ).result()
         except Exception as error:  # what tensorstore raises is anybody's guess
             raise SourceError(
-                f"{folder}: tensorstore cannot open this array: {_told(error)}. Where it lacks a "
-                "compression, copy the array with another one"
+                f"{folder}: tensorstore cannot open this array: {_message(error)}. Where it lacks "
+                "a compression, copy the array with another one"
             ) from error
         self._store = store.T if node.driver == "n5" else store
         self.dtype = np.dtype(store.dtype.numpy_dtype)
@@ -206,9 +202,6 @@ class _ZarrColumn(Column):
                 f"{folder}: claims the shape {node.shape}, but {stored:,} of its {whole:,} blocks "
                 "are there: the metadata is damaged, or the blocks were not copied"
             )
-
-    def missing_note(self) -> list[str]:
-        """Say how many blocks are not there."""
         if not self._absent or self._missing == "reject":
             return []
         fill = self._store.fill_value
@@ -245,10 +238,76 @@ class _ZarrColumn(Column):
             return self._store[start:stop].read(order="C").result()
         except Exception as error:
             raise ValueError(
-                f"{self._folder}: rows {start:,} to {stop - 1:,} cannot be read: {_told(error)}"
+                f"{self._folder}: rows {start:,} to {stop - 1:,} cannot be read: {_message(error)}"
             ) from error
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Return tensorstore's message without the places in its own code."""
     return reason_of(error).split(" [source locations=")[0][:400]
+
+
+class _Node(NamedTuple):
+    """An array's metadata, as far as it is needed to choose one."""
+
+    driver: str
+    shape: tuple[int, ...]  # Samples first
+    blocks: tuple[int, ...]
+    dtype: str
+    separator: str  # Between the numbers in a block's name
+    prefix: str  # Before them
+
+
+def _is_group(folder: Path) -> bool:
+    return (folder / ".zgroup").is_file() or "zarr_format" in _json(folder / "zarr.json")
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    """Return what a small JSON file has; empty if there is none."""
+    try:
+        return read_object(path, _METADATA_BYTES)
+    except (OSError, SourceError):
+        return {}
+
+
+def _node_of(folder: Path) -> _Node | None:
+    """Return what array a folder is; None if it is none."""
+    try:
+        if found := _json(folder / ".zarray"):
+            shape, blocks, dtype = found["shape"], found["chunks"], found["dtype"]
+            driver, separator, prefix = "zarr", found.get("dimension_separator") or ".", ""
+        elif (found := _json(folder / "zarr.json")).get("node_type") == "array":
+            shape, dtype = found["shape"], found["data_type"]
+            blocks = found["chunk_grid"]["configuration"]["chunk_shape"]
+            coding = found["chunk_key_encoding"]
+            old = coding["name"] == "v2"
+            separator = coding.get("configuration", {}).get("separator", "." if old else "/")
+            driver, prefix = "zarr3", "" if old else f"c{separator}"
+        elif {"dimensions", "blockSize", "dataType"} <= (
+            found := _json(folder / "attributes.json")
+        ).keys():
+            shape, blocks = found["dimensions"][::-1], found["blockSize"][::-1]
+            driver, dtype, separator, prefix = "n5", found["dataType"], "/", ""
+        else:
+            return None
+        node = _Node(driver, tuple(shape), tuple(blocks), str(dtype), separator, prefix)
+    except (KeyError, TypeError, AttributeError):
+        return None
+    numbers: list[Any] = [*node.shape, *node.blocks]  # whatever the JSON has
+    whole = all(isinstance(n, int) and 0 <= n < 2**62 for n in numbers) and all(node.blocks)
+    return node if whole and len(node.shape) == len(node.blocks) else None
+
+
+def _arrays_in(root: Path, depth: int = _DEPTH) -> Iterator[tuple[str, _Node]]:
+    """Yield the arrays of a folder by their paths in it; links are not followed."""
+    folders = [("", root, 0)]
+    while folders:
+        path, folder, level = folders.pop()
+        node = _node_of(folder) if path or depth == _DEPTH else None
+        if node is not None:
+            yield path, node
+        elif level < depth:
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name, reverse=True):
+                if entry.is_dir(follow_symlinks=False):
+                    below = f"{path}/{entry.name}" if path else entry.name
+                    folders.append((below, Path(entry.path), level + 1))

@@ -31,7 +31,7 @@ from fastdata.formats.reader import ShardReader
 from fastdata.schema import BytesField, ImageField, ScalarField, Schema, StringField
 
 from ..reading.exported import needs_shape
-from ..reading.records.example import example_of
+from ..reading.records.examples import example_of
 from ..reading.records.framing import frame_around
 from .base import Exporter, file_of, label_field, located, main_image
 from .shards import ShardFiles, number_of_all

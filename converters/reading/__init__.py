@@ -12,9 +12,9 @@ where the data is
 
 how it is read
 ``spans``            pieces of files, and how nothing that a file claims is believed
+``deferred``         values and records that workers read
 ``compression``      files that are compressed as a whole
-``forward_reader``   pieces of such a file, from its front to its end
-``zstd``             pieces that Zstandard has compressed
+``forward_reader``   pieces of what is compressed, from the front to the end
 ``image_list``       sources of image files, with what belongs to each
 ``scanned``          sources whose samples stand one behind the other
 ``fingerprints``     what samples are made from, for resuming

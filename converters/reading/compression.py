@@ -1,7 +1,7 @@
-"""Files that are compressed as a whole, read from their front.
+"""Files that are compressed as a whole, read from their front, and pieces of Zstandard.
 
 gzip (RFC 1952) and zlib (RFC 1950) are recognised by their first bytes; of bzip2 and Zstandard
-an index says so.  Damage and an early end are a `SourceError`, never less data.
+(RFC 8878) an index says so.  Damage and an early end are a `SourceError`, never less data.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
 
 from .locations import first_bytes
-from .zstd import decompressor, zstandard
+from .refusals import require
+from .spans import MAX_RECORD
 
 __all__ = [
-    "InflatedStream",
     "check_codec",
     "compression_of",
+    "inflate_zstd",
     "inflated_start",
     "open_inflated",
     "other_compression",
+    "zstandard",
 ]
 
 _WINDOW = 1 << 17
@@ -34,6 +36,11 @@ _BITS = {"gzip": 31, "zlib": 15}
 _CODECS = {"gz": "gzip", "bz2": "bzip2", "zstd": "zstd"}
 """As indexes name them."""
 _OTHERS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+_WINDOW_BYTES = 1 << 27
+"""What the reference decoder admits; a header that claims more memory is refused."""
+_STEP = 1 << 16
 
 
 def compression_of(start: bytes) -> str:
@@ -53,12 +60,8 @@ def other_compression(start: bytes) -> str:
 def check_codec(name: str, place: str) -> str:
     """Return the codec that an index names, ``zstd:7`` say, as `open_inflated` takes it.
 
-    Raises
-    ------
-    SourceError
-        If it is not known.
-    MissingExtraError
-        If it needs a package that is not installed.
+    Raises SourceError if it is not known. Raises MissingExtraError if it needs a package that is
+    not installed.
     """
     codec = name.partition(":")[0]
     if codec not in _CODECS:
@@ -85,7 +88,7 @@ def inflated_start(start: bytes, count: int) -> bytes:
         return b""
 
 
-class InflatedStream:
+class _InflatedStream:
     """What a compressed file holds; reading raises SourceError where that is damaged."""
 
     def __init__(self, stream: Any, damage: tuple[type[Exception], ...], path: Path) -> None:
@@ -108,14 +111,10 @@ class InflatedStream:
 
 @contextlib.contextmanager
 def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for reading what it holds, by `InflatedStream` where it is compressed.
+    """Open a file for reading what it holds, by `_InflatedStream` where it is compressed.
 
-    Parameters
-    ----------
-    path : Path
-    codec : {"gz", "bz2", "zstd"}, optional
-        As an index says.  Without it, gzip and zlib are recognised, and other files are read
-        as they are.
+    `codec` is what an index says.  Without it, gzip and zlib are recognised, and other files are
+    read as they are.
     """
     kind = compression_of(first_bytes(path, 3)) if codec is None else _CODECS[codec]
     with contextlib.ExitStack() as stack:
@@ -133,10 +132,10 @@ def open_inflated(path: Path, codec: str | None = None) -> Iterator[IO[bytes]]:
             stream = bz2.BZ2File(file)  # buffered already
         else:
             damage += (zstandard().ZstdError,)
-            stream = decompressor().stream_reader(file, read_across_frames=True, closefd=False)
+            stream = _decompressor().stream_reader(file, read_across_frames=True, closefd=False)
             stream = io.BufferedReader(stream, _WINDOW)
         stack.callback(stream.close)
-        yield cast(IO[bytes], InflatedStream(stream, damage, path))
+        yield cast(IO[bytes], _InflatedStream(stream, damage, path))
 
 
 class _InflatedFile(io.RawIOBase):
@@ -179,3 +178,33 @@ class _InflatedFile(io.RawIOBase):
             raise zlib.error("there is more behind the end of the compressed data")
         self._inflater = zlib.decompressobj(self._bits)
         return True
+
+
+def zstandard() -> Any:
+    """Import the library. Raises MissingExtraError if it is not installed."""
+    return require("zstandard", "zstd", "reading Zstandard")
+
+
+def _decompressor() -> Any:
+    """Return a _decompressor that admits no absurd window."""
+    return zstandard().ZstdDecompressor(max_window_size=_WINDOW_BYTES)
+
+
+def inflate_zstd(data: bytes, limit: int = MAX_RECORD) -> bytes:
+    """Return what a piece of Zstandard holds, of at most `limit` bytes.
+
+    Raises SourceError if it is damaged, cut short or longer.
+    """
+    inflated = bytearray()
+    worker = _decompressor().decompressobj()
+    try:
+        # In steps: what comes out may be a thousand times what goes in.
+        for start in range(0, len(data), _STEP):
+            inflated += worker.decompress(data[start : start + _STEP])
+            if len(inflated) > limit:
+                raise SourceError(f"a piece of Zstandard holds more than {limit:,} bytes")
+    except zstandard().ZstdError as error:
+        raise SourceError(f"a piece of Zstandard is damaged: {error}") from error
+    if not worker.eof:
+        raise SourceError("a piece of Zstandard is cut short")
+    return bytes(inflated)

@@ -1,13 +1,16 @@
-"""Pieces of a file that may be compressed, read from its front to its end.
+"""Pieces of what is compressed, read from the front to the end, in bounded memory.
 
-In a compressed file what lies between two pieces is decompressed and thrown away, so pieces
-are read in ascending order.
+`ForwardReader` reads whole files, compressed or not; `InflatedPiece` what zlib has compressed
+inside a file, such as a member of an ``.npz`` or an array of a ``.mat``.  What lies between two
+pieces is decompressed and thrown away, so pieces are read in ascending order; going back begins
+anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,9 @@ from fastdata.regular_files import open_regular
 from ..base import reason_of
 from .compression import open_inflated
 from .locations import stat_of
-from .spans import check_length
+from .spans import check_length, read_at
 
-__all__ = ["BLOCK_BYTES", "ForwardReader"]
+__all__ = ["BLOCK_BYTES", "RAW", "ZLIB", "ForwardReader", "InflatedPiece"]
 
 BLOCK_BYTES = 1 << 16
 """How much of pixels a source reads at once."""
@@ -27,11 +30,17 @@ BLOCK_BYTES = 1 << 16
 _STEP = 1 << 16
 
 
-class ForwardReader:
-    """A context manager; for one thread.
+RAW, ZLIB = -15, 15
+"""What a piece begins with: nothing, as in zip archives, or zlib's head."""
+_STEP = 1 << 16
+_KEPT = 64
 
-    compressed: whether pieces are of what gzip or zlib has compressed.
-    size: in bytes, 0 if it is not there; None where only reading to the end would tell.
+
+class ForwardReader:
+    """Reads pieces of a file, or of what gzip or zlib has compressed; for one thread.
+
+    `size` is the file's in bytes, 0 if it is not there; None where it is `compressed`, since only
+    reading to the end would tell.
     """
 
     def __init__(self, path: Path, *, compressed: bool) -> None:
@@ -52,7 +61,10 @@ class ForwardReader:
         self._open.close()
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a piece; less of it where the file ends."""
+        """Return a piece; less of it where the file ends.
+
+        Raises SourceError if the length is absurd, or compressed data is damaged.
+        """
         data, damage = self._piece(offset, length)
         if damage:
             raise SourceError(damage)
@@ -113,3 +125,77 @@ class ForwardReader:
         piece: bytes = self._stream.read1(length)
         self._at += len(piece)
         return piece
+
+
+class InflatedPiece:
+    """What a compressed piece of a file holds; for one thread.
+
+    The piece is `packed` bytes long.  The CRC-32 of what it holds is compared once the last of its
+    `size` bytes is read.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        offset: int,
+        packed: int,
+        bits: int,
+        crc: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        self.path, self._offset, self._packed, self._bits = path, offset, packed, bits
+        self._wanted_crc, self._size = crc, size
+        self._damaged_at: int | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._inflater = zlib.decompressobj(self._bits)
+        self._fed = self._crc = self._start = 0
+        self._buffer = b""
+
+    def read(self, at: int, length: int) -> bytes:
+        """Return a part of what it holds.
+
+        Raises SourceError if it ends before, is damaged, or the length is absurd.
+        """
+        check_length(length, str(self.path), at)
+        if self._damaged_at is not None and at + length > self._damaged_at:
+            raise SourceError(f"{self.path}: damaged before byte {self._damaged_at:,} of the array")
+        if at < self._start:
+            self._begin()
+        pieces = []
+        while length:
+            piece = self._buffer[at - self._start : at - self._start + length]
+            if not piece:
+                self._inflate()
+                continue
+            pieces.append(piece)
+            at, length = at + len(piece), length - len(piece)
+        return b"".join(pieces)
+
+    def _inflate(self) -> None:
+        """Inflate some more, in the place of what was; a little stays, for who goes back to it."""
+        self._start += max(0, len(self._buffer) - _KEPT)
+        self._buffer = self._buffer[-_KEPT:]
+        end = self._start + len(self._buffer)
+        data, problem = b"", ""
+        while not data and not problem:
+            given = self._inflater.unconsumed_tail
+            if not given:
+                count = min(_STEP, self._packed - self._fed)
+                given = read_at(self.path, self._offset + self._fed, count)
+                self._fed += count
+            try:
+                data = self._inflater.decompress(given, _STEP)
+            except zlib.error as error:
+                problem = f"cannot be inflated: {error}"
+            if not data and (self._inflater.eof or self._fed == self._packed):
+                problem = problem or f"an array ends after {end:,} bytes"
+        self._crc = zlib.crc32(data, self._crc)
+        whole = self._size is not None and end + len(data) >= self._size
+        if whole and self._wanted_crc not in (None, self._crc):
+            problem = "the checksum of an array is wrong: rows before may be damaged too"
+        if problem:
+            self._damaged_at = end
+            raise SourceError(f"{self.path}: {problem}")
+        self._buffer += data

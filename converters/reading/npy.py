@@ -15,22 +15,12 @@ __all__ = ["NpyHead", "parse_npy", "read_npy_head"]
 
 
 class NpyHead(NamedTuple):
-    """What a ``.npy`` file says of its array.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    fortran : bool
-        Whether the first index runs fastest.
-    dtype : numpy.dtype
-    start : int
-        Where the content begins, in bytes.
-    """
+    """What a ``.npy`` file says of its array."""
 
     shape: tuple[int, ...]
-    fortran: bool
+    fortran: bool  # Whether the first index runs fastest
     dtype: np.dtype[Any]
-    start: int
+    start: int  # Where the content begins, in bytes
 
     @property
     def size(self) -> int:
@@ -41,10 +31,7 @@ class NpyHead(NamedTuple):
 def read_npy_head(file: IO[bytes]) -> NpyHead:
     """Read the head of a ``.npy`` file.
 
-    Raises
-    ------
-    ValueError
-        If it is no such file, or holds anything but numbers.
+    Raises ValueError if it is no such file, or holds anything but numbers.
     """
     version = np.lib.format.read_magic(file)
     readers = {
@@ -69,10 +56,7 @@ def read_npy_head(file: IO[bytes]) -> NpyHead:
 def parse_npy(data: bytes) -> np.ndarray[Any, Any]:
     """Return the array of numbers that a ``.npy`` file holds; a view of `data` where it can be.
 
-    Raises
-    ------
-    ValueError
-        If it is no such file, is cut short, or holds anything but numbers.
+    Raises ValueError if it is no such file, is cut short, or holds anything but numbers.
     """
     shape, fortran, dtype, start = head = read_npy_head(io.BytesIO(data))
     body = data[start:]

@@ -17,18 +17,10 @@ def message_class(
 ) -> Any:
     """Return the class of a protobuf message that is described by a table.
 
-    Parameters
-    ----------
-    package : str
-        Keeps messages of one name apart.
-    messages : dict
-        Of each message the fields: name, number, and type, with ``*`` where it is repeated,
-        ``**`` where its numbers are then written as one piece (packed; read is either), and
-        ``|NAME`` where it belongs to a oneof.
-    name : str
-        Of the message that is wanted.
-    extra : str
-        Of fastdata's extras, the one that brings protobuf.
+    `messages` has the fields of each message: name, number, and type, with ``*`` where it is
+    repeated, ``**`` where its numbers are then written as one piece (packed; read is either), and
+    ``|NAME`` where it belongs to a oneof.  `package` keeps messages of one name apart; `extra` is
+    the one of fastdata's extras that brings protobuf.
     """
     require("google.protobuf", extra, "reading protobuf messages")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

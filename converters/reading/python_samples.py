@@ -54,13 +54,7 @@ def _torch_dataset() -> type[Any]:
 
 
 def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
-    """Bring what a dataset yields into the schema's form.
-
-    Raises
-    ------
-    ValueError
-        If it does not fit.
-    """
+    """Bring what a dataset yields into the schema's form. Raises ValueError if it does not fit."""
     values = _values(item, list(schema))
     if values.keys() != schema.keys():
         raise ValueError(f"the sample has the fields {list(values)}, not {list(schema)}")
@@ -91,13 +85,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def schema_of(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schema:
-    """Return the fields of some samples.
-
-    Raises
-    ------
-    SourceError
-        If there are none.
-    """
+    """Return the fields of some samples. Raises SourceError if there are none."""
     if not samples:
         raise SourceError("the iterable is empty: there is nothing to pack")
     rows = [_values(sample, list(fields)) for sample in samples]

@@ -11,34 +11,31 @@ from __future__ import annotations
 import abc
 import os
 from array import array
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fastdata.errors import SourceError
 
 from ..base import IndexedSource, Reject, Sample
+from .deferred import DeferredRecord
 from .fingerprints import FileSource
 from .locations import printable
 from .refusals import not_seekable
 
 __all__ = ["Place", "ScannedSource"]
 
+T = TypeVar("T")
+_PEEK = 16
+"""Records that are looked at to tell the fields."""
+
 
 class Place(NamedTuple):
-    """Where a sample is.
+    """Where a sample is."""
 
-    Attributes
-    ----------
-    file : int
-        Number of the file in `ScannedSource.paths`.
-    offset, length : int
-        In bytes; what they are of is the format's business.
-    """
-
-    file: int
-    offset: int
+    file: int  # Number of the file in `ScannedSource.paths`
+    offset: int  # In bytes; what they are of is the format's business
     length: int
 
 
@@ -90,6 +87,40 @@ class ScannedSource(FileSource):
     def __iter__(self) -> Iterator[Sample | Reject]:
         for file in range(len(self.paths)):
             yield from self.samples_of(file)
+
+    def records(self) -> Iterator[bytes | Exception]:
+        """Yield what is in the records, or why one cannot be read; before the schema is settled.
+
+        For formats whose samples are a `DeferredRecord` each.
+        """
+        for sample in self:
+            try:
+                if isinstance(sample, Reject):
+                    raise SourceError(sample.reason)
+                assert isinstance(sample.values, DeferredRecord)
+                yield sample.values.read()
+            except (OSError, SourceError) as error:
+                yield error
+
+    def first_records(self, parse: Callable[[bytes], T], place: object, what: str) -> list[T]:
+        """Return what is parsed of the first records that can be; raises SourceError if none can.
+
+        `what` says what cannot be read then.
+        """
+        found: list[T] = []
+        failure = "the files have no records"
+        for record in self.records():
+            try:
+                if isinstance(record, Exception):
+                    raise record
+                found.append(parse(record))
+            except (OSError, ValueError) as error:
+                failure = str(error)
+            if len(found) == _PEEK:
+                break
+        if not found:
+            raise SourceError(f"{place}: no {what}: {failure}")
+        return found
 
     def count(self) -> int:
         return sum(1 for _ in self)

@@ -7,14 +7,25 @@ parts, and in nothing else: ``image=photo,label`` takes the part ``photo`` as th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastdata.errors import OptionError
+from fastdata.schema import Field
 
 from .field_names import safe_name
 
-__all__ = ["ARRAYS", "COLUMNS", "FEATURES", "MEMBERS", "Selection", "left_out", "listed"]
+__all__ = [
+    "ARRAYS",
+    "COLUMNS",
+    "FEATURES",
+    "MEMBERS",
+    "Selection",
+    "TableColumn",
+    "left_out",
+    "listed",
+]
 
 _MOST_KNOWN = 30
 
@@ -33,6 +44,14 @@ def left_out(what: str, names: Iterable[str], remedy: str = "") -> list[str]:
     """
     every = list(names)
     return [f"{what} left out: {listed(every)}{f' ({remedy})' if remedy else ''}"] * bool(every)
+
+
+class TableColumn(NamedTuple):
+    """A column as a format has it, and the field that it can be."""
+
+    name: str  # empty where columns have only positions
+    field: Field | None  # None where it cannot be taken
+    refusal: str = ""  # why not; goes on behind the name: "is pickled"
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,27 @@ class Selection:
                 )
             chosen[field] = name
         return chosen
+
+    def check(
+        self,
+        chosen: Mapping[str, str],
+        place: object,
+        refusals: Mapping[str, str],
+        there: str = "there are",
+    ) -> None:
+        """Refuse a choice of parts that are not there, or of which `refusals` has a reason.
+
+        Raises
+        ------
+        OptionError
+        """
+        for field, name in chosen.items():
+            if name not in refusals:
+                raise self.missing(place, field, name, refusals, there)
+        for name in chosen.values():
+            if refusals[name]:
+                able = (other for other, reason in refusals.items() if not reason)
+                raise self.refused(place, name, refusals[name], able)
 
     @property
     def remedy(self) -> str:

@@ -1,4 +1,4 @@
-"""Pieces of files, read by workers; nothing is believed that a file claims.
+"""Pieces of files: who reads them, and how nothing is believed that a file claims.
 
 A `FileSpan` is a few bytes that stand for many: the packing process sends it to a
 worker, which reads the piece.  Reading is by ``os.pread`` from a descriptor that is kept
@@ -36,16 +36,16 @@ class FileSpan(NamedTuple):
     """A piece of a file; as an image value, an image file inside another file."""
 
     path: str
-    offset: int  # offset, length: in bytes
+    offset: int  # In bytes
     length: int
 
     def read(self) -> bytes:
-        """Return the bytes."""
+        """Return the bytes. Raises SourceError if the file ends before."""
         return read_at(self.path, self.offset, self.length)
 
 
 class _Descriptor:
-    """A file that is open until it is used no more."""
+    """A file that is open until nobody uses it."""
 
     def __init__(self, path: str) -> None:
         self.number = open_regular(path)
@@ -69,6 +69,8 @@ def read_at(path: str | Path, offset: int, length: int) -> bytes:
     """Return a piece of a file; thread-safe, and safe after a fork.
 
     Nothing is allocated for bytes that the file does not have.
+
+    Raises SourceError if the file ends before the piece does, or the piece is absurdly long.
     """
     name = os.fspath(path)
     check_length(length, name, offset)
@@ -80,7 +82,7 @@ def read_at(path: str | Path, offset: int, length: int) -> bytes:
             f"the file, {status.st_size:,}: it is damaged or cut short"
         )
     data = os.pread(file.number, length, offset)
-    while len(data) < length:  # the file has just been cut
+    while len(data) < length:  # somebody has just cut it
         more = os.pread(file.number, length - len(data), offset + len(data))
         if not more:
             raise SourceError(f"{name}: ends at byte {offset + len(data):,} while it is read")
@@ -101,6 +103,8 @@ def read_exactly(stream: IO[bytes], length: int, name: str, offset: int) -> byte
     """Return so many bytes of a stream, e.g. of a compressed file.
 
     What the stream claims to have is not allocated before it has come.
+
+    Raises SourceError if the stream ends before, or the length is absurd.
     """
     check_length(length, name, offset)
     data = b"".join(_pieces(stream, length))

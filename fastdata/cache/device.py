@@ -274,8 +274,8 @@ class DeviceCache:
         self._mover = Mover(streams_of(device), report=False)
         available = available_on(device)
         self.summary = (
-            f"the decoded dataset ({len(self.indices):,} samples) takes {format_bytes(self.nbytes)} "
-            f"of {device}, which has {format_bytes(available)} left"
+            f"the decoded dataset ({len(self.indices):,} samples) takes "
+            f"{format_bytes(self.nbytes)} of {device}, which has {format_bytes(available)} left"
         )
         if self.nbytes > available:
             raise OptionError(

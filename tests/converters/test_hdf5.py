@@ -13,9 +13,9 @@ from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading.arrays import hdf5_blocks
-from fastdata.converters.reading.arrays.columns import RowSpan
-from fastdata.converters.reading.arrays.hdf5_blocks import BlockRow
+from fastdata.converters.reading.arrays import hdf5_columns
+from fastdata.converters.reading.arrays.hdf5_columns import BlockRow
+from fastdata.converters.reading.deferred import ValueSpan
 from fastdata.converters.reading.spans import FileSpan, close_files
 from fastdata.errors import OptionError, SourceError
 
@@ -312,7 +312,7 @@ def test_workers_are_sent_places_where_the_file_has_them(
 ) -> None:
     plain = find_source(write(tmp_path / "a.h5", images=pixels))
     first = next(iter(plain)).values.values[0]
-    assert isinstance(first, RowSpan)
+    assert isinstance(first, ValueSpan)
     assert np.array_equal(first.read(), pixels[0])
     data = np.frombuffer(b"".join(p.data for p in pictures), np.uint8)
     ends = np.cumsum([len(p.data) for p in pictures])
@@ -416,6 +416,6 @@ def test_a_block_is_inflated_once_for_its_rows(
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, array in (("images", pixels), ("labels", np.arange(8))):
             file.create_dataset(name, data=array, chunks=(4, *array.shape[1:]), compression="gzip")
-    hdf5_blocks._block.cache_clear()
+    hdf5_columns._block.cache_clear()
     pack(tmp_path / "a.h5", tmp_path / "a.lmdb")
-    assert hdf5_blocks._block.cache_info().misses == 2
+    assert hdf5_columns._block.cache_info().misses == 2

@@ -21,7 +21,7 @@ from fastdata.converters import litdata
 from fastdata.converters.base import Sample
 from fastdata.converters.finding import find_source
 from fastdata.converters.reading import extras
-from fastdata.converters.reading.chunks import litdata_columns
+from fastdata.converters.reading.chunks import litdata_chunks as litdata_columns
 from fastdata.converters.reading.spans import FileSpan
 from fastdata.errors import FastdataError, MissingExtraError, OptionError, SourceError
 from fastdata.schema import ArrayField, ImageField, ScalarField, StringField

@@ -1,6 +1,5 @@
-"""Formats of arrays with a row a sample: HDF5, zarr and N5, torch files.
+"""Formats of arrays with a row a sample: HDF5, zarr and N5, NumPy, MATLAB and torch files.
 
-``roles`` says which array is what, ``array_fields`` what fields they become, ``columns`` how rows
-are read and ``picture_layout`` how they are pictures; ``array_source`` gives samples; the others
-know one format each.
+``columns`` is what an array is and how its rows are pictures, ``roles`` says which array is what;
+``array_source`` makes fields and samples of them; the others know one format each.
 """

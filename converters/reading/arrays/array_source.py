@@ -1,5 +1,6 @@
-"""Samples that are rows of arrays.
+"""Samples that are rows of arrays: which fields the arrays of files become, and how rows are read.
 
+* Several files are one dataset, in their order; what is chosen in the first is taken of all.
 * Whole blocks are read, some MB at a time; where one cannot be, its samples alone are rejects.
 * Nothing is read where a column knows where its rows are in the file: the workers do that.
 * Pixels go to the workers as they are stored, and become H x W x C, uint8, there.
@@ -9,67 +10,73 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fastdata.errors import SourceError
-from fastdata.schema import Schema
+import numpy as np
 
-from ...base import Deferred, IndexedSource, Reject, Sample, reason_of
+from fastdata.errors import OptionError, SourceError
+from fastdata.schema import (
+    SCALAR_DTYPES,
+    ArrayField,
+    Field,
+    ImageField,
+    ScalarField,
+    Schema,
+    StringField,
+)
+
+from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
+from ..class_names import MOST_CLASSES, classes_of_texts, named_classes
+from ..deferred import DeferredValues
+from ..fields import check_names, named_field
 from ..fingerprints import FileSource
-from ..spans import FileSpan, close_files
-from .columns import Column, check_rows
-from .picture_layout import PictureLayout
+from ..locations import printable
+from ..refusals import not_seekable
+from ..selection import ARRAYS
+from ..spans import MAX_RECORD, close_files
+from .columns import Array, ArrayColumn, ConstantColumn, FlatColumn, NamesColumn, PictureLayout
+from .roles import chosen_arrays
 
-__all__ = ["ArraySource", "Part"]
+__all__ = ["ArrayFile", "ArrayOptions", "ArraySource"]
 
 _READ_BYTES = 32 << 20
 _READ_ROWS = 32
 """Rows read at once where blocks are smaller: as many as a chunk of the packer's."""
 _PLACED_ROWS = 256
+_STEP = 4096
+"""Rows of a small column, of texts or offsets, that are read at once."""
 
 
-class Row(Deferred):
-    """The values of a sample; what is to be done with pixels is done by the worker."""
+class ArrayOptions(NamedTuple):
+    """What the user says of a dataset of arrays."""
 
-    def __init__(self, values: tuple[Any, ...], layouts: tuple[PictureLayout | None, ...]) -> None:
-        self.values, self.layouts = values, layouts
-
-    def load(self) -> tuple[Any, ...]:
-        """Read what the worker is to read, and bring pixels into their form."""
-        return tuple(map(_finished, self.values, self.layouts))
-
-
-def _finished(value: Any, layout: PictureLayout | None) -> Any:
-    if isinstance(value, (bytes, FileSpan)):
-        return value
-    if hasattr(value, "read"):  # a `RowSpan`, or another place of a row
-        value = value.read()
-    if layout is None:
-        return value
-    return layout.picture(value)
+    channels: int
+    fields: FieldSpec
+    arrays: tuple[str, ...] = ()  # field=array; empty for what is called as usual
+    layout: str | None = None
+    scale: float | None = None
+    classes: str | None = None  # a file of names of classes
 
 
-class Part(NamedTuple):
-    """A file's share of a dataset.
+class ArrayFile(NamedTuple):
+    """What one file has."""
 
-    Attributes
-    ----------
-    file : str
-        Name of the file, for keys.
-    columns : tuple of Column
-        In the schema's order, of one length.
-    layouts : tuple of PictureLayout or None
-        Of each column; None where it holds no pixels.
-    """
+    where: str  # its path, for messages
+    name: str  # for keys
+    columns: Mapping[str, ArrayColumn]  # by their paths in the file
+    usual: tuple[str, ...] = ()  # what is taken, as in ArrayOptions.arrays, where names do not tell
 
-    file: str
-    columns: tuple[Column, ...]
-    layouts: tuple[PictureLayout | None, ...]
+
+class _Part(NamedTuple):
+    """A file's share of a dataset."""
+
+    file: str  # its name, for keys
+    columns: tuple[ArrayColumn, ...]  # in the schema's order, of one length
+    layouts: tuple[PictureLayout | None, ...]  # of each column; None where it holds no pixels
 
     @property
     def rows(self) -> int:
-        """Samples in it."""
         return self.columns[0].shape[0]
 
     def key(self, index: int) -> str:
@@ -87,36 +94,116 @@ class Part(NamedTuple):
         rows = block * max(1, _READ_ROWS // block)
         return (rows, block) if rows <= fitting else (min(block, fitting),) * 2
 
+    def check(self) -> None:
+        """Refuse what no dataset of pictures has, before anything is allocated for it."""
+        for column in self.columns:
+            if column.row_bytes > MAX_RECORD:
+                raise SourceError(
+                    f"{self.file}: a row of {column.label!r} claims {column.row_bytes:,} bytes "
+                    f"(shape {column.shape}); at most {MAX_RECORD:,} are believed: the file is "
+                    "damaged"
+                )
+        lengths = {column.label: column.shape[0] for column in self.columns}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name!r} has {count:,}" for name, count in lengths.items())
+            raise SourceError(
+                f"{self.file}: arrays of one dataset have as many rows each, but {shown}. Name "
+                "those that belong together: --option arrays=image=ARRAY,label=ARRAY"
+            )
+
 
 class ArraySource(FileSource, IndexedSource):
-    """Samples that are rows of arrays.
+    """Samples that are rows of arrays; a subclass lists its files and calls `read_arrays`.
 
-    A subclass calls `_settle` with what it has found.
+    These options mean the same in all formats of arrays.
+
+    Parameters
+    ----------
+    arrays : tuple of str
+        What is taken: ``field=path`` of an array in the file; ``offsets=path`` tells where
+        image files that lie end to end begin, ``classes=path`` the names of classes.
+        Default: what is called as images, labels and masks usually are.
+    layout : str, optional
+        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
+    scale : float, optional
+        What pixels that are not uint8 are multiplied by to be 0 to 255.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
     """
 
-    def _settle(self, schema: Schema, parts: Sequence[Part]) -> None:
-        """Take the columns of all files.
+    _only_forward = ""
+    """A file with arrays that can be read only from their front, if there is one."""
 
-        Raises
-        ------
-        SourceError
-            If columns of a file have different lengths, or absurd ones.
+    def read_arrays(
+        self,
+        files: Iterable[ArrayFile],
+        options: ArrayOptions,
+        splits: Sequence[str] = (),
+        label_names: tuple[str, ...] | None = None,
+    ) -> None:
+        """Settle `schema`, `notes` and samples.
+
+        Each file is of one of the `splits`, if there are any; `label_names` are the classes' where
+        the user gives none.  Raises OptionError or SourceError if an array does not fit what it is
+        chosen for, or files differ.
         """
-        for part in parts:
-            for column in part.columns:
-                check_rows(part.file, column)
-            lengths = {column.label: column.shape[0] for column in part.columns}
-            if len(set(lengths.values())) > 1:
-                told = ", ".join(f"{name!r} has {count:,}" for name, count in lengths.items())
+        settled: dict[str, Field] = {}
+        parts: list[_Part] = []
+        left_out: list[str] = []
+        arrays = options.arrays
+        for file in files:
+            chosen, left = chosen_arrays(file.where, file.columns, arrays or file.usual)
+            arrays = tuple(f"{field}={array}" for field, array in chosen.items())
+            for array in chosen.values():
+                self.notes += file.columns[array].prepare()
+            fields, part = _part_of(file, chosen, options)
+            if parts and fields != settled:
                 raise SourceError(
-                    f"{part.file}: arrays of one dataset have as many rows each, but {told}. Name "
-                    "those that belong together: --option arrays=image=ARRAY,label=ARRAY"
+                    f"{file.where}: its arrays are of other kinds than those of the first file: "
+                    f"{fields}, not {settled}"
                 )
-        self.schema, self._parts = schema, list(parts)
+            settled = fields
+            parts.append(part)
+            if any(column.compressed for column in part.columns):
+                self._only_forward = file.where
+            left_out += [f"{file.where}: {note}" for note in ARRAYS.left_out(map(printable, left))]
+        self.notes += left_out
+        settled = named_classes(settled, "label", options.classes)
+        if label_names and "label" in settled and options.classes is None:
+            settled["label"] = ScalarField(classes=label_names)
+        if splits:
+            parts = self._add_splits(settled, parts, tuple(splits))
+        for part in parts:
+            part.check()
+        self.schema, self._parts = Schema(settled), parts
         self._ends = list(itertools.accumulate(part.rows for part in parts))
         self.num_samples = self._ends[-1] if self._ends else 0
         if not self.num_samples:
             raise SourceError(f"{parts[0].file}: {parts[0].columns[0].label!r} has no rows")
+
+    def _add_splits(
+        self, settled: dict[str, Field], parts: list[_Part], splits: tuple[str, ...]
+    ) -> list[_Part]:
+        """Add the field ``split``; each part is of one."""
+        if "split" in settled:
+            raise SourceError("an array is called split, and arrays are of several splits")
+        settled["split"] = ScalarField(classes=splits)
+        self.notes.append(
+            f"the field 'split' is which of {', '.join(splits)} a picture is in "
+            "(--option split=NAME takes one)"
+        )
+        return [
+            part._replace(
+                columns=(*part.columns, ConstantColumn("split", part.rows, number)),
+                layouts=(*part.layouts, None),
+            )
+            for number, part in enumerate(parts)
+        ]
+
+    def indexed(self) -> IndexedSource:
+        if self._only_forward:
+            raise not_seekable(self._only_forward)
+        return self
 
     def _part(self, index: int) -> tuple[int, int]:
         """Return the number of the part that a sample is in, and its row there."""
@@ -149,7 +236,7 @@ class ArraySource(FileSource, IndexedSource):
         return self._parts[number].key(row)
 
 
-def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:
+def _samples(part: _Part, start: int, stop: int, block: int = 1) -> Iterator[Sample | Reject]:
     """Yield some samples; where they cannot be read together, block by block."""
     try:
         columns = [
@@ -176,11 +263,115 @@ def _samples(part: Part, start: int, stop: int, block: int = 1) -> Iterator[Samp
         if bad is not None:
             yield Reject(part.key(row), reason_of(bad))
         else:
-            yield Sample(part.key(row), Row(values, part.layouts))
+            yield Sample(part.key(row), DeferredValues(values, part.layouts))
 
 
-def _placed(column: Column, row: int) -> Any:
+def _placed(column: ArrayColumn, row: int) -> Any:
     try:
         return column.place(row)
     except Exception as error:
         return error
+
+
+def _part_of(
+    file: ArrayFile, chosen: Mapping[str, str], options: ArrayOptions
+) -> tuple[dict[str, Field], _Part]:
+    """Return the fields and columns of one file, of which the array of each is known."""
+    where, fields, channels = file.name, options.fields, options.channels
+    columns = {name: file.columns[path] for name, path in chosen.items() if name != "classes"}
+    check_names(fields, [name for name in columns if name != "offsets"])
+    offsets = columns.pop("offsets", None)
+    if columns["image"].dtype == np.uint8 and len(columns["image"].shape) == 1:
+        columns["image"] = _flat(where, columns["image"], offsets, columns.get("label"))
+    settled: dict[str, Field] = {}
+    layouts: list[PictureLayout | None] = []
+    for name, found in columns.items():
+        field = named_field(fields[name], channels) if name in fields else None
+        is_text = found.kind == "text"
+        if name == "label" and is_text and fields.get(name, "label") == "label":
+            what = f"{where}: {found.label!r}"
+            names = classes_of_texts(_texts(where, found), what, options.classes)
+            columns[name], field = NamesColumn(found, names), ScalarField(classes=names)
+        elif field is None:
+            field = _field_of(where, name, found, channels, is_text)
+        settled[name] = field
+        layouts.append(None)
+        if isinstance(field, ImageField) and found.dtype is not None:
+            scale = None if field.mask else options.scale
+            layouts[-1] = PictureLayout.of(where, found, options.layout, scale, field.mask)
+    label = settled.get("label")
+    if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
+        names = tuple(_texts(where, file.columns[chosen["classes"]]))
+        if len(names) <= MOST_CLASSES and "int" in label.dtype:
+            settled["label"] = ScalarField(label.dtype, names)
+    return settled, _Part(where, tuple(columns.values()), tuple(layouts))
+
+
+def _field_of(where: str, name: str, column: ArrayColumn, channels: int, text: bool) -> Field:
+    if name == "image":
+        return ImageField(channels=channels)
+    if name == "mask":
+        return ImageField(channels=1, mask=True)
+    if text:
+        return StringField()
+    if column.dtype is None:  # bytes: image files
+        return ImageField(channels=channels)
+    dtype, shape = column.dtype.newbyteorder("=").name, column.shape[1:]
+    if name == "label" and np.dtype(dtype).kind in "ui":
+        dtype = "int64"
+    if dtype not in SCALAR_DTYPES:
+        raise OptionError(
+            f"{where}: {column.label!r} is {column.dtype}; a field can be "
+            f"{', '.join(SCALAR_DTYPES)}. Say what it becomes: --field {name}=int"
+        )
+    return ScalarField(dtype) if all(n == 1 for n in shape) else ArrayField(dtype, shape)
+
+
+def _flat(
+    where: str, flat: ArrayColumn, offsets: ArrayColumn | None, label: ArrayColumn | None
+) -> FlatColumn:
+    """Return image files that lie end to end."""
+    if offsets is None or offsets.dtype is None or offsets.dtype.kind not in "ui":
+        raise OptionError(
+            f"{where}: {flat.label!r} is one row of {flat.shape[0]:,} bytes; where each image file "
+            "in it begins must be told: --option arrays=image=ARRAY,offsets=ARRAY,label=ARRAY"
+        )
+    if len(offsets.shape) != 1 or offsets.shape[0] > max(1, flat.shape[0]) + 1:
+        raise OptionError(f"{where}: {offsets.label!r} of shape {offsets.shape} are no offsets")
+    read = [np.asarray(rows).astype(np.int64) for rows in _blocks(where, offsets)]
+    numbers: Array = np.concatenate(read or [np.zeros(0, np.int64)])
+    total, count = flat.shape[0], len(numbers)
+    rises = bool(np.all(np.diff(numbers) >= 0))
+    first, last = (int(numbers[0]), int(numbers[-1])) if count else (0, total)
+    if (label is not None and label.shape[0] == count - 1) or (
+        rises and (first, last) == (0, total)
+    ):
+        return FlatColumn(flat, numbers[:-1], numbers[1:])
+    if rises and last == total:
+        return FlatColumn(flat, np.insert(numbers[:-1], 0, 0), numbers)
+    if int(numbers.sum()) == total:
+        ends = np.cumsum(numbers)
+        return FlatColumn(flat, ends - numbers, ends)
+    if first != 0:
+        raise OptionError(
+            f"{where}: {offsets.label!r} is neither where image files begin or end among the "
+            f"{total:,} bytes of {flat.label!r}, nor how long they are"
+        )
+    return FlatColumn(flat, numbers, np.append(numbers[1:], total))
+
+
+def _texts(where: str, column: ArrayColumn) -> Iterator[str]:
+    values = itertools.chain.from_iterable(_blocks(where, column))
+    return (name for name in values if isinstance(name, str))
+
+
+def _blocks(where: str, column: ArrayColumn) -> Iterator[Any]:
+    """Yield all that a small column has, some thousand rows at a time.
+
+    Raises SourceError if it cannot be read: without it, no sample can be.
+    """
+    for start in range(0, column.shape[0], _STEP):
+        try:
+            yield column.read(start, min(start + _STEP, column.shape[0]))
+        except Exception as error:  # what libraries raise on damage
+            raise SourceError(f"{where}: {column.label!r}: {reason_of(error)}") from error

@@ -1,18 +1,19 @@
 """The arrays of numbers in a ``.mat`` file of MATLAB's, without loading them.
 
 ``scipy.io.loadmat`` loads all of a file, 2 GB of SVHN's; here an array is a place, and its rows
-are inflated when they are asked for.  Structs, cells and text are named and not read.  Source:
-"MAT-File Format", MathWorks, chapter 1, Level 5.  Files since version 7.3 are HDF5 with all
-dimensions in the opposite order.
+are inflated when they are asked for.  Structs, cells and text are named and not read.  MATLAB has
+pictures H x W x C x N, and labels N x 1.  Source: "MAT-File Format", MathWorks, chapter 1, Level 5.
+Files since version 7.3 are HDF5 with all dimensions in the opposite order.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
@@ -20,11 +21,12 @@ import numpy as np
 from fastdata.errors import SourceError
 
 from ...base import reason_of
-from ..inflated_piece import ZLIB, InflatedPiece
+from ..forward_reader import ZLIB, InflatedPiece
 from ..locations import first_bytes, printable, stat_of
 from ..spans import read_at
+from .columns import ArrayColumn
 
-__all__ = ["CLASSES", "STORED", "MatArray", "element_at", "mat_arrays", "mat_kind", "mat_places"]
+__all__ = ["CLASSES", "STORED", "MatColumn", "element_at", "mat_columns", "mat_kind", "mat_places"]
 
 _HEAD = 128
 _MATRIX, _COMPRESSED = 14, 15
@@ -45,32 +47,48 @@ Take = Callable[[int, int], bytes]
 Rows = Callable[[int, int], np.ndarray[Any, Any]]
 
 
-class MatArray(NamedTuple):
-    """An array of a file.
+class MatColumn(ArrayColumn):
+    """The rows of an array whose last index is the sample; of a vector, its numbers.
 
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-        As MATLAB says it; the first index runs fastest.
-    dtype : numpy.dtype or None
-        What MATLAB calls it; numbers may be stored in fewer bytes.
-    stored : numpy.dtype or None
-    elements : callable or None
-        Returns the numbers from one place to another, in the order in which they lie.
-    refused : str
-        Why it is not read; empty where it is.
-    compressed : bool
-        Whether it can be read only from its front.
+    `shape` is as MATLAB says it, with the first index running fastest, and `dtype` what MATLAB
+    calls it: numbers may be stored in fewer bytes.  `elements` returns the numbers from one place
+    to another, as they lie; None where `refused` says why the array is not read.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any] | None
-    stored: np.dtype[Any] | None
-    elements: Rows | None
-    refused: str = ""
-    compressed: bool = False
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any] | None = None,
+        stored: np.dtype[Any] | None = None,
+        elements: Rows | None = None,
+        refused: str = "",
+    ) -> None:
+        self.label, self.shape, self.dtype, self._elements = name, shape, dtype, elements
+        if refused or stored is None:
+            pass
+        elif len(shape) < 2 or math.prod(shape) == 0:
+            refused = "it is empty" if len(shape) > 1 else "it has one dimension only"
+        elif len(shape) == 2:
+            # Whole numbers may be called double and be stored as bytes.
+            self.shape, self.dtype = (math.prod(shape),), stored
+            refused = "" if min(shape) == 1 else "it is a matrix, neither labels nor pictures"
+        elif len(shape) == 4 and shape[3] in (1, 3) and shape[2] not in (1, 3):
+            refused = "the sample is not its last index; in MATLAB: permute(X, [2 3 4 1])"
+        else:
+            self.shape = (shape[-1], *shape[:-1])
+        self.refused = refused
+
+    def read(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        assert self._elements is not None
+        stop = min(stop, self.shape[0])
+        row = math.prod(self.shape[1:])
+        numbers = self._elements(start * row, stop * row)
+        rows = numbers.reshape(stop - start, *self.shape[:0:-1])
+        # The first index of a row runs fastest: it is the last one here, and becomes the first.
+        turned = rows.transpose(0, *range(rows.ndim - 1, 0, -1))
+        result: np.ndarray[Any, Any] = turned.astype(self.dtype, copy=False)
+        return result
 
 
 def mat_kind(path: Path) -> str:
@@ -81,28 +99,24 @@ def mat_kind(path: Path) -> str:
     return "5" if start.startswith(b"MATLAB 5.0") and start[126:128] in (b"IM", b"MI") else ""
 
 
-def mat_arrays(path: Path) -> Iterator[MatArray]:
+def mat_columns(path: Path) -> Iterator[MatColumn]:
     """Yield the arrays of a file.
 
-    Raises
-    ------
-    SourceError
-        If the file is damaged, or of a kind that is not read.
+    Raises SourceError if the file is damaged, or of a kind that is not read.
     """
     if mat_kind(path) == "7.3":
         yield from _hdf5_arrays(path)
         return
     for take, at, compressed in mat_places(path):
-        yield _matrix(path, take, at)._replace(compressed=compressed)
+        column = _matrix(path, take, at)
+        column.compressed = compressed
+        yield column
 
 
 def mat_places(path: Path) -> Iterator[tuple[Take, int, bool]]:
     """Yield the variables of a file of level 5: what reads them, where, and whether it inflates.
 
-    Raises
-    ------
-    SourceError
-        If the file is damaged, or of a kind that is not read.
+    Raises SourceError if the file is damaged, or of a kind that is not read.
     """
     if mat_kind(path) != "5":
         raise SourceError(f"{path}: no .mat file of level 5; in MATLAB: save(FILE, '-v7')")
@@ -120,7 +134,7 @@ def mat_places(path: Path) -> Iterator[tuple[Take, int, bool]]:
         at += 8 + length
 
 
-def _matrix(path: Path, take: Take, at: int) -> MatArray:
+def _matrix(path: Path, take: Take, at: int) -> MatColumn:
     """Return the array at a place of a file, or of what is inflated."""
     kind, total = struct.unpack("<II", take(at, 8))
     if kind != _MATRIX:
@@ -140,7 +154,7 @@ def _matrix(path: Path, take: Take, at: int) -> MatArray:
     dtype = np.dtype(CLASSES[number]) if number in CLASSES else None
     if dtype is None or flags & _COMPLEX:
         what = _OTHERS.get(number, "complex numbers" if dtype is not None else "something else")
-        return MatArray(name, shape, None, None, None, f"{what}, not an array of numbers")
+        return MatColumn(name, shape, refused=f"{what}, not an array of numbers")
     kind, size, data_at, _ = element_at(take, at)
     stored = np.dtype(STORED[kind]) if kind in STORED else None
     count = 1
@@ -153,7 +167,7 @@ def _matrix(path: Path, take: Take, at: int) -> MatArray:
     def elements(start: int, stop: int) -> np.ndarray[Any, Any]:
         return np.frombuffer(take(data_at + start * width, (stop - start) * width), stored)
 
-    return MatArray(name, shape, dtype, stored, elements)
+    return MatColumn(name, shape, dtype, stored, elements)
 
 
 def element_at(take: Take, at: int) -> tuple[int, int, int, int]:
@@ -164,7 +178,7 @@ def element_at(take: Take, at: int) -> tuple[int, int, int, int]:
     return first, size, at + 8, at + 8 + -(-size // 8) * 8
 
 
-def _hdf5_arrays(path: Path) -> Iterator[MatArray]:
+def _hdf5_arrays(path: Path) -> Iterator[MatColumn]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             for name in file:
@@ -173,14 +187,14 @@ def _hdf5_arrays(path: Path) -> Iterator[MatArray]:
                 if isinstance(found, h5py.Dataset) and found.dtype.kind in "biuf":
                     yield _hdf5_array(path, name, found)
                 elif not name.startswith("#"):
-                    yield MatArray(printable(name), (), None, None, None, "no array of numbers")
+                    yield MatColumn(printable(name), (), refused="no array of numbers")
     except SourceError:
         raise
     except Exception as error:  # what h5py raises on damage
         raise SourceError(f"{path}: cannot be read as HDF5: {reason_of(error)}") from error
 
 
-def _hdf5_array(path: Path, name: str, found: Any) -> MatArray:
+def _hdf5_array(path: Path, name: str, found: Any) -> MatColumn:
     if found.external or found.is_virtual:
         raise SourceError(f"{path}: {printable(name)!r} lies in other files, which are not read")
     shape = tuple(found.shape[::-1])
@@ -198,4 +212,4 @@ def _hdf5_array(path: Path, name: str, found: Any) -> MatArray:
                 return np.asarray(file[name][()]).reshape(-1)[start:stop]
             return np.asarray(file[name][start // row : stop // row]).reshape(-1)
 
-    return MatArray(printable(name), shape, found.dtype, found.dtype, elements)
+    return MatColumn(printable(name), shape, found.dtype, found.dtype, elements)

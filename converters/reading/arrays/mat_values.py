@@ -35,10 +35,7 @@ def mat_values(path: Path) -> Iterator[tuple[str, Any]]:
     Numbers are arrays as MATLAB has them, text is str; of a cell array the value is an iterator of
     its cells, of a struct array one of dicts; inside others these are lists.
 
-    Raises
-    ------
-    SourceError
-        If it is no such file, or is damaged; the iterators raise it too.
+    Raises SourceError if it is no such file, or is damaged; the iterators raise it too.
     """
     for take, at, _ in mat_places(path):
         shape, number, name, at = _head(path, take, at)
@@ -48,10 +45,7 @@ def mat_values(path: Path) -> Iterator[tuple[str, Any]]:
 def whole_number(value: Any, what: str) -> int:
     """Return the one whole number that a value has.
 
-    Raises
-    ------
-    SourceError
-        If it is none; `what` begins the message.
+    Raises SourceError if it is none; `what` begins the message.
     """
     if not isinstance(value, (np.ndarray, np.number)) or value.size != 1:
         raise SourceError(f"{what}: expected a whole number, found {value!r:.60}")

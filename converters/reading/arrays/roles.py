@@ -3,22 +3,25 @@
 An array is known by its path.  What its last name says is a role (image, label, mask, names
 of classes, offsets), and the rest of the name tells arrays of one dataset from another's:
 ``train_x`` belongs to ``train_y`` and not to ``test_y``, ``train/images`` to ``train/labels``.
+
+Arrays of several splits may be in one place, ``train_images`` beside ``test_images``: the word for
+the split is then taken out of the names, so that arrays of each split have the same ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, SourceError
 
 from ..field_names import IMAGES, LABELS, MASKS
 from ..selection import ARRAYS
+from .columns import ArrayColumn
 
-__all__ = ["Known", "chosen_arrays"]
+__all__ = ["SPLITS", "arrays_by_split", "choose_arrays", "chosen_arrays", "split_in"]
 
 _ROLES = {
     "image": (*IMAGES, "x", "data", "bytes"),
@@ -27,30 +30,8 @@ _ROLES = {
     "classes": ("classes", "names", "categories"),
     "offsets": ("offset", "offsets", "indptr", "starts", "lengths", "sizes", "ends"),
 }
+SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing", "extra")
 _WORDS = {word: role for role, words in _ROLES.items() for word in words}
-
-
-class Known(NamedTuple):
-    """An array that a file has.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : numpy.dtype or None
-        None where rows are bytes or text.
-    kind : {"numbers", "bytes", "text"}
-    refused : str
-        Why it cannot be read, with what helps; empty where it can.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[np.generic] | None
-    kind: str = "numbers"
-    refused: str = ""
-
-    def __str__(self) -> str:
-        what = self.kind if self.dtype is None else str(self.dtype)
-        return f"{what} of shape {self.shape}" + (" (cannot be read)" if self.refused else "")
 
 
 def _role(path: str) -> tuple[str, tuple[str, ...]]:
@@ -70,58 +51,45 @@ def _role(path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def chosen_arrays(
-    where: str, known: Mapping[str, Known], arrays: Sequence[str]
+    where: str, known: Mapping[str, ArrayColumn], arrays: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
     """Return the array of each field, and the names of arrays that are left out.
 
-    ``classes`` and ``offsets`` are no fields but belong to those.
-
-    Parameters
-    ----------
-    where : str
-        The file, for messages.
-    known : mapping
-        What the file has.
-    arrays : sequence of str
-        The user's word: ``field=array``, or an array that is named like its field.
-
-    Raises
-    ------
-    OptionError
-        If there is no such array, or it is not clear which hold the pictures.
+    ``classes`` and ``offsets`` are no fields but belong to those.  `arrays` has the user's
+    ``field=array``.  Raises OptionError if there is no such array, or nothing is clear.
     """
     if arrays:
         chosen = {field: array.strip("/") for field, array in ARRAYS.parse(arrays).items()}
         if "image" not in chosen:
             reason = f"arrays={','.join(arrays)} names no image"
-            raise OptionError(ARRAYS.unclear(where, reason, _told(known)))
+            raise OptionError(ARRAYS.unclear(where, reason, _shown(known)))
     else:
         chosen = _usual(where, known)
     for field, array in chosen.items():
         if array not in known:
-            raise ARRAYS.missing(where, field, array, _told(known))
+            raise ARRAYS.missing(where, field, array, _shown(known))
         if known[array].refused:
             raise ARRAYS.refused(where, array, f"cannot be read: {known[array].refused}")
     return chosen, sorted(set(known) - set(chosen.values()))
 
 
-def _told(known: Mapping[str, Known]) -> Iterator[str]:
+def _shown(known: Mapping[str, ArrayColumn]) -> Iterator[str]:
     return (f"{name}: {array}" for name, array in known.items())
 
 
-def _usual(where: str, known: Mapping[str, Known]) -> dict[str, str]:
+def _usual(where: str, known: Mapping[str, ArrayColumn]) -> dict[str, str]:
     roles = {path: _role(path) for path in known}
-    images = [path for path, (role, _) in roles.items() if role == "image" and _may(known[path])]
+    images = [path for path, (role, _) in roles.items() if role == "image" and _fits(known[path])]
     if not images:
         images = [
             path
             for path, array in known.items()
-            if roles[path][0] == "" and array.dtype == np.uint8 and _may(array, flat=False)
+            if roles[path][0] == "" and array.dtype == np.uint8 and _fits(array, flat=False)
         ]
     if len(images) != 1:
         several = f"{len(images)} may be" if images else "none is called like"
         reason = f"it is not clear which array has the images, {several} it"
-        raise OptionError(ARRAYS.unclear(where, reason, _told(known)))
+        raise OptionError(ARRAYS.unclear(where, reason, _shown(known)))
     chosen = {"image": images[0]}
     count = known[images[0]].shape[0]
     rest = roles[images[0]][1]
@@ -146,12 +114,58 @@ def _usual(where: str, known: Mapping[str, Known]) -> dict[str, str]:
     return chosen
 
 
-def _may(array: Known, flat: bool = True) -> bool:
+def _fits(array: ArrayColumn, flat: bool = True) -> bool:
     """Tell whether an array may hold pictures."""
     if array.kind == "bytes":
         return len(array.shape) == 1
     return len(array.shape) in (3, 4) or (flat and _is_flat(array))
 
 
-def _is_flat(array: Known) -> bool:
+def _is_flat(array: ArrayColumn) -> bool:
     return array.dtype == np.uint8 and len(array.shape) == 1
+
+
+def split_in(name: str) -> tuple[str, str]:
+    """Return the split that a name tells, empty if none or several, and the rest of the name."""
+    words = re.split(r"[_\-. ]+", name)
+    splits = [word.lower() for word in words if word.lower() in SPLITS]
+    rest = "_".join(word for word in words if word.lower() not in SPLITS)
+    return (splits[0], rest) if len(splits) == 1 else ("", name)
+
+
+def arrays_by_split(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return for each split its arrays, by their names without the split's.
+
+    ``{"": {...}}`` where some names have no split in them.
+    """
+    found: dict[str, dict[str, str]] = {}
+    every = list(names)
+    for name in every:
+        split, rest = split_in(name)
+        if not split or not rest or rest in found.get(split, {}):
+            return {"": {name: name for name in every}}
+        found.setdefault(split, {})[rest] = name
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def choose_arrays(
+    place: object, splits: Mapping[str, Mapping[str, str]], split: str
+) -> dict[str, dict[str, str]]:
+    """Return those of the splits (as `arrays_by_split` has them) that are taken, or ``all``.
+
+    Raises OptionError if there is no such split, SourceError if they do not have the same arrays.
+    """
+    known = [name for name in splits if name]
+    if split != "all" and split not in known:
+        raise OptionError(
+            f"split={split}: {place} has {', '.join(known) or 'no splits in the names of arrays'}"
+        )
+    taken = {name: dict(arrays) for name, arrays in splits.items() if split in ("all", name)}
+    first = next(iter(taken))
+    for name, arrays in taken.items():
+        if set(arrays) != set(taken[first]):
+            raise SourceError(
+                f"{place}: {first} has the arrays {', '.join(sorted(taken[first].values()))}, and "
+                f"{name} {', '.join(sorted(arrays.values()))}. Take one: --option split={first}"
+            )
+    return taken

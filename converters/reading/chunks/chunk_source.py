@@ -1,6 +1,16 @@
-"""A folder of chunks of packed samples and their ``index.json``: MDS, LitData.
+"""Chunks of packed samples: what MDS shards and LitData's chunks have in common.
 
-``sample_layout.py`` tells what a chunk is.
+==============  ==========================================================
+4 bytes         n, the number of samples; like all numbers, little-endian
+4 * (n + 1)     where each sample starts, and where the last one ends
+...             whatever the format has there
+samples         each the lengths of its columns (4 bytes, of those whose
+                length varies), then the columns
+==============  ==========================================================
+
+A file ``index.json`` beside the chunks says what the columns are, how many samples are in each
+chunk and how they are compressed.  A chunk that is not compressed is scanned, and the worker
+reads samples; a compressed one is inflated in the packing process, from its front.
 """
 
 from __future__ import annotations
@@ -8,9 +18,11 @@ from __future__ import annotations
 import abc
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from types import MappingProxyType
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -20,18 +32,112 @@ from fastdata.schema import Field, Schema
 
 from ...base import FieldSpec, Reject, Sample
 from ..class_names import named_classes
-from ..compression import open_inflated
-from ..locations import printable
+from ..compression import inflate_zstd, open_inflated
+from ..deferred import DeferredRecord
+from ..fields import convert
+from ..json_files import read_object
+from ..locations import path_inside, path_of, printable
 from ..scanned import Place, ScannedSource
-from ..selection import COLUMNS
-from ..spans import MAX_RECORD, check_length, read_at, read_exactly
-from .column_choice import Column, choose_columns
-from .sample_layout import Inflated, Plan, Stored
+from ..selection import TableColumn
+from ..spans import MAX_RECORD, FileSpan, check_length, read_exactly
+from .column_choice import RefusedColumnError, choose_columns
 
-__all__ = ["ChunkSource"]
+__all__ = [
+    "ChunkDecoder",
+    "ChunkSource",
+    "count_of",
+    "index_path",
+    "inside",
+    "list_of",
+    "read_index",
+]
 
+_INDEX_BYTES = 256 << 20
+_LARGEST_COUNT = 1 << 30
+"""Samples in a chunk: offsets are 32 bits wide, and each takes four of the chunk's bytes."""
 _OFFSETS = 4096
-_PEEK = 16
+"""Entries of the table of samples that are read at once."""
+
+
+class ChunkDecoder(NamedTuple):
+    """How the bytes of a sample become its values."""
+
+    encodings: tuple[str, ...]  # of each column
+    sizes: tuple[int | None, ...]  # of each column, in bytes; None where each sample says its own
+    value_of: Callable[[str, bytes], Any]  # from an encoding and bytes; a function of a module
+    inflate: bool = False  # whether each sample is a piece of Zstandard
+    schema: Mapping[str, Field] = MappingProxyType({})
+    picked: tuple[int, ...] = ()  # the column of each field
+
+    def decode(self, data: bytes) -> tuple[tuple[Any, ...], None]:
+        """Return the values; raises ValueError if the bytes do not hold them."""
+        columns = self.split(data)
+        found = []
+        for (name, field), number in zip(self.schema.items(), self.picked, strict=True):
+            value = self.value_of(self.encodings[number], columns[number])
+            found.append(convert(value, field, name))
+        return tuple(found), None
+
+    def split(self, data: bytes) -> list[bytes]:
+        """Return the bytes of each column."""
+        if self.inflate:
+            data = inflate_zstd(data)
+        varying = self.sizes.count(None)
+        at = 4 * varying
+        if len(data) < at:
+            raise SourceError(f"a sample of {len(data)} bytes, and {at} are for its lengths alone")
+        lengths = iter(struct.unpack_from(f"<{varying}I", data))
+        found = []
+        for size in self.sizes:
+            length = next(lengths) if size is None else size
+            found.append(data[at : at + length])
+            at += length
+        if at != len(data):
+            raise SourceError(
+                f"the columns of a sample have {at:,} bytes, the sample {len(data):,}"
+            )
+        return found
+
+
+def index_path(location: Any) -> Path | None:
+    """Return the ``index.json`` that a location is, or has in it."""
+    path = path_of(location)
+    if path is None:
+        return None
+    path = path / "index.json" if path.is_dir() else path
+    return path if path.name == "index.json" and path.is_file() else None
+
+
+def read_index(path: Path) -> Mapping[str, Any]:
+    """Return what an index says. Raises SourceError if it is no JSON object, or too large."""
+    return read_object(path, _INDEX_BYTES)
+
+
+def inside(root: Path, name: Any, place: Path) -> Path:
+    """Return the path of a file that data names, which is in the folder `root`.
+
+    Raises SourceError if the name is none, or leads out of the folder.
+    """
+    try:
+        return Path(path_inside(root, name))
+    except SourceError as error:
+        raise SourceError(f"{place}: {error}") from None
+
+
+def list_of(entry: Any, name: str, kind: type | tuple[type, ...], place: Path) -> Sequence[Any]:
+    """Return a list of the index all of whose entries are of one kind."""
+    found = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
+        raise SourceError(f"{place}: {name!r} is {str(found)[:60]!r}, which is no such list")
+    return found
+
+
+def count_of(entry: Any, name: str, place: Path) -> int:
+    """Return a number of samples. Raises SourceError if it is none that a chunk can have."""
+    found = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < _LARGEST_COUNT:
+        raise SourceError(f"{place}: {name!r} is {str(found)[:60]!r}, not a number of samples")
+    return found
 
 
 class ChunkSource(ScannedSource):
@@ -47,72 +153,50 @@ class ChunkSource(ScannedSource):
     """Samples in each chunk, as the index says."""
     codecs: list[str]
     """How each chunk is compressed as a whole; empty where it is not."""
-    plan: Plan
+    decoder: ChunkDecoder
 
     @abc.abstractmethod
-    def column(self, encoding: str, values: Sequence[Any]) -> Field | str:
-        """Return the field for a column, from some of its values; or why it cannot be taken.
+    def field_for(self, encoding: str, values: Sequence[Any]) -> Field:
+        """Return the field for a column, from some of its values; LookupError asks for these.
 
-        Without values it returns the field that they do not matter to, or raises LookupError.
+        Raises RefusedColumnError if there is no such field.
         """
 
     def settle(
         self,
         names: Sequence[str],
-        plan: Plan,
+        decoder: ChunkDecoder,
         wanted: tuple[str, ...],
         fields: FieldSpec,
         channels: int,
         classes: str | None,
     ) -> None:
-        """Settle `schema` and `plan` from the columns that the index names."""
-        self.plan = plan  # with which the first samples are read
-        samples: list[list[bytes]] | None = None
+        """Settle `schema` and `decoder` from the columns that the index names."""
+        self.decoder = decoder  # with which the first samples are read
+        first: list[list[bytes]] = []
+
+        def values(number: int) -> list[Any]:
+            first[:] = first or self.first_records(decoder.split, self.index, "sample can be read")
+            try:
+                encoding = decoder.encodings[number]
+                return [decoder.value_of(encoding, sample[number]) for sample in first]
+            except ValueError as error:
+                raise RefusedColumnError(f"cannot be read: {error}") from error
+
         columns = []
-        for number, (name, encoding) in enumerate(zip(names, plan.encodings, strict=True)):
+        for number, (name, encoding) in enumerate(zip(names, decoder.encodings, strict=True)):
             try:
-                field = self.column(encoding, ())
-            except LookupError:
-                samples = self._first_samples() if samples is None else samples
-                field = self._field_of(encoding, [sample[number] for sample in samples])
-            if isinstance(field, str):
-                columns.append(Column(name, None, field))
-            else:
-                columns.append(Column(name, field))
-        settled, picked = choose_columns(columns, wanted, fields, channels, str(self.index))
+                try:
+                    column = TableColumn(name, self.field_for(encoding, ()))
+                except LookupError:
+                    column = TableColumn(name, self.field_for(encoding, values(number)))
+            except RefusedColumnError as error:
+                column = TableColumn(name, None, str(error))
+            columns.append(column)
+        settled, picked, notes = choose_columns(columns, wanted, fields, channels, str(self.index))
         self.schema = Schema(named_classes(settled, "label", classes))
-        self.plan = plan._replace(schema=self.schema, picked=tuple(picked))
-        left = [column.name or str(n) for n, column in enumerate(columns) if n not in picked]
-        self.notes += COLUMNS.left_out(left)
-
-    def _field_of(self, encoding: str, columns: list[bytes]) -> Field | str:
-        try:
-            return self.column(encoding, [self.plan.decode(encoding, data) for data in columns])
-        except ValueError as error:
-            return f"cannot be read: {error}"
-
-    def _first_samples(self) -> list[list[bytes]]:
-        found: list[list[bytes]] = []
-        failure = "there are no samples"
-        for sample in self:
-            try:
-                if isinstance(sample, Reject):
-                    failure = sample.reason
-                    continue
-                held = sample.values
-                if isinstance(held, Stored):
-                    data = read_at(held.path, held.offset, held.length)
-                else:
-                    assert isinstance(held, Inflated)
-                    data = held.data
-                found.append(self.plan.split(data))
-            except (OSError, SourceError) as error:
-                failure = str(error)
-            if len(found) == _PEEK:
-                break
-        if not found:
-            raise SourceError(f"{self.index}: no sample can be read: {failure}")
-        return found
+        self.decoder = decoder._replace(schema=self.schema, picked=tuple(picked))
+        self.notes += notes
 
     # -- the samples of a chunk ----------------------------------------------------------
 
@@ -157,8 +241,8 @@ class ChunkSource(ScannedSource):
 
     def at(self, place: Place) -> Sample | Reject:
         path = str(self.paths[place.file])
-        stored = Stored(path, place.offset, place.length, self.plan)
-        return Sample(self.key(place.file, place.offset), stored)
+        span = FileSpan(path, place.offset, place.length)
+        return Sample(self.key(place.file, place.offset), DeferredRecord(span, self.decoder))
 
     def stream(self, file: int) -> Iterator[Sample | Reject]:
         self.verify(file)
@@ -190,7 +274,7 @@ class ChunkSource(ScannedSource):
 
     def inflated(self, file: int, offset: int, data: bytes) -> Sample:
         """Return a sample whose bytes are here."""
-        return Sample(self.key(file, offset), Inflated(data, self.plan))
+        return Sample(self.key(file, offset), DeferredRecord(data, self.decoder))
 
     def key(self, file: int, offset: int) -> str:
         # Chunks of an index that was merged have the same names in different folders.

@@ -9,89 +9,54 @@ be called so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField
 
 from ..field_names import IMAGES, LABELS, first_called, safe_name, unique_name
 from ..fields import field_of, settle_fields
-from ..selection import COLUMNS, listed
+from ..selection import COLUMNS, TableColumn, listed
 
-__all__ = ["Column", "choose_columns", "guessed"]
+__all__ = ["RefusedColumnError", "choose_columns", "guessed_field"]
 
 
-class Column(NamedTuple):
-    """A column as the format has it.
-
-    Attributes
-    ----------
-    name : str
-        Empty where columns have only positions.
-    field : Field or None
-        None where it cannot be taken.
-    refusal : str
-        Why not.
-    """
-
-    name: str
-    field: Field | None
-    refusal: str = ""
+class RefusedColumnError(ValueError):
+    """A column cannot be taken; the message goes on behind its name: "is pickled"."""
 
 
 def choose_columns(
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     wanted: Sequence[str],
     fields: Mapping[str, Field | str],
     channels: int,
     place: str,
-) -> tuple[dict[str, Field], list[int]]:
-    """Return the fields, and the number of the column that each is read from.
+) -> tuple[dict[str, Field], list[int], list[str]]:
+    """Return the fields, the number of the column that each is read from, and notes.
 
-    Parameters
-    ----------
-    columns : sequence of Column
-    wanted : sequence of str
-        ``field=column``, or a column that is called like its field; all columns if empty.
-    fields : mapping
-        The user's word on what fields are.
-    channels : int
-    place : str
-        For messages.
-
-    Raises
-    ------
-    OptionError
-        If a column that is wanted is not there or cannot be taken.  With no word on what is
-        wanted, that is so for every column: nothing is left out in silence.
-    SourceError
-        If two columns have one name.
+    `wanted` has the user's ``field=column``; empty takes all columns, and then all must be such as
+    can be taken: nothing is left out in silence.  Columns without names are called 0, 1, ...
+    Raises OptionError for a column that is not there or cannot be taken.
     """
     names = [column.name or str(number) for number, column in enumerate(columns)]
     if len(set(names)) < len(names):
         raise SourceError(f"{place}: two columns have the same name: {listed(names, 30)}")
-    if wanted:
-        chosen = {}
-        for field, name in COLUMNS.parse(wanted).items():
-            if name not in names:
-                raise COLUMNS.missing(place, field, name, names)
-            chosen[field] = names.index(name)
-    else:
-        chosen = {name: number for number, name in enumerate(_usual(columns))}
-    for number in chosen.values():
-        if columns[number].field is None:
-            able = [name for name, column in zip(names, columns, strict=True) if column.field]
-            raise COLUMNS.refused(place, names[number], columns[number].refusal, able)
+    by_name = dict(zip(names, columns, strict=True))
+    usual = zip(_usual(columns), names, strict=True)
+    chosen = COLUMNS.parse(wanted) if wanted else dict(usual)
+    COLUMNS.check(chosen, place, {name: column.refusal for name, column in by_name.items()})
 
     def own(name: str) -> Field:
-        field = columns[chosen[name]].field
+        field = by_name[chosen[name]].field
         assert field is not None
         return field
 
-    return settle_fields(chosen, fields, channels, own), list(chosen.values())
+    picked = [names.index(name) for name in chosen.values()]
+    left = [name for number, name in enumerate(names) if number not in picked]
+    return settle_fields(chosen, fields, channels, own), picked, COLUMNS.left_out(left)
 
 
-def _usual(columns: Sequence[Column]) -> list[str]:
+def _usual(columns: Sequence[TableColumn]) -> list[str]:
     """Return a field name a column."""
     names = [safe_name(column.name, f"column{number}") for number, column in enumerate(columns)]
     if "image" not in names:
@@ -110,13 +75,13 @@ def _usual(columns: Sequence[Column]) -> list[str]:
     return names
 
 
-def _is_whole(column: Column) -> bool:
+def _is_whole(column: TableColumn) -> bool:
     return isinstance(column.field, ScalarField) and "int" in column.field.dtype
 
 
-def guessed(values: Sequence[Any], channels: int) -> Field | str:
-    """Return the field for arrays or bytes, from some samples', or why they cannot be stored."""
+def guessed_field(values: Sequence[Any], channels: int) -> Field:
+    """Return the field for arrays or bytes, from some samples'."""
     try:
         return field_of(values, channels)
     except (OptionError, SourceError) as error:
-        return f"cannot be stored: {error}"
+        raise RefusedColumnError(f"cannot be stored: {error}") from error

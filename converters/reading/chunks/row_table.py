@@ -20,10 +20,10 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import ImageField
 
 from ...base import reason_of
+from ..selection import TableColumn
 from ..tables.arrow_fields import kinds_of
 from ..tables.arrow_types import arrow, is_bytes, is_image_struct, table_errors
-from ..tables.rows import Mapped, RowPlan, row_reader
-from .column_choice import Column
+from ..tables.rows import Mapped, RowLayout, row_reader
 
 __all__ = ["RowTable", "has_table", "table_columns"]
 
@@ -45,18 +45,9 @@ def has_table(path: Path) -> bool:
 
 
 class RowTable:
-    """The table of a chunk.
+    """The table of a chunk, of as many `rows` as the chunk says at its start.
 
-    Attributes
-    ----------
-    rows : int
-        As the chunk says at its start.
-    schema : pyarrow.Schema
-
-    Raises
-    ------
-    SourceError
-        If there is no such table, or it has another number of rows.
+    Raises SourceError if there is no such table, or it has another number of rows.
     """
 
     def __init__(self, path: str) -> None:
@@ -112,31 +103,23 @@ class RowTable:
         for first in range(0, self.rows, max(1, self._step)):
             yield first, min(self.rows, first + self._step)
 
-    def row(self, row: int, plan: RowPlan) -> tuple[Any, ...]:
+    def row(self, row: int, layout: RowLayout) -> tuple[Any, ...]:
         """Return the values of one row.
 
-        Raises
-        ------
-        SourceError
-            If its batch is damaged.
-        ValueError
-            If the row does not fit.
+        Raises SourceError if its batch is damaged. Raises ValueError if the row does not fit.
         """
         first = row - row % self._step
-        return self._reader(first, plan, row - first)(0)
+        return self._reader(first, layout, row - first)(0)
 
-    def reader(self, first: int, plan: RowPlan) -> Callable[[int], tuple[Any, ...]]:
+    def reader(self, first: int, layout: RowLayout) -> Callable[[int], tuple[Any, ...]]:
         """Return a function from a row's number in the batch that begins there to its values.
 
-        Raises
-        ------
-        SourceError
-            If the batch is damaged.
+        Raises SourceError if the batch is damaged.
         """
-        return self._reader(first, plan, None)
+        return self._reader(first, layout, None)
 
     def _reader(
-        self, first: int, plan: RowPlan, only: int | None
+        self, first: int, layout: RowLayout, only: int | None
     ) -> Callable[[int], tuple[Any, ...]]:
         number = first // self._step
         try:
@@ -145,9 +128,9 @@ class RowTable:
                 raise SourceError(f"it has {len(batch):,} rows")
             if only is not None:
                 batch = batch.slice(only, 1)
-            taken = _taken(batch, plan.columns)
-            _check_images(taken, plan)
-            return row_reader(taken, plan, 0, self._mapped)
+            taken = _taken(batch, layout.columns)
+            _check_images(taken, layout)
+            return row_reader(taken, layout, 0, self._mapped)
         except table_errors() as error:
             raise SourceError(
                 f"{self._path}: batch {number} of its table is damaged: {reason_of(error)}"
@@ -168,14 +151,13 @@ class RowTable:
         return found
 
 
-def table_columns(table: RowTable, channels: int) -> list[Column]:
+def table_columns(table: RowTable, channels: int) -> list[TableColumn]:
     """Return what can be taken from a table; columns inside others are ``outer.inner``."""
     leaves = _leaves(table.schema, "")
     schema = arrow().schema(leaves)
     names = [name for name, type_ in leaves if is_bytes(type_)]
     kinds = kinds_of(schema, {}, table.starts(names), channels)
-    found = [Column(name, kind.field, f"is {kind.reason}") for name, kind in kinds.items()]
-    return [column if column.name else Column("", None, "has no name") for column in found]
+    return [c if c.name else TableColumn("", None, "has no name") for c in kinds.values()]
 
 
 def _leaves(children: Any, above: str) -> list[tuple[str, Any]]:
@@ -189,9 +171,9 @@ def _leaves(children: Any, above: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _check_images(batch: Any, plan: RowPlan) -> None:
+def _check_images(batch: Any, layout: RowLayout) -> None:
     """Raise SourceError where a column of images has something else in this table."""
-    for (name, field), column in zip(plan.schema.items(), batch.schema, strict=True):
+    for (name, field), column in zip(layout.schema.items(), batch.schema, strict=True):
         type_ = column.type
         there = is_bytes(type_) or is_image_struct(type_) or arrow(".types").is_null(type_)
         if isinstance(field, ImageField) and not there:

@@ -28,24 +28,12 @@ _DATUM = {
 
 @functools.cache
 def datum_class() -> Any:
-    """Return the class of the message.
-
-    Raises
-    ------
-    MissingExtraError
-        If protobuf is not installed.
-    """
+    """Return the class of the message. Raises MissingExtraError if protobuf is not installed."""
     return message_class("fastdata_caffe", _DATUM, "Datum", "caffe")
 
 
 def parse_datum(data: bytes) -> Any:
-    """Return the Datum that some bytes are.
-
-    Raises
-    ------
-    ValueError
-        If they are none.
-    """
+    """Return the Datum that some bytes are. Raises ValueError if they are none."""
     from google.protobuf.message import DecodeError
 
     datum = datum_class()()

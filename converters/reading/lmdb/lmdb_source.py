@@ -60,14 +60,7 @@ def is_ours(path: Path) -> bool:
 
 
 class LmdbIndex:
-    """Keys and places of all values: some 30 bytes a value and its key.
-
-    Parameters
-    ----------
-    path : Path
-    database : str, optional
-        Where the file has databases with names, which.
-    """
+    """Keys and places of all values, of one database: some 30 bytes a value and its key."""
 
     def __init__(self, path: Path, database: str | None = None) -> None:
         self.path = path
@@ -115,10 +108,7 @@ class LmdbSource(FileSource, IndexedSource):
     def _open(self, location: Any, database: str | None, *others: str | None) -> None:
         """Look at the whole file, for its keys.
 
-        Raises
-        ------
-        SourceError
-            If there is no LMDB file, or it is fastdata's own.
+        Raises SourceError if there is no LMDB file, or it is fastdata's own.
         """
         path = lmdb_at(location)
         if path is None:
@@ -142,10 +132,7 @@ def missing_keys(keys: StringTable, wanted: Iterable[str]) -> list[str]:
 def keys_of_meta_info(path: Path) -> list[str]:
     """Return the keys of BasicSR's list, lines like ``0001.png (480,480,3) 1``.
 
-    Raises
-    ------
-    OptionError
-        If it is no text.
+    Raises OptionError if it is no text.
     """
     lines = text_lines(path, "backslashreplace", OptionError)
     return [line.rsplit(" (", 1)[0].rsplit(".", 1)[0] for _, line in lines]

@@ -21,7 +21,7 @@ from fastdata.schema import ArrayField, Field
 from ..annotations.annotated import frame_of
 from ..class_names import MOST_CLASSES
 from ..protobuf import message_class
-from .example import values_of
+from .examples import values_of
 
 __all__ = ["OBJECTS", "Objects", "classes_of_objects", "has_objects", "read_label_map"]
 
@@ -41,22 +41,12 @@ _LABEL_MAP = {
 
 
 class Objects(NamedTuple):
-    """How the objects of an Example become boxes and labels.
+    """How the objects of an Example become boxes and labels."""
 
-    Attributes
-    ----------
-    names : tuple of str or None
-        Of the classes; None where only their numbers are known, which are then the labels.
-    by_text : mapping
-        Class by the text of an object.
-    by_number : mapping
-        Class by its number; asked before the text.
-    check_size : bool
-    """
-
+    # Of the classes; None where only their numbers are known, which are then the labels
     names: tuple[str, ...] | None
-    by_text: Mapping[str, int]
-    by_number: Mapping[int, int]
+    by_text: Mapping[str, int]  # Class by the text of an object
+    by_number: Mapping[int, int]  # Class by its number; asked before the text
     check_size: bool
 
     @property
@@ -70,10 +60,7 @@ class Objects(NamedTuple):
     def values(self, example: Mapping[str, Any], image: bytes) -> tuple[Any, Any]:
         """Return boxes, in pixels of the image file, and labels.
 
-        Raises
-        ------
-        ValueError
-            If features have different lengths, or what cannot be.
+        Raises ValueError if features have different lengths, or what cannot be.
         """
         sides = [_listed(example, name) for name in _BOX]
         counts = {len(side) for side in sides}
@@ -124,10 +111,7 @@ def classes_of_objects(
 
     Classes are numbered in the order of their own numbers, or of their names without these.
 
-    Raises
-    ------
-    SourceError
-        If a number has two names, or a name two numbers.
+    Raises SourceError if a number has two names, or a name two numbers.
     """
     numbers: dict[str, int] = {}
     texts: set[str] = set()
@@ -159,10 +143,7 @@ def classes_of_objects(
 def read_label_map(path: str, check_size: bool) -> Objects:
     """Return how objects are read, from a ``label_map.pbtxt``.
 
-    Raises
-    ------
-    OptionError
-        If there is no such file, or it is no label map.
+    Raises OptionError if there is no such file, or it is no label map.
     """
     from google.protobuf import text_format
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
@@ -32,12 +32,12 @@ from ..spans import MAX_RECORD, read_at, read_exactly
 
 __all__ = [
     "BadFrameError",
+    "FrameSpan",
     "crc32c",
     "frame_around",
     "has_frames",
     "is_compressed",
     "masked_crc",
-    "read_frame",
     "scan_frames",
     "stream_frames",
 ]
@@ -71,10 +71,7 @@ def frame_around(data: bytes) -> tuple[bytes, bytes]:
 def crc32c() -> Any:
     """Import the library that computes checksums.
 
-    Raises
-    ------
-    MissingExtraError
-        If it is not installed.
+    Raises MissingExtraError if it is not installed.
     """
     return require("google_crc32c", "tfrecord", "TFRecord")
 
@@ -82,10 +79,7 @@ def crc32c() -> Any:
 def has_frames(path: Path) -> bool:
     """Tell whether a file, as it is or decompressed, begins with a record.
 
-    Raises
-    ------
-    MissingExtraError
-        If that cannot be told without the library for checksums.
+    Raises MissingExtraError if that cannot be told without the library for checksums.
     """
     start = first_bytes(path)
     return not (_bad_head(start[:_HEAD]) and _bad_head(inflated_start(start, _HEAD)))
@@ -101,10 +95,7 @@ def is_compressed(path: Path) -> bool:
 def scan_frames(path: Path) -> Iterator[tuple[int, int]]:
     """Yield offset and data length of the records of a file that is not compressed.
 
-    Raises
-    ------
-    BadFrameError
-        Where the length of a record is damaged, or the file ends within one.
+    Raises BadFrameError where the length of a record is damaged, or the file ends within one.
     """
     size = path.stat().st_size
     offset = 0
@@ -122,15 +113,17 @@ def scan_frames(path: Path) -> Iterator[tuple[int, int]]:
             offset += _HEAD + length + _FOOT
 
 
-def read_frame(path: Path | str, offset: int, length: int, check: bool) -> bytes:
-    """Return the data of a record whose place is known.
+class FrameSpan(NamedTuple):
+    """A record whose place is known; `length` is its data's, in bytes."""
 
-    Raises
-    ------
-    SourceError
-        If the file has become shorter, or the data does not fit its checksum.
-    """
-    return _checked(read_at(path, offset + _HEAD, length + _FOOT), check)
+    path: str
+    offset: int
+    length: int
+    check: bool
+
+    def read(self) -> bytes:
+        """Return the data; raises SourceError if it is not there or does not fit its checksum."""
+        return _checked(read_at(self.path, self.offset + _HEAD, self.length + _FOOT), self.check)
 
 
 def stream_frames(path: Path, check: bool) -> Iterator[tuple[int, bytes | SourceError]]:
@@ -138,10 +131,7 @@ def stream_frames(path: Path, check: bool) -> Iterator[tuple[int, bytes | Source
 
     In the place of data that does not fit its checksum stands the error.
 
-    Raises
-    ------
-    BadFrameError
-        Where the file is damaged so that nothing more can be read.
+    Raises BadFrameError where the file is damaged so that nothing more can be read.
     """
     offset = 0
     with open_inflated(path) as stream:

@@ -29,7 +29,7 @@ from fastdata.regular_files import open_regular
 from ..locations import first_bytes
 from ..spans import MAX_RECORD, read_at
 
-__all__ = ["Damage", "has_records", "read_record", "scan_records"]
+__all__ = ["Damage", "RecordSpan", "has_records", "scan_records"]
 
 _MAGIC = bytes.fromhex("0a23d7ce")
 _LENGTH = (1 << 29) - 1
@@ -37,16 +37,9 @@ _WINDOW = 1 << 20
 
 
 class Damage(NamedTuple):
-    """A place where a record should be and none can be read.
+    """A place where a record should be and none can be read."""
 
-    Attributes
-    ----------
-    offset, end : int
-        The next record is at `end`, or the file ends there.
-    reason : str
-    """
-
-    offset: int
+    offset: int  # the next record is at `end`, or the file ends there
     end: int
     reason: str
 
@@ -85,25 +78,26 @@ def scan_records(path: Path) -> Iterator[tuple[int, int] | Damage]:
             yield last
 
 
-def read_record(path: Path | str, offset: int, length: int) -> bytes:
-    """Return the data of a record whose place is known, its parts put together.
+class RecordSpan(NamedTuple):
+    """A record whose place is known; `length` has heads and padding, in bytes."""
 
-    Raises
-    ------
-    SourceError
-        If the file has become shorter, or another record begins within this.
-    """
-    data = read_at(path, offset, length)
-    parts = []
-    at = 0
-    while at + 8 <= length:
-        count = int.from_bytes(data[at + 4 : at + 8], "little") & _LENGTH
-        part = data[at + 8 : at + 8 + count]
-        if _head_within(part):
-            raise SourceError("its length is wrong: another record begins within it")
-        parts.append(part)
-        at += 8 + count + -count % 4
-    return _MAGIC.join(parts)
+    path: str
+    offset: int
+    length: int
+
+    def read(self) -> bytes:
+        """Return the data, its parts put together; raises SourceError for damage."""
+        data = read_at(self.path, self.offset, self.length)
+        parts = []
+        at = 0
+        while at + 8 <= self.length:
+            count = int.from_bytes(data[at + 4 : at + 8], "little") & _LENGTH
+            part = data[at + 8 : at + 8 + count]
+            if _head_within(part):
+                raise SourceError("its length is wrong: another record begins within it")
+            parts.append(part)
+            at += 8 + count + -count % 4
+        return _MAGIC.join(parts)
 
 
 def _kind(head: bytes) -> int:

@@ -8,8 +8,9 @@ metadata, is followed: which are images, how classes are called, how large array
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import (
@@ -18,14 +19,16 @@ from fastdata.schema import (
     Field,
     ImageField,
     ScalarField,
+    Schema,
     StringField,
 )
 
+from ..exported import Exported
 from ..field_names import LABELS, first_called, safe_name, unique_name
 from ..fields import check_names, image_field, settle_fields
 from ..image_files import is_image_bytes
 from ..lists.columns import image_column, names_images
-from ..selection import COLUMNS
+from ..selection import COLUMNS, TableColumn
 from .arrow_types import (
     arrow,
     dtype_of,
@@ -37,7 +40,14 @@ from .arrow_types import (
     type_of,
 )
 
-__all__ = ["Kind", "choose_columns", "features_of", "kinds_of", "settle_columns", "with_paths"]
+__all__ = [
+    "check_columns",
+    "choose_columns",
+    "features_of",
+    "kinds_of",
+    "settle_columns",
+    "with_paths",
+]
 
 
 def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
@@ -49,45 +59,21 @@ def features_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-class Kind(NamedTuple):
-    """What a column can become: a field, or, where that is None, why it cannot."""
-
-    field: Field | None
-    reason: str = ""
-
-
 def choose_columns(
-    schema: Any, wanted: Sequence[str], kinds: Mapping[str, Kind], notes: list[str], place: str
+    schema: Any,
+    wanted: Sequence[str],
+    kinds: Mapping[str, TableColumn],
+    notes: list[str],
+    place: str,
 ) -> dict[str, str]:
-    """Return the fields and the column that each is read from.
+    """Return the column that each field is read from: those `wanted`, else all that fit.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    wanted : sequence of str
-        As the user gives it, ``field=column`` or ``column``; empty for all that fit.
-    kinds : mapping
-        Of each column.
-    notes : list of str
-        Told what is left out.
-    place : str
-        For messages.
-
-    Raises
-    ------
-    OptionError
-        If a column is not there, or cannot be read.
-    SourceError
-        If nothing is wanted and there is no image.
+    A note says what is left out.  Raises OptionError if a column is not there, or cannot be read,
+    SourceError if nothing is wanted and there is no image.
     """
     if wanted:
         chosen = COLUMNS.parse(wanted)
-        for field, column in chosen.items():
-            if column not in kinds:
-                raise COLUMNS.missing(place, field, column, kinds)
-            if kinds[column].field is None:
-                able = (name for name, kind in kinds.items() if kind.field is not None)
-                raise COLUMNS.refused(place, column, f"is {kinds[column].reason}", able)
+        COLUMNS.check(chosen, place, {name: column.refusal for name, column in kinds.items()})
         return chosen
     fits = {name: kind.field for name, kind in kinds.items() if kind.field is not None}
     images = [n for n, f in fits.items() if isinstance(f, ImageField) and not f.mask]
@@ -114,22 +100,23 @@ def choose_columns(
     for column in dict.fromkeys(order):
         others = {name for other, name in named.items() if other != column}
         chosen[unique_name(named.get(column) or safe_name(column), {*chosen, *others})] = column
-    reasons = [f"{name} ({kind.reason})" for name, kind in kinds.items() if kind.field is None]
+    reasons = [
+        f"{name} ({kind.refusal.removeprefix('is ')})"
+        for name, kind in kinds.items()
+        if kind.field is None
+    ]
     notes += COLUMNS.left_out(reasons)
     return chosen
 
 
 def with_paths(
-    kinds: Mapping[str, Kind], wanted: Sequence[str], place: str, channels: int
-) -> dict[str, Kind]:
+    kinds: Mapping[str, TableColumn], wanted: Sequence[str], place: str, channels: int
+) -> dict[str, TableColumn]:
     """Return the kinds of columns where one of text names image files.
 
     It is the one wanted for the field ``image``, else that which is called as usual.
 
-    Raises
-    ------
-    OptionError
-        If that is no column of text, or no column is called so.
+    Raises OptionError if that is no column of text, or no column is called so.
     """
     texts = [name for name, kind in kinds.items() if isinstance(kind.field, StringField)]
     chosen = COLUMNS.parse(wanted)
@@ -141,12 +128,12 @@ def with_paths(
         raise OptionError(COLUMNS.unclear(place, "which column names the images?", texts))
     if wanted and "image" not in chosen:
         raise OptionError(f"{place}: columns= leaves out the images. {COLUMNS.remedy}")
-    return {**kinds, column: Kind(ImageField(channels=channels))}
+    return {**kinds, column: TableColumn(column, ImageField(channels=channels))}
 
 
 def settle_columns(
     chosen: Mapping[str, str],
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, TableColumn],
     fields: Mapping[str, Field | str],
     channels: int,
 ) -> dict[str, Field]:
@@ -170,22 +157,15 @@ def settle_columns(
 
 def kinds_of(
     schema: Any, features: Mapping[str, Any], starts: Mapping[str, bytes], channels: int
-) -> dict[str, Kind]:
+) -> dict[str, TableColumn]:
     """Return what each column can become.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    features : mapping
-        What ``datasets`` says.
-    starts : mapping
-        Of columns of bytes, the first value that there is.
-    channels : int
+    `features` is what ``datasets`` says; `starts` has the first value of each column of bytes.
     """
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, TableColumn] = {}
     for name in schema.names:
         if name in kinds:
-            kinds[name] = Kind(None, "a column that stands twice")
+            kinds[name] = TableColumn(name, None, "is a column that stands twice")
             continue
         feature = features.get(name)
         feature = feature if isinstance(feature, dict) else {}
@@ -194,37 +174,75 @@ def kinds_of(
     return kinds
 
 
-def _kind(type_: Any, name: str, feature: Mapping[str, Any], start: bytes, channels: int) -> Kind:
+def _kind(
+    type_: Any, name: str, feature: Mapping[str, Any], start: bytes, channels: int
+) -> TableColumn:
     types = arrow(".types")
     type_ = storage(type_)
     says = feature.get("_type")
     if is_image_struct(type_) or (is_bytes(type_) and (says == "Image" or is_image_bytes(start))):
-        return Kind(image_field(name, channels))
+        return TableColumn(name, image_field(name, channels))
     if is_bytes(type_):
-        return Kind(BytesField())
+        return TableColumn(name, BytesField())
     if types.is_dictionary(type_):
         return _kind(type_.value_type, name, feature, start, channels)
     if is_text(type_):
-        return Kind(StringField())
+        return TableColumn(name, StringField())
     if dtype := dtype_of(type_):
         names = feature.get("names") if says == "ClassLabel" else None
         if isinstance(names, list) and names and "int" in dtype:
-            return Kind(ScalarField(dtype, classes=tuple(map(str, names))))
-        return Kind(ScalarField(dtype))
+            return TableColumn(name, ScalarField(dtype, classes=tuple(map(str, names))))
+        return TableColumn(name, ScalarField(dtype))
     shape: list[int | None] = []
     while is_list(type_):
         shape.append(type_.list_size if types.is_fixed_size_list(type_) else None)
         type_ = storage(type_.value_type)
     if not shape:
-        return Kind(None, f"{type_}, which no field holds")
+        return TableColumn(name, None, f"is {type_}, which no field holds")
     if is_image_struct(type_) or is_bytes(type_):
-        return Kind(None, "a list of images, which is not read")
+        return TableColumn(name, None, "is a list of images, which is not read")
     if dtype := dtype_of(type_):
         told = feature.get("shape")
         if isinstance(told, list) and len(told) == len(shape):
             shape = [n if isinstance(n, int) and 0 <= n < 2**31 else None for n in told]
         try:
-            return Kind(ArrayField(dtype, tuple(shape)))
+            return TableColumn(name, ArrayField(dtype, tuple(shape)))
         except OptionError as error:
-            return Kind(None, str(error))
-    return Kind(None, f"a list of {type_}, which no field holds")
+            return TableColumn(name, None, f"is {error}")
+    return TableColumn(name, None, f"is a list of {type_}, which no field holds")
+
+
+def check_columns(
+    exported: Exported, fields: Schema, needed: Iterable[str], schema: Any, file: Path
+) -> None:
+    """Refuse a table that has other columns than an export names.
+
+    `schema` is that of `file`.  Raises SourceError if a column that is `needed` is missing, stands
+    twice, or is of a type that its field has not.
+    """
+    for column in needed:
+        if schema.names.count(column) != 1:
+            raise exported.misfit(f"{file} has not one column {column!r}, as it should")
+    for name, column in exported.stored_as.items():
+        type_ = type_of(schema, column)
+        if not _holds(type_, fields[name]):
+            raise exported.misfit(
+                f"the column {column!r} of {file} is {type_}, not what the field {name!r} is "
+                "made of"
+            )
+
+
+def _holds(type_: Any, field: Field) -> bool:
+    """Tell whether a column is of a type that values of a field are kept in."""
+    type_ = storage(type_)
+    if isinstance(field, ImageField):
+        return is_image_struct(type_) or is_bytes(type_)
+    if isinstance(field, StringField):
+        return is_text(type_)
+    if isinstance(field, BytesField):
+        return is_bytes(type_)
+    for _ in field.shape if isinstance(field, ArrayField) else ():
+        if not is_list(type_):
+            return False
+        type_ = storage(type_.value_type)
+    return bool(dtype_of(type_))

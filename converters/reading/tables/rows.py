@@ -17,36 +17,22 @@ from ..locations import path_inside
 from ..spans import FileSpan
 from .arrow_types import arrow, is_list, is_text, storage
 
-__all__ = ["KEY", "Mapped", "RowPlan", "key_reader", "row_reader"]
+__all__ = ["KEY", "Mapped", "RowLayout", "key_reader", "row_reader"]
 
 KEY = "key"
 """Column with the keys of what fastdata exported."""
 
 
-class RowPlan(NamedTuple):
-    """How a row becomes a sample.
-
-    Attributes
-    ----------
-    schema : Schema
-    columns : tuple of str
-        Of each field; "" for the split.
-    root : str
-        The folder below which files may be read that rows name.
-    numbers : mapping
-        Of fields whose column has names of classes: their numbers.
-    exported : bool
-        Whether fastdata wrote the table, with keys and with shapes of arrays.
-    images : str
-        The folder of the files that a column of text names; "" where there is none.
-    """
+class RowLayout(NamedTuple):
+    """How a row becomes a sample."""
 
     schema: Schema
-    columns: tuple[str, ...]
-    root: str
+    columns: tuple[str, ...]  # of each field; "" for the split
+    root: str  # the folder below which files may be read that rows name
+    # Of fields whose column has names of classes: their numbers
     numbers: Mapping[str, Mapping[str, int]]
-    exported: bool = False
-    images: str = ""
+    exported: bool = False  # whether fastdata wrote the table, with keys and with shapes of arrays
+    images: str = ""  # the folder of the files that a column of text names; "" where there is none
 
     @property
     def needed(self) -> list[str]:
@@ -60,36 +46,26 @@ class RowPlan(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """A file in memory (``mmap``), in which a batch's bytes may be.
-
-    Attributes
-    ----------
-    path : str
-    address, size : int
-        Of the map.
-    """
+    """A file in memory (``mmap``), in which a batch's bytes may be."""
 
     path: str
-    address: int
+    address: int  # of the map
     size: int
 
 
 def row_reader(
-    batch: Any, plan: RowPlan, split: int, mapped: Mapped | None = None
+    batch: Any, layout: RowLayout, split: int, mapped: Mapped | None = None
 ) -> Callable[[int], tuple[Any, ...]]:
     """Return a function from a row's number in the batch to its values.
 
     Bytes of images that lie in a mapped file become a `FileSpan`.  The function raises
     ValueError for a row that does not fit.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        If the batch contradicts itself; else reading it could crash.
+    Raises pyarrow.ArrowInvalid if the batch contradicts itself; else reading it could crash.
     """
     batch.validate(full=True)
     columns: list[Callable[[int], Any]] = []
-    for (name, field), column in zip(plan.schema.items(), plan.columns, strict=True):
+    for (name, field), column in zip(layout.schema.items(), layout.columns, strict=True):
         if column == "":
             columns.append(lambda row: split)
             continue
@@ -97,17 +73,17 @@ def row_reader(
         array = getattr(array, "storage", array)
         if hasattr(array, "dictionary_decode"):
             array = array.dictionary_decode()
-        read = _column(array, column, field, plan, plan.numbers.get(name), mapped)
-        if plan.exported and needs_shape(field) and isinstance(field, ArrayField):
+        read = _column(array, column, field, layout, layout.numbers.get(name), mapped)
+        if layout.exported and needs_shape(field) and isinstance(field, ArrayField):
             shapes = batch.column(batch.schema.names.index(f"{column}.shape"))
             read = _shaped(array, shapes, column, field)
         columns.append(read)
     return lambda row: tuple([read(row) for read in columns])
 
 
-def key_reader(batch: Any, plan: RowPlan) -> Callable[[int], str | None]:
+def key_reader(batch: Any, layout: RowLayout) -> Callable[[int], str | None]:
     """Return a function from a row's number in the batch to the key that it has, if any."""
-    if not plan.exported:
+    if not layout.exported:
         return lambda row: None
     keys = batch.column(batch.schema.names.index(KEY))
     return lambda row: str(_given(keys[row].as_py(), KEY))
@@ -117,15 +93,15 @@ def _column(
     array: Any,
     name: str,
     field: Field,
-    plan: RowPlan,
+    layout: RowLayout,
     numbers: Mapping[str, int] | None,
     mapped: Mapped | None,
 ) -> Callable[[int], Any]:
     if isinstance(field, ImageField) and is_text(array.type):
         names = array.to_pylist()
-        return lambda row: Path(path_inside(plan.images, _given(names[row], name)))
+        return lambda row: Path(path_inside(layout.images, _given(names[row], name)))
     if isinstance(field, ImageField):
-        return _images(array, name, plan.root, mapped)
+        return _images(array, name, layout.root, mapped)
     if is_list(storage(array.type)) and not is_list(storage(array.type.value_type)):
         return lambda row: _given(array[row].values, name).to_numpy(zero_copy_only=False)
     if isinstance(field, ArrayField):

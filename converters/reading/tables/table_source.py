@@ -8,10 +8,14 @@ of a sample does not depend on damage before it.
 from __future__ import annotations
 
 import abc
+import contextlib
+import itertools
 import os
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
@@ -24,18 +28,100 @@ from ..lists.image_finder import folder_named
 from ..locations import printable
 from ..refusals import no_files
 from ..splits import choose_split, split_of
-from .arrow_fields import choose_columns, features_of, kinds_of, settle_columns, with_paths
-from .arrow_types import arrow, is_text, plain, table_errors, type_of
-from .blocks import Block, Blocks
-from .column_values import first_bytes_of, texts_of
-from .exported_table import check_columns
-from .rows import Mapped, RowPlan, key_reader, row_reader
+from .arrow_fields import (
+    check_columns,
+    choose_columns,
+    features_of,
+    kinds_of,
+    settle_columns,
+    with_paths,
+)
+from .arrow_types import arrow, is_bytes, is_text, plain, table_errors, type_of
+from .rows import Mapped, RowLayout, key_reader, row_reader
 
-__all__ = ["TableSource", "table_errors"]
+__all__ = ["Block", "TableSource"]
+
+_PEEK = 16
+"""Blocks in which the first values of columns of bytes are looked for."""
+
+
+class Block(NamedTuple):
+    """Rows that are read together."""
+
+    file: int  # number of the file
+    number: int  # in the file
+    start: int  # the first row, counted over all files, and how many there are
+    rows: int
+    lost: str  # why it cannot be read at all; it then counts as one row
+
+
+class Blocks:
+    """The blocks of a source, in order."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self._files, self._numbers, self._starts = array("i"), array("q"), array("q")
+        self._file_starts = array("q")
+        self._lost: dict[int, str] = {}
+
+    def begin_file(self) -> None:
+        """Say that what is added from here on is of the next file."""
+        self._file_starts.append(self.num_rows)
+
+    def add(self, number: int, rows: int | str) -> None:
+        """Add a block by its number of rows; one that is lost by why it is."""
+        if isinstance(rows, str):
+            self._lost[len(self._files)] = rows
+            rows = 1
+        if rows > 0:
+            self._files.append(len(self._file_starts) - 1)
+            self._numbers.append(number)
+            self._starts.append(self.num_rows)
+            self.num_rows += rows
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> Block:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        start = self._starts[index]
+        behind = self._starts[index + 1] if index + 1 < len(self) else self.num_rows
+        lost = self._lost.get(index, "")
+        return Block(self._files[index], self._numbers[index], start, behind - start, lost)
+
+    def number_of(self, row: int) -> int:
+        """Return which block has a row, counted over all files."""
+        return bisect_right(self._starts, row) - 1
+
+    def block_of(self, row: int) -> Block:
+        """Return the block that has a row. Raises IndexError if there is no such row."""
+        if not 0 <= row < self.num_rows:
+            raise IndexError(row)
+        return self[self.number_of(row)]
+
+    def in_file(self, row: int) -> tuple[int, int]:
+        """Return the file of a row, and its number there."""
+        file = bisect_right(self._file_starts, row) - 1
+        return file, row - self._file_starts[file]
 
 
 class TableSource(FileSource, IndexedSource):
-    """Rows of tables; a subclass says what blocks a file has, and reads them."""
+    """Rows of tables; a subclass says what blocks a file has, and reads them.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        What is taken: ``field=column``, or a column that is named like its field.
+        Default: all columns that fit a field.
+    split : str, optional
+        Which files of a folder are taken, by the split that their names, or those of their folders,
+        tell.  Default: all, with a field ``split`` where there are several.
+    classes : str, optional
+        A text file with the names of classes 0, 1, ..., one a line.
+    images : str, optional
+        The folder of the image files that a column of text names.
+    """
 
     paths: list[Path]
     beside: Sequence[Path] = ()
@@ -61,23 +147,28 @@ class TableSource(FileSource, IndexedSource):
         """Return where a file is in memory, if `batches` does not copy from it."""
         return None
 
-    def told(self) -> dict[str, Any]:
+    def features_beside(self) -> dict[str, Any]:
         """Return what files beside the tables say of columns, as ``datasets`` does."""
         return {}
 
-    def setup(
+    @classmethod
+    @abc.abstractmethod
+    def files_of(cls, location: Any) -> list[Path]:
+        """Return the files of a location; raises MissingExtraError if they cannot be read."""
+
+    def __init__(
         self,
         location: Any,
-        paths: list[Path],
         *,
-        channels: int,
-        fields: FieldSpec | None,
-        columns: tuple[str, ...],
-        split: str | None,
-        classes: str | None,
-        images: str | None,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        columns: tuple[str, ...] = (),
+        split: str | None = None,
+        classes: str | None = None,
+        images: str | None = None,
     ) -> None:
-        """Look at all files; settle schema and blocks."""
+        self.notes = []
+        paths = self.files_of(location)
         if not paths:
             raise no_files(location, f"{self.name} files")
         is_folder = Path(location).is_dir()
@@ -96,9 +187,9 @@ class TableSource(FileSource, IndexedSource):
         if exported is not None:
             self._settle_exported(exported, schema, first, fields, channels, classes)
             return
-        features = {**self.told(), **features_of(schema.metadata)}
+        features = {**self.features_beside(), **features_of(schema.metadata)}
         try:
-            kinds = kinds_of(schema, features, first_bytes_of(self, schema), channels)
+            kinds = kinds_of(schema, features, _first_bytes_of(self, schema), channels)
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{self.paths[first]}: a column's name is no text: {error}"
@@ -113,7 +204,7 @@ class TableSource(FileSource, IndexedSource):
         for name in as_label & set(chosen):
             if isinstance(settled[name], StringField) and (fields or {}).get(name) != "string":
                 what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
-                names = classes_of_texts(texts_of(self, self._blocks, chosen[name]), what, own)
+                names = classes_of_texts(_texts_of(self, self._blocks, chosen[name]), what, own)
                 settled[name] = ScalarField(classes=names)
         self._add_split(settled, chosen, [splits[k] for k in taken])
         numbers = {
@@ -125,7 +216,7 @@ class TableSource(FileSource, IndexedSource):
         folder = ""
         if images is not None:
             folder = os.path.join(self.root, folder_named(self.root, images))
-        self.plan = RowPlan(
+        self.layout = RowLayout(
             self.schema, tuple(chosen.values()), str(self.root), numbers, images=folder
         )
 
@@ -143,9 +234,9 @@ class TableSource(FileSource, IndexedSource):
         settled = named_classes(exported.settled(fields, channels), "label", classes)
         self.schema = Schema(settled, stored=True)
         columns = tuple(exported.stored_as.values())
-        self.plan = RowPlan(self.schema, columns, str(self.root), {}, True)
-        self._columns = self.plan.needed
-        check_columns(exported, self.schema, self.plan.needed, schema, self.paths[first])
+        self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)
+        self._columns = self.layout.needed
+        check_columns(exported, self.schema, self.layout.needed, schema, self.paths[first])
         self._find_blocks(schema)
 
     def _first_schema(self) -> tuple[int, Any]:
@@ -219,8 +310,8 @@ class TableSource(FileSource, IndexedSource):
             for batch in self.batches(block.file, block.number, self._columns):
                 until = min(row + batch.num_rows, block.rows)
                 if until > skip:
-                    read = row_reader(batch, self.plan, split, mapped)
-                    key = key_reader(batch, self.plan)
+                    read = row_reader(batch, self.layout, split, mapped)
+                    key = key_reader(batch, self.layout)
                     for at in range(max(row, skip), until):
                         yield self.sample(block.start + at, read, at - row, key)
                 row = until
@@ -258,3 +349,44 @@ class TableSource(FileSource, IndexedSource):
 
     def fingerprint_key(self, index: int) -> str:
         return [*self._names, *(printable(path.name) for path in self.beside)][index]
+
+
+def _first_bytes_of(tables: TableSource, schema: Any) -> dict[str, bytes]:
+    """Return the first values of columns of bytes, by which images are recognised."""
+    names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
+    starts: dict[str, bytes] = {}
+    for file, block in itertools.islice(_first_blocks(tables), _PEEK):
+        if len(starts) == len(names):
+            break
+        with contextlib.suppress(*table_errors()):  # the next may be whole
+            for batch in tables.batches(file, block, names):
+                batch.validate(full=True)
+                for name in names:
+                    values = batch.column(batch.schema.names.index(name)).drop_null()
+                    if name not in starts and len(values):
+                        starts[name] = values[0].as_py()
+                break
+    return starts
+
+
+def _first_blocks(tables: TableSource) -> Iterator[tuple[int, int]]:
+    for file in range(len(tables.paths)):
+        with contextlib.suppress(*table_errors()):
+            for block, rows in enumerate(tables.blocks(file)):
+                if not isinstance(rows, str) and rows:
+                    yield file, block
+
+
+def _texts_of(tables: TableSource, blocks: Blocks, column: str) -> Iterator[str]:
+    """Yield the texts of a column, each at least once; reads that column of all files."""
+    unique = arrow(".compute").unique
+    for block in map(blocks.__getitem__, range(len(blocks))):
+        if block.lost:
+            continue
+        with contextlib.suppress(*table_errors()):  # its rows are rejected later
+            for batch in tables.batches(block.file, block.number, [column]):
+                batch.validate(full=True)
+                values = batch.column(batch.schema.names.index(column))
+                if hasattr(values, "dictionary_decode"):
+                    values = values.dictionary_decode()
+                yield from filter(None, unique(values).to_pylist())

@@ -1,9 +1,14 @@
-"""The features of Examples as fields: which are taken, what they are, what a value is."""
+"""``tf.train.Example``, TensorFlow's record of named values, without TensorFlow.
+
+The message is described here at run time and read by Google's protobuf library; its features
+become fields.  Source: ``tensorflow/core/example/example.proto`` and ``feature.proto``.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,22 +19,81 @@ from ..exported import array_of, needs_shape
 from ..field_names import IMAGES, LABELS, first_called
 from ..fields import image_field
 from ..image_files import is_image_bytes
-from .example import values_of
+from ..protobuf import message_class
 
-__all__ = ["exported_value", "field_of_feature", "usual_features", "value_of_feature"]
+__all__ = [
+    "example_of",
+    "exported_value",
+    "field_of_feature",
+    "parse_example",
+    "usual_features",
+    "value_of_feature",
+    "values_of",
+]
+
+_EXAMPLE = {
+    "BytesList": [("value", 1, "bytes*")],
+    "FloatList": [("value", 1, "float**")],
+    "Int64List": [("value", 1, "int64**")],
+    "Feature": [
+        ("bytes_list", 1, "BytesList|kind"),
+        ("float_list", 2, "FloatList|kind"),
+        ("int64_list", 3, "Int64List|kind"),
+    ],
+    "Entry": [("key", 1, "string"), ("value", 2, "Feature")],
+    "Features": [("feature", 1, "Entry*")],
+    "Example": [("features", 1, "Features")],
+}
+"""A map is, on the wire, a list of entries; a key that stands twice counts as last."""
+
 
 # As TensorFlow's own datasets call them, then what is usual.
 _IMAGES = ("image/encoded", "image/raw", *IMAGES)
 _LABELS = ("image/class/label", *LABELS)
 
 
+@functools.cache
+def _example() -> Any:
+    return message_class("fastdata_example", _EXAMPLE, "Example", "tfrecord")
+
+
+def parse_example(data: bytes) -> dict[str, Any]:
+    """Return the features of an Example by name, as protobuf has them.
+
+    Raises ValueError if the bytes are no Example.
+    """
+    from google.protobuf.message import DecodeError
+
+    message = _example()()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise ValueError(f"no tf.train.Example: {error}") from error
+    return {entry.key: entry.value for entry in message.features.feature}
+
+
+def example_of(features: Iterable[tuple[str, str, Sequence[Any]]]) -> bytes:
+    """Return an Example of names, kinds (``bytes_list``, ``float_list``, ...) and values."""
+    message = _example()()
+    add = message.features.feature.add
+    for name, kind, values in features:
+        held = getattr(add(key=name).value, kind)
+        held.SetInParent()  # of an empty list the kind is told too
+        held.value.extend(values)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def values_of(feature: Any) -> Sequence[Any]:
+    """Return the values of a feature: bytes, floats or integers; none where it is empty."""
+    kind = feature.WhichOneof("kind")
+    return () if kind is None else getattr(feature, kind).value
+
+
 def usual_features(examples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Choose the features that are called as images and labels usually are.
 
-    Returns
-    -------
-    dict
-        Feature by field: ``image`` and, where there are numbers for it, ``label``.
+    Feature by field: ``image`` and, where there are numbers for it, ``label``.
     """
     first: dict[str, Any] = {}
     for example in examples:
@@ -49,15 +113,9 @@ def _is_image(values: Sequence[Any]) -> bool:
 
 
 def field_of_feature(features: Sequence[Any], channels: int, name: str) -> Field:
-    """Return the field for a feature, from some records' values of it.
+    """Return the field for a feature, from that of some records, as protobuf has it.
 
-    Parameters
-    ----------
-    features : sequence
-        As protobuf has them.
-    channels : {3, 1}
-    name : str
-        Of the field, which says whether an image is a mask.
+    The `name` of the field says whether an image is a mask.
     """
     columns = [values_of(feature) for feature in features]
     first = next((column[0] for column in columns if column), None)
@@ -85,10 +143,7 @@ def _is_text(column: Sequence[bytes]) -> bool:
 def value_of_feature(feature: Any, field: Field, name: str) -> Any:
     """Return the value of a feature as its field takes it.
 
-    Raises
-    ------
-    ValueError
-        If there is not one value where the field is for one.
+    Raises ValueError if there is not one value where the field is for one.
     """
     values = values_of(feature)
     if isinstance(field, ArrayField):
@@ -117,10 +172,7 @@ def _shaped(values: list[Any], field: ArrayField) -> Any:
 def exported_value(example: Mapping[str, Any], feature: str, field: Field) -> Any:
     """Return a value that ``fastdata export`` wrote, for `convert`.
 
-    Raises
-    ------
-    ValueError
-        If it does not fit its field.
+    Raises ValueError if it does not fit its field.
     """
     if not isinstance(field, (ScalarField, ArrayField)):
         return value_of_feature(example[feature], field, feature)

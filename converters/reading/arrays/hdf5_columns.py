@@ -1,0 +1,391 @@
+"""The arrays of an HDF5 file as columns: which it has, and what workers read of them themselves.
+
+Not read are arrays that lead out of the file.  Two things the packing process only finds:
+
+* Blocks that are compressed in the ways that HDF5 always has (deflate, shuffle, and the Fletcher-32
+  checksum behind deflate, which checks itself): inflating pixels costs more than packing them.
+* Rows of variable length.  The HDF5 library reads such a row into as much memory as the file claims
+  that it needs, up to 4 GiB.  In its place the array has 16 bytes, the length and the address of an
+  object in a global heap, and objects lie in the file as they are.  Finding and reading a row of
+  50 KB takes 85 us so, and 450 us by h5py in a worker.
+
+Other arrays are read by the HDF5 library, in the packing process.  Source: HDF5 File Format
+Specification 3.0, sections III.E, IV.A.2.l and VIII.A; ``H5Zdeflate.c``, ``H5Zshuffle.c``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from fastdata.errors import FastdataError, SourceError
+
+from ...base import reason_of
+from ..deferred import ValueSpan
+from ..locations import printable
+from ..spans import MAX_RECORD, FileSpan, read_at
+from .columns import ArrayColumn
+
+__all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "opened_hdf5"]
+
+_MOST_ARRAYS = 10_000
+_PLACED_BYTES = 256
+"""Smaller rows, labels say, are read in the packing process, many at once."""
+_MOST_EMPTY = 1000
+"""Blocks that may be missing for each that is there."""
+
+
+_DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
+_MOST_ROWS = 64
+"""A block that more chunks of the packer's share would be inflated too often."""
+_MOST_BYTES = 64 << 20
+_CHECKSUM_BYTES = 4
+_REFERENCE = struct.Struct("<IQI")
+"""Length, address of the collection, number of the object in it."""
+_COLLECTION = struct.Struct("<4sB3xQ")
+_OBJECT = struct.Struct("<HHIQ")
+
+
+@contextlib.contextmanager
+def opened_hdf5(path: Path) -> Iterator[Any]:
+    """Open a file; what h5py raises, and it raises nearly anything, is a `SourceError`."""
+    try:
+        with _open(path) as file:
+            yield file
+    except FastdataError:
+        raise
+    except Exception as error:
+        raise SourceError(f"{path}: cannot be read as HDF5: {reason_of(error)}") from error
+
+
+def _open(path: Path) -> Any:
+    try:
+        # Without locks: the file may be on a read-only file system, or open elsewhere.
+        return h5py.File(path, "r", locking=False)
+    except OSError:  # but not where this process has it open with them
+        return h5py.File(path, "r")
+
+
+def hdf5_columns(path: Path, file: Any) -> Iterator[tuple[str, Hdf5Column]]:
+    """Yield the arrays that an open file itself has: those that hard links lead to."""
+    groups = [("", file)]
+    seen = set()
+    count = 0
+    while groups:
+        prefix, group = groups.pop()
+        for name in group:
+            inside = f"{prefix}{name}"
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                column = Hdf5Column(path, inside)
+                column.kind = "link"
+                column.refused = "a link, which is not followed; name the array that it leads to"
+                yield inside, column
+                continue
+            found = group[name]
+            address = h5py.h5o.get_info(found.id).addr
+            if isinstance(found, h5py.Group):
+                if address not in seen:  # a link back to a group above would never end
+                    groups.append((f"{inside}/", found))
+                    seen.add(address)
+            elif isinstance(found, h5py.Dataset):
+                column = Hdf5Column(path, inside)
+                column.describe(found)
+                yield inside, column
+            count += 1
+            if count > _MOST_ARRAYS:
+                raise SourceError(
+                    f"more than {_MOST_ARRAYS:,} arrays: a dataset an image is not read. Put the "
+                    "images in one array, or export them to class folders."
+                )
+
+
+class Hdf5Column(ArrayColumn):
+    """The rows of one HDF5 dataset."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name, self.label = path, name, printable(name)
+        self._opened: Any = None
+        self._offset: int | None = None
+        self._filters: tuple[int, ...] | None = None
+        self._heap: _Heap | None = None
+        self._block: tuple[int, BlockRow | None] = (-1, None)
+
+    def describe(self, dataset: Any) -> None:
+        """Note what an array is, without reading it."""
+        try:
+            shape, dtype = dataset.shape, dataset.dtype
+        except Exception as error:  # a type that NumPy has not
+            self.kind, self.refused = "unknown", f"cannot be read: {reason_of(error)}"
+            return
+        if shape is None:
+            self.kind, self.refused = "empty", "an array without a shape"
+            return
+        self.shape, self.refused = shape, _refusal(dataset)
+        text = h5py.check_string_dtype(dtype)
+        if h5py.check_vlen_dtype(dtype) == np.uint8 or (dtype.kind == "V" and not dtype.names):
+            self.kind = "bytes"
+        elif text is not None and dtype.kind == "O":
+            self.kind = "text"
+        elif dtype.kind == "S":
+            self.kind = "bytes" if dtype.itemsize > 255 else "text"
+        else:
+            self.dtype = dtype
+            if dtype.kind not in "biufc":
+                self.refused = self.refused or f"its type {dtype} is no number, bytes or text"
+
+    def prepare(self) -> list[str]:
+        with opened_hdf5(self._path) as file:
+            return self._prepare(file[self._name])
+
+    def _prepare(self, dataset: Any) -> list[str]:
+        """Find out how rows are read; return what is missing."""
+        numbers = self.kind == "numbers"
+        if not self.shape:
+            raise SourceError(f"{self._path}: {self.label!r} is one value, not one a sample")
+        missing = 0
+        if dataset.chunks:
+            self.block = dataset.chunks[0]
+            grid = [-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
+            whole, stored = int(np.prod(grid, dtype=object)), dataset.id.get_num_chunks()
+            missing = whole - stored
+        else:
+            self._offset = dataset.id.get_offset()  # None where it is in the object's header
+            whole = 1
+            layout = dataset.id.get_create_plist().get_layout()
+            there = self._offset is not None
+            stored = int(layout != h5py.h5d.CONTIGUOUS or there)
+            self.contiguous = layout == h5py.h5d.CONTIGUOUS and there and numbers
+        if dataset.size and whole > _MOST_EMPTY * stored:
+            raise SourceError(
+                f"{self._path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of "
+                f"its {whole:,} blocks were ever written: the file is damaged or not complete"
+            )
+        if numbers and self.row_bytes >= _PLACED_BYTES:
+            self._filters = _filters_of(dataset)
+            self.placed = self.contiguous or self._filters is not None
+        if self.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
+            with contextlib.suppress(LookupError):
+                self._heap = _Heap(self._path, dataset)
+                self.placed = True
+        fill = dataset.fillvalue if numbers else 0
+        return [
+            f"{self._path}: {missing:,} blocks of {self.label!r} were never written; HDF5 gives "
+            f"{fill} for them"
+        ] * bool(missing)
+
+    def read(self, start: int, stop: int) -> Any:
+        try:
+            rows = self._dataset()[start:stop]
+        except Exception as error:
+            raise ValueError(
+                f"{self._path}: rows {start:,} to {stop - 1:,} of {self.label!r} cannot be read: "
+                f"{reason_of(error)}"
+            ) from error
+        if self.kind == "bytes":
+            return [bytes(row) for row in rows]
+        if self.kind == "text":
+            return [row.decode("utf-8", "replace") for row in rows]
+        return rows
+
+    def _dataset(self) -> Any:
+        if self._opened is None:
+            self._opened = _open(self._path)[self._name]
+        return self._opened
+
+    def place(self, index: int) -> Any:
+        if self._heap is not None:
+            return self._heap.place(index)
+        if self._filters is not None:
+            return self._place_in_block(index, self._filters)
+        assert self._offset is not None
+        assert self.dtype is not None
+        size = self.row_bytes
+        offset, dtype = self._offset + index * size, self.dtype.str
+        return ValueSpan(str(self._path), offset, size, "array", dtype, self.shape[1:])
+
+    def _place_in_block(self, index: int, filters: tuple[int, ...]) -> Any:
+        first = index - index % self.block
+        if self._block[0] != first:
+            dataset = self._dataset()
+            info = dataset.id.get_chunk_info_by_coord((first, *(0 for _ in self.shape[1:])))
+            block = None
+            if info.byte_offset is not None:
+                applied = tuple(f for n, f in enumerate(filters) if not info.filter_mask >> n & 1)
+                path, dtype = str(self._path), dataset.dtype.str
+                block = BlockRow(
+                    path, info.byte_offset, info.size, applied, dtype, dataset.chunks, 0
+                )
+            self._block = (first, block)
+        block = self._block[1]
+        # A block that was never written has no place.
+        return (
+            self.read(index, index + 1)[0] if block is None else block._replace(row=index - first)
+        )
+
+
+def _refusal(dataset: Any) -> str:
+    """Say why an array is not read, if so."""
+    if dataset.external:
+        return (
+            f"its data is in other files ({dataset.external[0][0]!r}), which are not opened on the "
+            "word of this one. Copy it into this file: h5repack -f NONE IN OUT"
+        )
+    if dataset.is_virtual:
+        return (
+            "it is virtual, made of arrays that may be in other files, which are not opened on the "
+            "word of this one. Copy it: with h5py, new[name] = old[name][...]"
+        )
+    creation = dataset.id.get_create_plist()
+    for number in range(creation.get_nfilters()):
+        code, _, _, name = creation.get_filter(number)
+        if not h5py.h5z.filter_avail(code):
+            return (
+                f"it is compressed by filter {code} ({name.decode(errors='replace')}), which this "
+                "HDF5 library has not. Repack it: h5repack -f GZIP=4 IN OUT"
+            )
+    if dataset.chunks and int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize > (
+        MAX_RECORD
+    ):
+        return f"blocks of shape {dataset.chunks} are not believed: the file is damaged"
+    return ""
+
+
+def _filters_of(dataset: Any) -> tuple[int, ...] | None:
+    """Return an array's filters, in the order of writing; None where workers cannot undo them."""
+    if not dataset.chunks or dataset.dtype.kind not in "biuf" or dataset.file.userblock_size:
+        return None  # behind a user block, releases of HDF5 differ in what blocks' places are
+    creation = dataset.id.get_create_plist()
+    filters = tuple(creation.get_filter(n)[0] for n in range(creation.get_nfilters()))
+    size = int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize
+    known = set(filters) <= {_DEFLATE, _SHUFFLE, _FLETCHER}
+    checked = _FLETCHER not in filters or _DEFLATE in filters
+    whole = dataset.chunks[1:] == dataset.shape[1:]  # rows are not cut
+    small = dataset.chunks[0] <= _MOST_ROWS and size <= _MOST_BYTES
+    return filters if known and checked and whole and small else None
+
+
+class BlockRow(NamedTuple):
+    """A row of a block that the worker reads."""
+
+    path: str
+    offset: int  # of the block as it is stored, in bytes
+    length: int
+    filters: tuple[int, ...]  # that were applied to it, in the order of writing
+    dtype: str
+    shape: tuple[int, ...]  # of the block
+    row: int  # in the block
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Return the row; the last blocks are kept, since its other rows are wanted next.
+
+        Raises SourceError or ValueError if the block is damaged.
+        """
+        status = os.stat(self.path)
+        row: np.ndarray[Any, Any] = _block(self._replace(row=0), status.st_mtime_ns)[self.row]
+        return row
+
+
+@functools.lru_cache(2)
+def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
+    dtype = np.dtype(place.dtype)
+    size = int(np.prod(place.shape, dtype=object)) * dtype.itemsize
+    data = read_at(place.path, place.offset, place.length)
+    for number in reversed(place.filters):
+        if number == _FLETCHER:
+            data = data[:-_CHECKSUM_BYTES]
+        elif number == _DEFLATE:
+            data = _inflated(data, size + _CHECKSUM_BYTES, place)
+        elif dtype.itemsize > 1 and len(data) == size:
+            data = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1).T.tobytes()
+    if len(data) != size:
+        raise ValueError(
+            f"{place.path}: the block at byte {place.offset:,} has {len(data):,} bytes, not "
+            f"{size:,}: damaged"
+        )
+    return np.frombuffer(data, dtype).reshape(place.shape)
+
+
+def _inflated(data: bytes, size: int, place: BlockRow) -> bytes:
+    """Inflate so many bytes and one more: that tells that there are too many."""
+    try:
+        return zlib.decompressobj().decompress(data, size + 1)
+    except zlib.error as error:
+        raise ValueError(
+            f"{place.path}: the block at byte {place.offset:,} is damaged: {error}"
+        ) from error
+
+
+class _Heap:
+    """Where the rows of a one-dimensional dataset of bytes are, whose lengths vary.
+
+    Raises LookupError if that cannot be told: the array is compressed, or its file unusual.
+    """
+
+    def __init__(self, path: Path, dataset: Any) -> None:
+        self._path = str(path)
+        created = dataset.file.id.get_create_plist()
+        if dataset.ndim != 1 or created.get_sizes() != (8, 8):
+            raise LookupError("an unusual file")
+        if dataset.id.get_create_plist().get_nfilters():
+            raise LookupError("the references are compressed")
+        self._base: int = created.get_userblock()
+        if dataset.chunks and self._base:
+            raise LookupError("releases of HDF5 differ in where blocks are")
+        if dataset.chunks:
+            self._rows: int = dataset.chunks[0]
+            blocks = range(0, dataset.shape[0], self._rows)
+            infos = (dataset.id.get_chunk_info_by_coord((at,)) for at in blocks)
+            offsets = [-1 if i.byte_offset is None else i.byte_offset for i in infos]
+        else:
+            offset = dataset.id.get_offset()
+            if offset is None:
+                raise LookupError("the references are in the header")
+            self._rows, offsets = max(1, dataset.shape[0]), [offset]
+        self._offsets = np.array(offsets, np.int64)
+        self._last: tuple[int, dict[int, tuple[int, int]]] = (-1, {})
+
+    def place(self, index: int) -> FileSpan:
+        """Return where a row is.
+
+        Raises ValueError if there is nothing where it is said to be, or it was never written.
+        """
+        block = int(self._offsets[index // self._rows])
+        at = block + index % self._rows * _REFERENCE.size
+        reference = read_at(self._path, at, _REFERENCE.size) if block >= 0 else bytes(16)
+        length, address, number = _REFERENCE.unpack(reference)
+        if not length:
+            raise ValueError(f"{self._path}: nothing was ever written in this row")
+        if self._last[0] != address:  # neighbours are in one collection
+            self._last = (address, _objects(self._path, self._base + address))
+        offset, size = self._last[1].get(number, (0, -1))
+        if size < length:
+            raise ValueError(
+                f"{self._path}: the reference at byte {at:,} is to {length:,} bytes in object "
+                f"{number} of the heap at byte {address:,}, where there are not so many: damaged"
+            )
+        return FileSpan(self._path, offset, length)
+
+
+def _objects(path: str, start: int) -> dict[int, tuple[int, int]]:
+    """Return offset and size of the objects of a global heap collection."""
+    signature, version, size = _COLLECTION.unpack(read_at(path, start, _COLLECTION.size))
+    if signature != b"GCOL" or version != 1 or not _COLLECTION.size <= size <= MAX_RECORD:
+        raise ValueError(f"{path}: no heap of objects at byte {start:,}: damaged")
+    found = {}
+    at, end = start + _COLLECTION.size, start + size
+    while at + _OBJECT.size <= end:
+        number, _, _, length = _OBJECT.unpack(read_at(path, at, _OBJECT.size))
+        if number == 0:  # the free space, which is last
+            break
+        found[number] = (at + _OBJECT.size, length)
+        at += _OBJECT.size + -(-length // 8) * 8
+    return found
