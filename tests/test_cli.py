@@ -22,7 +22,8 @@ from samples import write_shard
 
 import fastdata
 from fastdata import errors
-from fastdata.cli import choices, main
+from fastdata.cli import main
+from fastdata.cli import options as choices
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.converters.packing.job import Job

@@ -311,7 +311,7 @@ def test_a_missing_extra_is_named(
 
 
 def test_the_formats_are_those_of_the_command_line() -> None:
-    from fastdata.cli.choices import EXPORT_FORMATS
+    from fastdata.cli.options import EXPORT_FORMATS
 
     assert tuple(FORMATS) == EXPORT_FORMATS
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from fastdata.cli.output import emit, emit_json, json_option, traceback_option
-from fastdata.cli.shell import DONE
+from fastdata.cli.options import json_option, traceback_option
+from fastdata.cli.shell import print_result
 
 __all__ = ["formats_command"]
 
@@ -34,18 +35,20 @@ def formats_command(name: str | None, as_json: bool) -> int:
     from fastdata.converters.finding import format_class, format_names
 
     described = [_described(format_class(n)) for n in ([name] if name else format_names())]
-    if as_json:
-        emit_json({"formats": described})
-        return DONE
+    return print_result(
+        {"formats": described}, lambda: "\n".join(_lines(described)), as_json=as_json
+    )
+
+
+def _lines(described: list[dict[str, Any]]) -> Iterator[str]:
     width = max(len(entry["name"]) for entry in described)
     for entry in described:
-        emit(f"{entry['name']:<{width}}  {entry['summary']}")
+        yield f"{entry['name']:<{width}}  {entry['summary']}"
         for option in entry["options"]:
             default = (
                 "" if option["default"] is None else f"  [default: {_text(option['default'])}]"
             )
-            emit(f"{'':<{width}}    --option {option['name']}={option['kind'].upper()}{default}")
-    return DONE
+            yield f"{'':<{width}}    --option {option['name']}={option['kind'].upper()}{default}"
 
 
 def _described(kind: Any) -> dict[str, Any]:

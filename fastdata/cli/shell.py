@@ -1,4 +1,4 @@
-"""What surrounds every command: errors become one paragraph and an exit code.
+"""What surrounds every command: a result, or an error in one paragraph, and an exit code.
 
 ====  ========================================================================
 code  meaning
@@ -23,12 +23,12 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
 
-from fastdata.cli.output import emit_json, leave_stdout, say
+from fastdata.cli.output import emit, emit_json, leave_stdout, say
 from fastdata.errors import (
     DestinationExistsError,
     DestinationLockedError,
@@ -41,7 +41,17 @@ from fastdata.installing import check_not_replaced
 from fastdata.pages.text import printable_lines
 from fastdata.suggestions import did_you_mean
 
-__all__ = ["DONE", "FAILED", "FOUND", "INTERRUPTED", "Shell", "Terminated"]
+__all__ = [
+    "COPIES_KEPT",
+    "DONE",
+    "FAILED",
+    "FOUND",
+    "INTERRUPTED",
+    "Shell",
+    "Terminated",
+    "on_interruption",
+    "print_result",
+]
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -62,12 +72,44 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (KeyboardInterrupt, INTERRUPTED),
 )
 
-
 _HELP = frozenset({"-h", "--help", "--version"})
+
+
+COPIES_KEPT: Final = "What was copied so far is kept: running the same command again continues."
+"""What an interruption of a command that copies samples says; see `on_interruption`."""
 
 
 class Terminated(BaseException):
     """SIGTERM arrived.  As with `KeyboardInterrupt`, code that cleans up does so."""
+
+
+def print_result(
+    document: Any,
+    text: Callable[[], str],
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    found: bool = False,
+) -> int:
+    """Print what a command did or found, as JSON or as text, and return its exit code.
+
+    `found` says whether samples were rejected or damage was found.
+    """
+    if as_json:
+        emit_json(document)
+    elif not quiet:
+        emit(text())
+    return FOUND if found else DONE
+
+
+@contextlib.contextmanager
+def on_interruption(message: str) -> Iterator[None]:
+    """Let Ctrl-C or SIGTERM inside the block end the command with this message."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as stop:
+        stop.args = (message,)
+        raise
 
 
 class Failure(NamedTuple):
