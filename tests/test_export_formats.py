@@ -17,9 +17,9 @@ from export_helpers import PLAIN, every_format, keys_of, made, pack, whole_forma
 from samples import EVERY_KIND, encode, make_records, photo, write_shard, write_shards
 
 import fastdata
+from fastdata.converters.exporting.base import ShardFiles
 from fastdata.converters.exporting.datums import _Database
 from fastdata.converters.exporting.export import FORMATS, export
-from fastdata.converters.exporting.shards import ShardFiles
 from fastdata.errors import (
     DiskFullError,
     MissingExtraError,

@@ -25,7 +25,7 @@ from fastdata.suggestions import did_you_mean
 from ..packed import refuse_transform
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
-from .base import Exporter
+from .base import Exporter, packed_samples
 from .workplace import clear_leftovers, own_workplace, publish
 
 __all__ = ["FORMATS", "ExportReport", "export"]
@@ -37,8 +37,9 @@ FORMATS = {
     "parquet": ("parquet", "ParquetExporter"),
     "dali": ("datums", "DatumExporter"),
 }
+"""Module and class of each format; imported when it is asked for."""
 
-_FILES = {
+_MEANT_BY_SUFFIX = {
     ".tar": "webdataset",
     ".tgz": "webdataset",
     ".gz": "webdataset",
@@ -52,8 +53,7 @@ _FILES = {
     ".h5": "`fastdata subset` copies to another dataset",
     ".hdf5": "`fastdata subset` copies to another dataset",
 }
-"""What a destination's suffix speaks of: a format, or what to do instead."""
-"""Module and class of each format; imported when it is asked for."""
+"""What a destination's suffix suggests: a format, or what to do instead."""
 
 _SIGNS = ("manifest.schema.json", SIDE_FILE)
 """Files by which an export is known: only such a folder is replaced."""
@@ -192,16 +192,17 @@ def export(
         files = workplace / "files"
         files.mkdir()
         with tqdm(
+            packed_samples(chosen),
             total=len(chosen),
             unit="img",
             desc=f"exporting to {printable(path.name)}",
             disable=None if progress is None else not progress,
             dynamic_ncols=True,
-        ) as bar:
-            writer = kind(files, chosen.schema, limit)
-            writer.write(chosen, bar)
-            if writer.stored_as:
-                _describe(files, chosen, writer)
+        ) as samples:
+            writer = kind(files, chosen, limit)
+            writer.write(samples)
+        if writer.stored_as:
+            _describe(files, writer)
         publish(files, path, workplace / "replaced", overwrite)
     return ExportReport(
         Path(destination),
@@ -215,10 +216,10 @@ def export(
     )
 
 
-def _describe(files: Path, dataset: Dataset, writer: Exporter) -> None:
-    """Write ``fastdata.json``, of the fields that were written."""
-    schema = Schema({k: v for k, v in dataset.schema.items() if k in writer.stored_as}, stored=True)
-    first = next(iter(dataset.shards), None)
+def _describe(files: Path, writer: Exporter) -> None:
+    """Write ``fastdata.json``, which says what the fields that were written are."""
+    schema = Schema({k: v for k, v in writer.schema.items() if k in writer.stored_as}, stored=True)
+    first = next(iter(writer.dataset.shards), None)
     packed_with = None if first is None else first.header.options
     write_exported(files, writer.reads_as, schema, writer.stored_as, packed_with)
 
@@ -236,8 +237,8 @@ def _exporter(name: str) -> type[Exporter]:
 def _refuse_suffix(destination: Path) -> None:
     """Refuse a name by which not a folder of images is meant, but a file of some format."""
     suffix = destination.suffix.lower()
-    if suffix in _FILES:
-        format = _FILES[suffix]
+    if suffix in _MEANT_BY_SUFFIX:
+        format = _MEANT_BY_SUFFIX[suffix]
         if format in FORMATS:
             remedy = f"format={format!r} (--format {format}) makes a folder of such files"
         else:
