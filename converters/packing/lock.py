@@ -24,16 +24,9 @@ _held_guard = threading.Lock()
 
 
 class DirectoryLock:
-    """Locks a directory, made if missing, for this process.
+    """Locks a directory, made if missing, for this process and thread.
 
-    Parameters
-    ----------
-    directory : Path
-
-    Raises
-    ------
-    DestinationLockedError
-        If another process, or another thread of this one, has it.
+    `DestinationLockedError` if another process, or another thread of this one, has it.
     """
 
     def __init__(self, directory: Path) -> None:
