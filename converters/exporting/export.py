@@ -1,13 +1,18 @@
 """`export`: from a dataset back to other people's formats.
 
-The inverse of a pack, for looking at data, mending it, or leaving fastdata.  Everything
-is written in ``OUT.exporting`` and gets its name once it is complete.
+The inverse of a pack, for looking at data, mending it, or leaving fastdata.  ``OUT`` is there
+whole or not at all: it is made in ``OUT.exporting/files`` and then renamed, and what it replaces
+waits in ``OUT.exporting/replaced`` meanwhile.  ``OUT.exporting/lock`` keeps other exports out, and
+the kernel drops it with the process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,10 +28,10 @@ from fastdata.schema import Schema
 from fastdata.suggestions import did_you_mean
 
 from ..packed import refuse_transform
+from ..packing.lock import DirectoryLock
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
 from .base import Exporter, packed_samples
-from .workplace import clear_leftovers, own_workplace, publish
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 
@@ -186,9 +191,9 @@ def export(
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
-    clear_leftovers(path)
+    _clear_leftovers(path)
     _check_destination(path, chosen, overwrite)
-    with full_disk_explained(path, _MAKE_ROOM), own_workplace(path) as workplace:
+    with full_disk_explained(path, _MAKE_ROOM), _own_workplace(path) as workplace:
         files = workplace / "files"
         files.mkdir()
         with tqdm(
@@ -267,3 +272,55 @@ def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
             f"{path} is no earlier export (it has none of {', '.join(_SIGNS)}), so it is not "
             "replaced. Remove it yourself, or choose another folder."
         )
+
+
+# -- a folder that is there whole or not at all --------------------------------------------
+
+
+@contextlib.contextmanager
+def _own_workplace(path: Path) -> Iterator[Path]:
+    """Own the folder in which an export is made, and remove it in the end.
+
+    What a killed export left there is removed first.
+    """
+    workplace = path.with_name(path.name + ".exporting")
+    with contextlib.suppress(FileNotFoundError):
+        if not (workplace / "lock").exists() and any(workplace.iterdir()):
+            raise DestinationExistsError(
+                f"{workplace} is in the way, and no export made it. Move it elsewhere."
+            )
+    lock = DirectoryLock(workplace, "exporting")
+    try:
+        if (workplace / "replaced").exists() and not path.exists():
+            os.rename(workplace / "replaced", path)  # killed between the two renames
+        for entry in os.scandir(workplace):
+            if entry.name in ("files", "replaced"):
+                shutil.rmtree(entry.path)
+        yield workplace
+    finally:
+        try:
+            # The lock file goes last: by it the next export knows what one killed here has left.
+            for name in ("files", "replaced"):
+                shutil.rmtree(workplace / name, ignore_errors=True)
+            shutil.rmtree(workplace, ignore_errors=True)
+        finally:
+            lock.release()
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Remove what an export left that was killed once the folder had its name."""
+    if path.exists() and path.with_name(path.name + ".exporting").joinpath("lock").exists():
+        with _own_workplace(path):
+            pass
+
+
+def publish(files: Path, path: Path, replaced: Path, overwrite: bool) -> None:
+    """Give the finished folder its name; an earlier one stays if that fails."""
+    if overwrite and path.exists():
+        os.rename(path, replaced)
+    try:
+        os.rename(files, path)
+    except BaseException:
+        if replaced.exists():
+            os.rename(replaced, path)
+        raise

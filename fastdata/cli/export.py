@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fastdata.cli.options import EXPORT_FORMATS, Choice, output_options, parse_slice
-from fastdata.cli.shell import print_result
+from fastdata.cli.shell import print_report
 
 __all__ = ["export_command"]
 
@@ -77,4 +77,4 @@ def export_command(
         overwrite=overwrite,
         progress=False if quiet else None,
     )
-    return print_result(report.to_json(), report.__str__, as_json=as_json, quiet=quiet)
+    return print_report(report, as_json=as_json, quiet=quiet)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fastdata.cli.options import copy_options, output_options
-from fastdata.cli.shell import COPIES_KEPT, on_interruption, print_result
+from fastdata.cli.shell import COPIES_KEPT, on_interruption, print_report
 
 __all__ = ["merge_command"]
 
@@ -38,10 +38,4 @@ def merge_command(
 
     with on_interruption(COPIES_KEPT):
         report = fastdata.merge(datasets, destination, progress=False if quiet else None, **options)
-    return print_result(
-        report.to_json(),
-        report.__str__,
-        as_json=as_json,
-        quiet=quiet,
-        found=report.num_rejected > 0,
-    )
+    return print_report(report, as_json=as_json, quiet=quiet)

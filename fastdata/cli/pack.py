@@ -19,7 +19,7 @@ from fastdata.cli.options import (
     work_options,
 )
 from fastdata.cli.output import log_shown
-from fastdata.cli.shell import on_interruption, print_result
+from fastdata.cli.shell import on_interruption, print_report
 
 __all__ = ["pack_command"]
 
@@ -146,10 +146,4 @@ def pack_command(
             progress=False if quiet else None,
             **options,
         )
-    return print_result(
-        report.to_json(),
-        report.__str__,
-        as_json=as_json,
-        quiet=quiet,
-        found=report.num_rejected > 0,
-    )
+    return print_report(report, as_json=as_json, quiet=quiet)

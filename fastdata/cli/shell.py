@@ -50,6 +50,7 @@ __all__ = [
     "Shell",
     "Terminated",
     "on_interruption",
+    "print_report",
     "print_result",
 ]
 
@@ -100,6 +101,12 @@ def print_result(
     elif not quiet:
         emit(text())
     return FOUND if found else DONE
+
+
+def print_report(report: Any, *, as_json: bool, quiet: bool) -> int:
+    """Print the report of a pack, a copy or an export, and return the exit code."""
+    found = getattr(report, "num_rejected", 0) > 0
+    return print_result(report.to_json(), report.__str__, as_json=as_json, quiet=quiet, found=found)
 
 
 @contextlib.contextmanager

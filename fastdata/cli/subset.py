@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fastdata.cli.options import copy_options, output_options, parse_option
-from fastdata.cli.shell import COPIES_KEPT, on_interruption, print_result
+from fastdata.cli.shell import COPIES_KEPT, on_interruption, print_report
 
 __all__ = ["subset_command"]
 
@@ -88,13 +88,7 @@ def subset_command(
             progress=False if quiet else None,
             **options,
         )
-    return print_result(
-        report.to_json(),
-        report.__str__,
-        as_json=as_json,
-        quiet=quiet,
-        found=report.num_rejected > 0,
-    )
+    return print_report(report, as_json=as_json, quiet=quiet)
 
 
 def _places(text: str, count: int) -> list[int]:
