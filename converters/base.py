@@ -41,7 +41,7 @@ class Deferred(abc.ABC):
     Attributes
     ----------
     stored_key : str or None
-        What the sample is called, where `load` has read that too; it then takes the place
+        The key of the sample, where `load` has read that too; it then takes the place
         of `Sample.key`, which says where the sample is.
     """
 
@@ -88,8 +88,8 @@ class Source(abc.ABC):
     summary : str
         What it reads, in a few words, for ``fastdata formats``.
     general : bool
-        Whether it takes what is also a special case of other formats (any folder, any
-        iterable); it is then asked after those.
+        Whether it recognises what may also be in a more special format (any folder, any
+        iterable); those are tried first.
     schema : Schema
     num_samples : int or None
         None where only reading to the end would tell.

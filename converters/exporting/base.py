@@ -90,39 +90,19 @@ def packed_samples(dataset: Dataset) -> Iterator[PackedSample]:
 
 
 class Exporter(abc.ABC):
-    """Writes samples below a folder.
+    """Writes the samples of a dataset below a folder, which is empty at first.
 
-    Attributes
-    ----------
-    name : str
-        Of the format, as ``--format`` takes it.
-    entry : str
-        The name in the folder that `fastdata.pack` takes; empty for the folder itself.
-    reads_as : str
-        The format that `fastdata.pack` reads it in.
-    shard_bytes : int
-        Of a shard, where the user does not say; 0 for formats that have no shards.
-    stored_as : dict
-        Where each field is, for ``fastdata.json``; empty for formats without that.  Fields
-        that are not in it were left out.  Complete once `write` is done.
-    num_files, file_bytes : int
-        Of the files that hold images, so far.
-    notes : list of str
-        What the user should know, e.g. fields left out.
-
-    Parameters
-    ----------
-    root : Path
-        An empty folder, which gets its name when everything is written.
-    dataset : Dataset
-    shard_size : mapping
-        ``shard_size`` or ``shard_bytes``, as `parse_shard_size` has them; or empty.
+    `shard_size` is what `parse_shard_size` returns.
     """
 
     name: ClassVar[str]
+    """Of the format, as ``--format`` takes it."""
     entry: ClassVar[str] = ""
+    """The name in the folder that `fastdata.pack` takes; empty for the folder itself."""
     reads_as: ClassVar[str] = ""
+    """The format in which `fastdata.pack` reads it."""
     shard_bytes: ClassVar[int] = 0
+    """Of a shard, by default; 0 for formats that have no shards."""
 
     def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
         if shard_size and not self.shard_bytes:
@@ -131,9 +111,13 @@ class Exporter(abc.ABC):
         self.dataset = dataset
         self.schema = dataset.schema
         self.stored_as: dict[str, str] = {}
+        """Where each field is, for ``fastdata.json``: complete once `write` is done, without the
+        fields that were left out, and empty for formats that do without."""
         self.num_files = 0
         self.file_bytes = 0
+        """Of the files that hold images, so far."""
         self.notes: list[str] = []
+        """What the user should know, e.g. fields left out."""
         most = shard_size or {"shard_bytes": self.shard_bytes}
         self.cut = Cut(most.get("shard_size"), most.get("shard_bytes"))
 

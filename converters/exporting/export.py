@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -98,12 +98,9 @@ class ExportReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
         return {
+            **asdict(self),
             "path": str(self.path),
-            "format": self.format,
             "entry": str(self.entry),
-            "num_samples": self.num_samples,
-            "num_files": self.num_files,
-            "file_bytes": self.file_bytes,
             "seconds": round(self.seconds, 3),
             "notes": list(self.notes),
         }
