@@ -134,7 +134,7 @@ def append(
                 on_error=on_error,
                 limit=limit,
                 max_pixels=max_pixels,
-                # Without a state nothing tells what a part that is there was made of.
+                # Without a state it is unknown what a part that is there was made of.
                 overwrite=True,
                 progress=progress,
                 **({"codec": "keep"} if found.name == "fastdata" else encoding),
@@ -172,7 +172,7 @@ def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
 
 
 def _identity(source: Source, current: Dataset, limit: int | None, max_pixels: int) -> str:
-    """Return a hash that is the same for the same call, as far as the source can tell."""
+    """Return a hash that is the same for the same call, as far as the source allows."""
     content = source.fingerprints(limit).tobytes()
     if isinstance(source, PackedSource) and source.dataset.paths[0] == current.paths[0]:
         content = b""  # the dataset itself, which is another once it has been added

@@ -77,7 +77,7 @@ class PackedSample(NamedTuple):
         image = picture_of(self.schema)
         if self.shard.codec(image, self.row) != "file":
             return boxes
-        # A file that is kept as it was may say that it is to be turned.
+        # A file that was kept as it is may have an Exif orientation.
         orientation = orientation_of(self.shard.blob(image, self.row))
         size = self.size(image)
         return turn_boxes(boxes, orientation, size[::-1] if orientation >= 5 else size, back=True)
@@ -155,7 +155,7 @@ def main_image(schema: Schema) -> str | None:
 
 
 class Cut:
-    """Decides of each sample whether it begins a new shard.
+    """Determines which samples begin a new shard.
 
     A shard has at most so many samples or bytes; a sample that is larger has one to itself.
     """
@@ -165,7 +165,7 @@ class Cut:
         self._samples = self._bytes = 0
 
     def begins_shard(self, num_bytes: int) -> bool:
-        """Count a sample of so many bytes; tell whether it does not fit behind those before."""
+        """Count a sample of so many bytes; return whether it does not fit into the shard."""
         samples, most = self._most
         full = self._samples > 0 and (
             self._samples == samples or (most is not None and self._bytes + num_bytes > most)
@@ -222,7 +222,7 @@ class ShardFiles:
 
 
 def number_of_all(paths: Sequence[Path], pattern: str) -> list[Path]:
-    """Rename files so that each tells how many there are; return the new paths."""
+    """Rename files so that each name has the number of all; return the new paths."""
     return [
         path.rename(path.with_name(pattern.format(number, len(paths))))
         for number, path in enumerate(paths)

@@ -115,7 +115,7 @@ class _Database:
             self._environment = lmdb.open(
                 str(root),
                 map_size=_FIRST_MAP_BYTES,
-                lock=False,  # nobody else knows of it yet, and lock.mdb would stay
+                lock=False,  # no other process opens it yet, and lock.mdb would stay
                 metasync=False,
                 writemap=False,
                 mode=0o644,

@@ -2,7 +2,7 @@
 
 ::
 
-    OUT/train-00000-of-00003.parquet ...    train, or the split that the dataset's name tells
+    OUT/train-00000-of-00003.parquet ...    train, or the split that is in the dataset's name
     OUT/fastdata.json                       what the columns are
 
 Columns are called like the fields:
@@ -12,7 +12,7 @@ image, mask     struct<bytes: binary, path: string>, the feature ``Image``
 classes         int64, the feature ``ClassLabel`` with the names
 other numbers   as they are; float16 as float32, which all readers have
 text, bytes     string, binary
-arrays          lists in lists; where these do not tell the shape, it is in ``NAME.shape``
+arrays          lists in lists; a shape that does not follow from these is in ``NAME.shape``
 ``key``         what the source called the sample
 ==============  ===============================================================
 
@@ -113,7 +113,7 @@ class _Table:
         self._writer = arrow(".parquet").ParquetWriter(
             path,
             self._arrow_schema,
-            # Image files do not become smaller, and who compares them?
+            # Image files do not become smaller, and statistics of them are of no use.
             compression={leaf: "snappy" for leaf in _leaves(self._schema)},
             use_dictionary=plain,
             write_statistics=[*plain, KEY],

@@ -13,7 +13,7 @@
                        and float32 as ``float_list``, text and bytes as ``bytes_list``.
                        float64, which Examples do not have, as one bytes of little-endian
                        numbers: ``tf.io.decode_raw(x, tf.float64)``
-``NAME/shape``         of an array, where its entries do not tell it
+``NAME/shape``         of an array, where it does not follow from the entries
 ``key``                what the source called the sample
 =====================  ==========================================================
 """

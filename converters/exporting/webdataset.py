@@ -14,11 +14,11 @@ Of each sample there are, called by its key as far as a member can be called so,
 ``txt``          the first text; any other as ``NAME.txt``
 ``NAME.npy``     an array
 ``NAME.bin``     bytes
-``json``         all other numbers, by name, and ``key`` where the member's name does not tell
-                 the key of the sample; left out where there is neither
+``json``         all other numbers, by name, and ``key`` where the member's name is not the
+                 key of the sample; left out where there is neither
 ===============  ==============================================================
 
-Nothing in a tar file depends on when and by whom it was written.
+A tar file has no time and no user in it: equal datasets give equal files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class WebDatasetExporter(Exporter):
         end = bytes(2 * _BLOCK)
         with ShardFiles(self.root, "shard-{:06}.tar", self.cut, end) as files:
             for sample in samples:
-                called = _member_key(sample.key, names)
+                key = sample.key
+                called = _member_key(key, names)
                 numbers: dict[str, Any] = {}
                 pieces: list[bytes | memoryview] = []
                 implied = ""
@@ -64,8 +65,8 @@ class WebDatasetExporter(Exporter):
                     if name == main:
                         implied = f"{called}.{suffix}"
                     pieces += _member(f"{called}.{suffix}", data)
-                if sample.key != implied:
-                    numbers["key"] = sample.key
+                if key != implied:
+                    numbers["key"] = key
                 if numbers:
                     pieces += _member(f"{called}.json", json.dumps(numbers).encode())
                 files.write(pieces)

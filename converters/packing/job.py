@@ -4,9 +4,9 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 ``train.lmdb.partial``:
 
 =================  ==========================================================
-``lock``           held while a packer lives; the kernel drops it with the process
+``lock``           locked while a packer runs; the kernel drops it with the process
 ``job.json``       what is being packed and how; another job is refused
-``source.u64``     a hash a sample, to say which sample changed
+``source.u64``     a hash a sample, to find which sample changed
 ``state.json``     how far it is: replaced, never rewritten, at every commit
 ``rejects.csv``    samples left out so far
 ``chunks/``        results on their way from the workers
@@ -52,7 +52,7 @@ Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 _OURS = re.compile(
     r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|chunks|shard-\d{5}|shards|replaced"
 )
-"""Names in the directory; whatever else somebody put there is left alone."""
+"""Names of our files in the directory; any other file there is left alone."""
 
 
 @dataclass(slots=True)
@@ -263,8 +263,8 @@ class Job:
             if self._rejects is not None:
                 self._rejects.close()
             if self._lock.held and not (self.directory / "job.json").exists():
-                # Finished, or never begun.  While we hold the lock nobody else
-                # can be in here, but they may be waiting to: the lock goes last.
+                # Finished, or never begun.  Others may be waiting for the lock, so its file
+                # is removed last, while the lock is still ours.
                 with contextlib.suppress(OSError):
                     self._clear()
                     os.unlink(self.directory / "lock")
@@ -333,7 +333,7 @@ def _checksum(body: Any) -> str:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Say which entries differ, with both values."""
+    """Return which entries differ, with both values."""
     now = json.loads(json.dumps(now))
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return "; ".join(
@@ -345,7 +345,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _schema_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
-    """Say which fields differ, and which classes: there may be thousands."""
+    """Return which fields differ, and which classes, of which there may be thousands."""
     old = {entry["name"]: entry for entry in before}
     new = {entry["name"]: entry for entry in now}
     if list(old) != list(new):

@@ -85,7 +85,7 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
                     "there. Wait for it, or choose another destination."
                 ) from None
             if current:
-                with contextlib.suppress(OSError):  # a full disk: it only says who we are
+                with contextlib.suppress(OSError):  # a full disk: the number is only for messages
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
                 return descriptor, real

@@ -115,7 +115,7 @@ class Packer:
         )
         published = self._is_published()
         if self.job.state.digest and not published and not self._data().exists():
-            self.job.start_over()  # somebody removed the dataset that we were to tidy up after
+            self.job.start_over()  # the dataset of the earlier run has been removed
         if exists and not overwrite and not published:
             raise DestinationExistsError(
                 f"{destination} already exists, beside the unfinished pack "

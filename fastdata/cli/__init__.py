@@ -17,7 +17,7 @@
 ``profile.py``   ``fastdata profile``
 ``stopping.py``  Ctrl-C while something slow is closed
 ``target.py``    what is measured: dataset or script, transforms, step
-``users.py``     errors of a user's script, told as such
+``users.py``     errors of a user's script, reported as such
 ===============  =============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so

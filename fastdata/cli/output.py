@@ -52,7 +52,7 @@ def emit_json(document: Any) -> None:
 
 @contextlib.contextmanager
 def log_shown(quiet: bool) -> Iterator[None]:
-    """Show on standard error what the library says as it goes along."""
+    """Show the log of the library on standard error."""
     log, handler = logging.getLogger("fastdata"), logging.StreamHandler(sys.stderr)
     before = log.level, log.propagate
     log.addHandler(handler)

@@ -137,7 +137,7 @@ class Shell(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of that name, or say which one was probably meant."""
+        """Return the command of that name, or suggest the one that was probably meant."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.commands)}")
         return super().resolve_command(ctx, args)
@@ -163,7 +163,7 @@ class Shell(click.Group):
         except (Exception, KeyboardInterrupt, Terminated) as error:
             if isinstance(error, BrokenPipeError) and _HELP.intersection(words):
                 leave_stdout()
-                sys.exit(DONE)  # nobody reads the help to its end
+                sys.exit(DONE)  # the reader of the help has gone
             code = _report(error, words)
         sys.exit(code or DONE)
 
@@ -189,7 +189,7 @@ def _describe(error: BaseException, words: Sequence[str]) -> Failure:
     if isinstance(error, click.ClickException):
         return Failure(name, _usage_message(error, words), error.exit_code)
     if isinstance(error, OSError) and error.strerror:
-        # Without Python's "[Errno 28]", which tells a user nothing.
+        # Without Python's "[Errno 28]", which means nothing to a user.
         place = f"{error.filename}: " if error.filename is not None else ""
         return Failure(name, _paragraph(f"{place}{error.strerror}"), code)
     if isinstance(error, (FastdataError, OSError)):
