@@ -85,8 +85,10 @@ class PackedSample(NamedTuple):
 
 def packed_samples(dataset: Dataset) -> Iterator[PackedSample]:
     """Yield the samples that a dataset shows, in its order."""
+    schema = dataset.schema
     for index in range(len(dataset)):
-        yield PackedSample(*dataset._shards.locate(dataset._position(index)), dataset.schema)
+        shard, row = dataset._shards.locate(dataset._position(index))
+        yield PackedSample(shard, row, schema)
 
 
 class Exporter(abc.ABC):
