@@ -15,8 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastdata.errors import OptionError, SourceError
-from fastdata.suggestions import did_you_mean
+from fastdata.errors import OptionError, SourceError, did_you_mean
 
 from .base import FieldSpec, Source
 from .reading.fingerprints import FileSource

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.dataset import Dataset, packed_view
-from fastdata.dataset import open as open_dataset
+from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, OptionError, ResourceLimitError
 from fastdata.formats.layout import CODECS
 from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage
+from fastdata.opening import open as open_dataset
+from fastdata.opening import packed_view
 from fastdata.schema import ImageField
 
 from .base import Deferred, FieldSpec, IndexedSource, Sample

@@ -33,7 +33,7 @@ _PUBLIC = {
     "export": "fastdata.converters.exporting.export",
     "loader": "fastdata.loading",
     "merge": "fastdata.converters.combining.merge",
-    "open": "fastdata.dataset",
+    "open": "fastdata.opening",
     "pack": "fastdata.converters.packing.driver",
     "profile": "fastdata.profiling.profiler",
     "subset": "fastdata.converters.combining.subset",
@@ -70,9 +70,10 @@ if TYPE_CHECKING:
     from fastdata.converters.exporting.export import export
     from fastdata.converters.packing.driver import pack
     from fastdata.converters.packing.report import PackReport
-    from fastdata.dataset import Dataset, open
+    from fastdata.dataset import Dataset
     from fastdata.errors import FastdataError
     from fastdata.loading import Loader, loader
+    from fastdata.opening import open
     from fastdata.prefetch import CUDAPrefetcher
     from fastdata.profiling.profiler import profile
     from fastdata.profiling.report import ProfileReport

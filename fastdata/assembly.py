@@ -10,25 +10,30 @@ LoaderOptions --> order of batches    sampling
 from __future__ import annotations
 
 import dataclasses
+import os
+import tempfile
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
-from fastdata.cache.backend import DeviceCacheBackend
+from fastdata.cache.device import DeviceCacheBackend
 from fastdata.cache.ram import RamCacheBackend
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
+from fastdata.engine.backend import Backend
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import Backend, BatchOrder
-from fastdata.engine.packed import Loader
-from fastdata.engine.stock import stock_loader
+from fastdata.engine.job import BatchOrder
+from fastdata.engine.loader import Loader
 from fastdata.engine.tasks import PackedData
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, WorkerError
 from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.records import RecordFormat
@@ -45,9 +50,12 @@ from fastdata.sampling import (
 from fastdata.schema import Schema
 from fastdata.transforms.pipeline import Pipeline, listed
 from fastdata.transforms.pixel import ToDtype
-from fastdata.tuning.kept import settle
+from fastdata.tuned_settings.store import resolve_auto_settings
 
 __all__ = ["foreign_loader", "packed_loader"]
+
+_SHARED_FOLDER = Path("/dev/shm")
+_PROBE_BYTES = 1 << 16
 
 _FOR_WORKERS = ("multiprocessing_context", "timeout")
 
@@ -69,7 +77,7 @@ do instead of others."""
 
 def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     """Return the loader of packed data."""
-    for name, value in options.others.items():
+    for name, value in options.dataloader_options.items():
         neutral, instead = _OF_DATALOADER.get(name, ((), "there is no such option"))
         if not any(value is one or value == one for one in neutral):
             raise OptionError(f"{name} is not an option of a loader of packed data: {instead}")
@@ -139,7 +147,7 @@ def _assemble(
 
 def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
     """Return who makes the batches, as tuned where that is asked for."""
-    options = settle(work.dataset, options)
+    options = resolve_auto_settings(work.dataset, options)
     by, target, pinned = _by(options, work), options.target, options.pinned
     if options.backend == "dali":
         if _of_files(work):
@@ -154,7 +162,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
         here = torch.device("cpu") if target is None else target
         return DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
     if options.cache == "ram" and _of_files(work):
-        from fastdata.unpacked.holding import FileCacheBackend
+        from fastdata.cache.files import FileCacheBackend
 
         return FileCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
     if options.cache == "ram":
@@ -182,7 +190,7 @@ def _by(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
     return WorkerOptions(
         options.workers,
         method,
-        options.prefetched,
+        options.batches_ahead,
         options.persistent,
         options.multiprocessing_context,
     )
@@ -237,31 +245,100 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
     # The __iter__ of an iterable dataset knows its rank, if it is to have one.
     decided = not asked and (isinstance(data, IterableDataset) or left_to_others())
     rank, world_size = options.share(decided=decided)
-    others = dict(options.others)
+    others = dict(options.dataloader_options)
     if options.batch_sampler is not None:
         others["batch_sampler"] = options.batch_sampler
     if options.multiprocessing_context is not None:
         others["multiprocessing_context"] = options.multiprocessing_context
     if options.num_workers == "auto":
-        options = settle(data, options)
+        options = resolve_auto_settings(data, options)
         if not options.workers:  # as tuned: then what is for workers is refused
             others = {k: v for k, v in others.items() if k not in _FOR_WORKERS}
-    loader = stock_loader(
-        data,
-        batch_size=options.batch_size,
-        shuffle=bool(options.shuffle),
-        drop_last=options.drop_last,
-        seed=options.seed,
-        num_workers=options.workers,
-        prefetch_factor=options.prefetched,
-        persistent_workers=options.persistent,
-        pin_memory=options.pinned,
-        sampler=options.sampler,
-        rank=rank,
-        world_size=world_size,
-        options=others,
-    )
+    sampler = options.sampler
+    if world_size > 1 and sampler is None and "batch_sampler" not in others:
+        if isinstance(data, IterableDataset):
+            raise OptionError(
+                "rank and world_size cannot cut an IterableDataset: let its __iter__ yield "
+                "the samples of its rank"
+            )
+        sampler = DistributedSampler(
+            data,
+            num_replicas=world_size,
+            rank=rank,
+            shuffle=bool(options.shuffle),
+            seed=options.seed or 0,
+            drop_last=options.drop_last,
+        )
+    loader = DataLoader(data, **_of_stock_loader(options, sampler, others) | others)
     target = options.target
     if target is None or target.type == "cpu":
         return loader
     return CUDAPrefetcher(loader, target)
+
+
+def _of_stock_loader(
+    options: LoaderOptions, sampler: Any, others: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a stock `DataLoader`; takes ``worker_init_fn`` out of `others`.
+
+    Workers compute on one thread each, and NumPy's, Python's and torch's generators are seeded in
+    them.
+    """
+    seed = options.seed
+    arguments: dict[str, Any] = {
+        "num_workers": options.workers,
+        "pin_memory": options.pinned,
+        "generator": None if seed is None else torch.Generator().manual_seed(seed),
+    }
+    if "batch_sampler" not in others:
+        arguments |= {
+            "batch_size": options.batch_size,
+            "shuffle": bool(options.shuffle) and sampler is None,
+            "sampler": sampler,
+            "drop_last": options.drop_last,
+        }
+    if options.workers > 0:
+        _check_shared_folder()
+        arguments |= {
+            "prefetch_factor": options.batches_ahead,
+            "persistent_workers": options.persistent,
+            "worker_init_fn": partial(_start_worker, others.pop("worker_init_fn", None)),
+        }
+    return arguments
+
+
+def _check_shared_folder() -> None:
+    """Raise `WorkerError` if the folder cannot be used in which stock workers leave batches.
+
+    What torch raises says nothing of it.
+    """
+    if not os.path.isdir("/proc/self"):
+        return  # not Linux: nothing of the kind
+    try:
+        with tempfile.TemporaryFile(dir=_SHARED_FOLDER) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        fault = "is missing" if missing else f"cannot be written to ({error.strerror})"
+        raise WorkerError(
+            f"worker processes need {_SHARED_FOLDER}, which {fault}. Mount it or make it larger: "
+            f"`mount -t tmpfs tmpfs {_SHARED_FOLDER}`, "
+            f"`mount -o remount,rw,size=4G {_SHARED_FOLDER}`, or `docker run --shm-size=4g`. "
+            "Or use num_workers=0; loaders of packed data need none of it."
+        ) from error
+
+
+def _start_worker(then: Callable[[int], None] | None, worker: int) -> None:
+    """Set up a worker process: it is one of many, so it takes one thread.
+
+    torch has seeded Python's and its own generator by now, and limited its
+    own threads.  OpenCV is told by its environment variable, which it reads when
+    it is imported; where it has been already, its threads may be the parent's,
+    and a forked process that sets their number waits for them for ever.
+    """
+    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
+    torch.set_num_threads(1)
+    np.random.seed(torch.initial_seed() % 2**32)
+    if then is not None:
+        then(worker)

@@ -11,43 +11,34 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data import Dataset as TorchDataset
 
+from fastdata.batch_images import ShardImages, read_image
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.codecs.encode import check_header, decode_stored
-from fastdata.codecs.image import MAX_PIXELS, check_pixels
-from fastdata.errors import (
-    DatasetNotFoundError,
-    FormatError,
-    ImageError,
-    OptionError,
-    ShardCorruptError,
-)
-from fastdata.formats.reader import HeldBytes, ShardReader
+from fastdata.errors import OptionError
+from fastdata.formats.reader import ShardReader
 from fastdata.random import SampleKeys
-from fastdata.records import BatchFormat, RecordFormat
-from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
-from fastdata.shards import Location, ShardSet, join_shards, open_shards
-from fastdata.stored import StoredImages
+from fastdata.records import RecordFormat
+from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
+from fastdata.shards import ShardSet
 
 if TYPE_CHECKING:
     from fastdata.transforms.pipeline import Pipeline, Transform
 
-__all__ = ["Dataset", "open", "packed_view"]
+__all__ = ["Dataset", "Indices", "join_datasets", "part_of"]
 
+Item = TypeVar("Item")
 Indices: TypeAlias = "range | np.ndarray[Any, np.dtype[np.int64]]"
 
 
 class Dataset(TorchDataset[Any]):
-    """A packed dataset, or a part of one; made by `open`.
+    """A packed dataset, or a part of one; made by `fastdata.open`.
 
     ``dataset[i]`` is a named tuple of the schema's fields: images as
     ``torch.Tensor`` (uint8, C x H x W, RGB), numbers as Python numbers, text
@@ -82,7 +73,7 @@ class Dataset(TorchDataset[Any]):
         self._record_format = record_format or RecordFormat()
         self._pipeline: Pipeline | None = None
         self._targets: _Targets | None = None
-        self._made_of: tuple[Dataset, ...] = ()
+        self._source_datasets: tuple[Dataset, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         kind = getattr(type(self), name, None)
@@ -182,9 +173,9 @@ class Dataset(TorchDataset[Any]):
         self._transform = transform
 
     @property
-    def made_of(self) -> tuple[Dataset, ...]:
-        """The datasets that a `packed_view` was made of, whose transform it has; else this one."""
-        return self._made_of or (self,)
+    def source_datasets(self) -> tuple[Dataset, ...]:
+        """The datasets that a `packed_view` shows, whose transform it has; else this one."""
+        return self._source_datasets or (self,)
 
     @property
     def record_format(self) -> RecordFormat:
@@ -206,10 +197,6 @@ class Dataset(TorchDataset[Any]):
         """What the source called each sample, as a sequence of str."""
         return Keys(self)
 
-    def _key(self, position: int) -> str:
-        reader, local = self._shards.locate(position)
-        return reader.key(local)
-
     @property
     def is_subset(self) -> bool:
         """Whether this shows other than all samples in their order."""
@@ -222,8 +209,8 @@ class Dataset(TorchDataset[Any]):
         """Fingerprint of the content, 32 hex digits.
 
         The same for LMDB and HDF5 and however the samples are cut into
-        shards.  Of several datasets opened as one, computed when first asked
-        for; of a subset, derived from the whole's and the indices.
+        shards.  Of several datasets opened as one, computed at the first
+        call; of a subset, derived from the whole's and the indices.
         """
         if not self.is_subset:
             return self._shards.digest
@@ -262,11 +249,6 @@ class Dataset(TorchDataset[Any]):
             return f"array, {field.dtype}, {lengths}{classes}"
         return str(field.kind)
 
-    @staticmethod
-    def _joined_sets(sets: Sequence[Any]) -> Any:
-        """Return what several datasets show as one; `sets` are their `_shards`."""
-        return join_shards(sets)
-
     # -- samples ------------------------------------------------------------------
 
     @overload
@@ -275,7 +257,7 @@ class Dataset(TorchDataset[Any]):
     def __getitem__(self, index: slice | Sequence[int] | np.ndarray[Any, Any]) -> Dataset: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self._view(self._indices[index])
+            return self._with(indices=self._indices[index])
         if hasattr(index, "__index__") and not getattr(index, "shape", ()):
             place = operator.index(index)
             return self._samples([place], [self._position(place)])[0]
@@ -288,7 +270,7 @@ class Dataset(TorchDataset[Any]):
             chosen = chosen.astype(np.int64)
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
             raise TypeError(f"an index, slice, list of indices or mask is expected, not {index!r}")
-        return self._view(self._positions(chosen))
+        return self._with(indices=self._positions(chosen))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several samples; ``torch.utils.data`` calls this once a batch."""
@@ -299,8 +281,22 @@ class Dataset(TorchDataset[Any]):
             self._samples([place], [position])[0] for place, position in enumerate(self._indices)
         )
 
-    def _view(self, indices: Indices) -> Dataset:
-        return type(self)(self._shards, indices, self._transform, self._record_format)
+    def _with(
+        self,
+        *,
+        shards: ShardSet | None = None,
+        indices: Indices | None = None,
+        source_datasets: tuple[Dataset, ...] = (),
+    ) -> Dataset:
+        """Return a dataset like this one, of other shards or indices."""
+        dataset = type(self)(
+            self._shards if shards is None else shards,
+            self._indices if indices is None else indices,
+            self._transform,
+            self._record_format,
+        )
+        dataset._source_datasets = source_datasets
+        return dataset
 
     def _position(self, index: int) -> int:
         try:
@@ -309,7 +305,7 @@ class Dataset(TorchDataset[Any]):
             raise IndexError(f"index {index} for a dataset of {len(self)} samples") from None
 
     def _positions(self, indices: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Translate indices into this view to positions in the shards."""
+        """Return the positions in the shards of indices into this view."""
         chosen: np.ndarray[Any, np.dtype[np.int64]] = np.asarray(indices)
         # Before the conversion, in which 2**64 - 1 would become -1.
         wrong = (chosen < -len(self)) | (chosen >= len(self))
@@ -322,18 +318,15 @@ class Dataset(TorchDataset[Any]):
         return self._indices[chosen]
 
     def _samples(self, places: Sequence[int], positions: Iterable[int]) -> list[Any]:
-        """Return samples as they are handed out.
-
-        `places` are their indices in this view, by which messages call them.
-        """
-        samples = [self._stored(int(position)) for position in positions]
+        """Return samples, transformed and formatted; `places` are their indices in this view."""
+        samples = [self._read_sample(int(position)) for position in positions]
         if self._transform is not None and samples:
             samples = self._transformed(samples, places)
         return [self._record_format.format(sample) for sample in samples]
 
     def _transformed(self, samples: list[Any], places: Sequence[int]) -> list[Any]:
         from fastdata.transforms.base import BatchTransform
-        from fastdata.transforms.generators import lend_albumentations
+        from fastdata.transforms.generators import albumentations_seeding_allowed
         from fastdata.transforms.pipeline import Pipeline
 
         if self._pipeline is None:  # of a view, or after a pickle
@@ -348,19 +341,19 @@ class Dataset(TorchDataset[Any]):
                 "of a dataset. Read it with fastdata.loader(dataset, ...), or take the transform "
                 "out of dataset.transform and apply it to the batches"
             )
-        # A seed of their own, under which samples draw by their places here: the same sample
+        # The seed is new each time, and samples draw by their places here: the same sample
         # twice in a batch draws twice.
         seed = int(torch.empty((), dtype=torch.int64).random_())
         keys = SampleKeys(0, np.arange(len(samples)))
-        with lend_albumentations():
+        with albumentations_seeding_allowed():
             return pipeline.run(samples, seed, keys, lambda at: self.describe_sample(places[at]))
 
-    def _stored(self, position: int) -> Any:
+    def _read_sample(self, position: int) -> Any:
         reader, index = self._shards.locate(position)
         values: list[Any] = []
         for name, field in self.schema.items():
             if isinstance(field, ImageField):
-                pixels = self._decode(reader, index, name, field)
+                pixels = read_image(reader, name, field, index)
                 if not pixels.flags.writeable:
                     pixels = pixels.copy()
                 values.append(torch.from_numpy(pixels).permute(2, 0, 1))
@@ -373,31 +366,6 @@ class Dataset(TorchDataset[Any]):
             values.append(value)
         return self.schema.sample_type(*values)
 
-    def _decode(
-        self,
-        reader: ShardReader,
-        index: int,
-        name: str,
-        field: ImageField,
-    ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        shape = (
-            int(reader.column(f"{name}.height")[index]),
-            int(reader.column(f"{name}.width")[index]),
-            field.channels,
-        )
-        try:
-            blob = reader.blob(name, index)
-            codec = reader.codec(name, index)
-            limit = reader.max_pixels or MAX_PIXELS
-            if shape[0] * shape[1] > limit:
-                check_header(blob, codec, shape)
-                check_pixels(*shape[:2], limit)
-            return decode_stored(blob, codec, shape, mask=field.mask)
-        except ImageError as error:
-            raise ShardCorruptError(
-                f"{reader.path}: {name!r} of sample {index} (key {reader.key(index)!r}): {error}"
-            ) from error
-
     # -- what a loader reads, by the batch --------------------------------------------
 
     def images(
@@ -405,7 +373,7 @@ class Dataset(TorchDataset[Any]):
         name: str,
         indices: Sequence[int] | np.ndarray[Any, Any],
         decoder: JpegDecoder | None = None,
-    ) -> StoredImages:
+    ) -> ShardImages:
         """Return the images of a field of several samples, not yet decoded.
 
         Parameters
@@ -417,7 +385,7 @@ class Dataset(TorchDataset[Any]):
             By default the fastest that is installed.
         """
         located = self._shards.split(self._positions(indices))
-        return StoredImages(name, self.schema.images[name], located, decoder or jpeg_decoder())
+        return ShardImages(name, self.schema.images[name], located, decoder or jpeg_decoder())
 
     def gather(self, name: str, indices: Sequence[int] | np.ndarray[Any, Any]) -> Any:
         """Return a field that is no image, of several samples.
@@ -438,15 +406,14 @@ class Dataset(TorchDataset[Any]):
 
     def unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which of several samples have a damaged value that is no image, bool [n]."""
-        found = np.zeros(len(indices), np.bool_)
+        unreadable = np.zeros(len(indices), np.bool_)
         for reader, places, rows in self._shards.split(self._positions(indices)):
-            found[places] = reader.unreadable()[rows]
-        return found
+            unreadable[places] = reader.unreadable()[rows]
+        return unreadable
 
     def describe_sample(self, index: int) -> str:
         """Return where a sample is and what it is called, for messages."""
-        reader, local = self._shards.locate(self._position(index))
-        return f"sample {index} ({reader.path}, key {reader.key(local)!r})"
+        return f"sample {index} ({self._shards.describe(self._position(index))})"
 
     def rows_by_shard(
         self, indices: Sequence[int] | np.ndarray[Any, Any] | None = None
@@ -454,80 +421,73 @@ class Dataset(TorchDataset[Any]):
         """Yield every shard in order, and which rows of it these samples are (by default all)."""
         wanted = np.arange(len(self)) if indices is None else indices
         split = self._shards.split(self._positions(wanted))
-        rows = {id(reader): found for reader, _, found in split}
+        rows = {id(reader): rows for reader, _, rows in split}
         for reader in self.shards:
             yield reader, rows.get(id(reader), np.empty(0, np.int64))
 
     def limited_to(self, max_pixels: int) -> Dataset:
         """Return the same dataset, of which no larger images are decoded; see `open`."""
-        shards = self._shards.limited_to(max_pixels)
-        limited = type(self)(shards, self._indices, self._transform, self._record_format)
-        limited._made_of = self.made_of
-        return limited
+        return self._with(
+            shards=self._shards.limited_to(max_pixels), source_datasets=self.source_datasets
+        )
 
-    def held_in(self, held: Sequence[HeldBytes] | None) -> Dataset:
-        """Return the same dataset, read from copies of its files; None: from the files.
+    def with_cached(self, held: Any) -> Dataset:
+        """Return the same dataset, read from memory; None: from the files.
 
         Parameters
         ----------
-        held : sequence of HeldBytes or None
+        held : sequence of CachedFile or None
             One for each of `paths`, picklable.
         """
-        shards = self._shards.held_in(held)
-        return type(self)(shards, self._indices, self._transform, self._record_format)
+        return self._with(shards=self._shards.with_cached(held))
 
     def check_packed(self) -> None:
         """Raise an `OptionError` if this is not packed; it is."""
 
     def suggest_packing(self) -> None:
-        """Say nothing: it is packed."""
+        """Log nothing: it is packed."""
 
-    def let_go(self) -> None:
-        """Read from the files again, from now on; nobody may be reading."""
-        self._shards.let_go()
+    def release_cached(self) -> None:
+        """Read from the files again, from now on; no thread may be reading."""
+        self._shards.release_cached()
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self._shards, self._indices, self._transform, self._record_format)
         return type(self), parts
 
 
-class Keys(Sequence[str]):
-    """The keys of a dataset's samples, read from the file one by one."""
+class _PerSample(Sequence[Item]):
+    """Something of each sample of a dataset, read from the file one by one."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
 
     def __len__(self) -> int:
         return len(self._dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return list(Keys(self._dataset[index]))
-        return self._dataset._key(self._dataset._position(index))
-
-    def __repr__(self) -> str:
-        shown = ", ".join(repr(key) for key in self[:3])
-        return f"Keys({shown}{', ...' if len(self) > 3 else ''})"
-
-
-class Samples(Sequence[tuple[str, Any]]):
-    """Key and label of each sample of a dataset."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        keys, targets = self._dataset.keys[index], self._dataset.targets[index]
-        return (
-            list(zip(keys, targets, strict=True)) if isinstance(index, slice) else (keys, targets)
-        )
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self[:3]))
-        return f"Samples({shown}{', ...' if len(self) > 3 else ''})"
+        return f"{type(self).__name__}({shown}{', ...' if len(self) > 3 else ''})"
+
+
+class Keys(_PerSample[str]):
+    """The keys of a dataset's samples, str."""
+
+    def __getitem__(self, index: Any) -> Any:
+        dataset = self._dataset
+        if isinstance(index, slice):
+            return list(Keys(dataset[index]))
+        return dataset._shards.key(dataset._position(index))
+
+
+class Samples(_PerSample[tuple[str, Any]]):
+    """Key and label of each sample of a dataset, as pairs."""
+
+    def __getitem__(self, index: Any) -> Any:
+        keys, targets = self._dataset.keys[index], self._dataset.targets[index]
+        if isinstance(index, slice):
+            return list(zip(keys, targets, strict=True))
+        return keys, targets
 
 
 class _Targets(list[Any]):
@@ -549,205 +509,46 @@ class _Targets(list[Any]):
         return _Targets, (list(self),)
 
 
-def open(
-    path: Location | Iterable[Location],
-    *,
-    check: bool = True,
-    transform: Transform | Sequence[Transform] | None = None,
-    batch_format: BatchFormat = "tuple",
-    names: Mapping[str, str] | None = None,
-    max_pixels: int | None = None,
-    format: str | None = None,
-    channels: Literal[3, 1] | None = None,
-    fields: Mapping[str, Field | str] | None = None,
-    source_options: Mapping[str, Any] | None = None,
-) -> Dataset:
-    """Open a packed dataset, or image files as they lie.
-
-    Parameters
-    ----------
-    path : path-like, or iterable of path-like
-        A shard, a directory of shards, a glob pattern, or several of these,
-        which are shown as one dataset, in the order given.  Or images that are files of their
-        own: class folders, a manifest, and other formats of which `fastdata.pack` takes
-        files; it is then an `UnpackedDataset`.
-    check : bool
-        Whether checksums are compared as data is read (about 2% of the time
-        of decoding JPEGs).
-    transform : transform or sequence of transforms, optional
-        What is done to each sample; see `Dataset.transform`.
-    batch_format : {"tuple", "dict"}
-        Whether samples, and the batches of a loader over this dataset, are named tuples or
-        dicts.
-    names : mapping of str to str, optional
-        What fields are called in them, e.g. ``{"image": "pixel_values", "label": "labels"}``;
-        the others keep their names.
-    max_pixels : int, optional
-        Images of more pixels are not decoded but are a `ShardCorruptError`: a few bytes can claim
-        to be an image that takes all memory.  Default: 178,956,970, as for packing, at which
-        Pillow refuses too.
-    format, channels, fields, source_options : optional
-        Of files that are not packed, as `fastdata.pack` takes them.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    DatasetNotFoundError
-        If nothing is there, or a shard is missing.
-    FormatError, ShardCorruptError
-        If it is no fastdata dataset, of a newer version, or damaged; or if it is data of a format
-        that has to be packed, with the command that does it.
-    SourceError
-        If what is in files that are not packed is not as their format has it.
-    OptionError
-        If `transform`, `batch_format` or `names` do not suit the dataset, or `max_pixels` is no
-        positive int.
-
-    Examples
-    --------
-    >>> dataset = fastdata.open("train.lmdb")        # doctest: +SKIP
-    >>> image, label = dataset[0]                    # doctest: +SKIP
-    """
-    record_format = RecordFormat(batch_format, names)
-    if max_pixels is not None and max_pixels < 1:
-        raise OptionError(f"max_pixels is None or an int from 1 up, not {max_pixels!r}")
-    given = {
-        "format": format,
-        "channels": channels,
-        "fields": fields,
-        "source_options": source_options,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    dataset = _opened(locations, check, given, max_pixels)
-    record_format.check(dataset.schema)
-    dataset._record_format = record_format
-    if transform is not None:
-        dataset.transform = transform
-    return dataset
+def part_of(whole: Dataset, indices: np.ndarray[Any, Any]) -> Dataset:
+    """Return ``whole[indices]`` as a part of the datasets that `whole` is made of."""
+    return whole._with(indices=whole._positions(indices), source_datasets=whole.source_datasets)
 
 
-def _opened(
-    locations: list[Location], check: bool, options: Mapping[str, Any], max_pixels: int | None
-) -> Dataset:
-    """Return a packed dataset, or one of files; `options` are for the latter."""
-    try:
-        shards = open_shards(locations, check, max_pixels)
-    except (DatasetNotFoundError, FormatError) as error:
-        from fastdata.unpacked.dataset import UnpackedDataset
-        from fastdata.unpacked.opening import list_files
-
-        listing = list_files(locations, options, error).limited_to(max_pixels)
-        return UnpackedDataset(listing, range(len(listing)))
-    if options:
-        raise OptionError(
-            f"{next(iter(options))} is for files that are not packed; {locations[0]} is a packed "
-            "dataset"
-        )
-    return Dataset(shards, range(len(shards)))
-
-
-def packed_view(data: Any) -> Dataset | None:
-    """Return torch's parts and sums of packed datasets as one packed dataset.
-
-    Parameters
-    ----------
-    data : object
-        A `Dataset`, or a ``Subset`` (such as those of ``random_split``) or ``ConcatDataset`` of
-        such, however they are nested.
-
-    Returns
-    -------
-    Dataset or None
-        With the samples of `data` in their order; None where `data` is anything else, or has a
-        part that is not packed.  A class derived from torch's may read samples in its own way,
-        so it is something else.
+def join_datasets(parts: Sequence[Dataset]) -> Dataset:
+    """Return packed datasets as one, in their order.
 
     Raises
     ------
     FormatError
-        If the schemas of parts differ.
+        If their schemas differ.
     OptionError
-        If a class derived from `Dataset` reads samples in its own way, if
-        transforms or record formats of parts differ, or if one has been given to a
-        ``Subset`` or ``ConcatDataset``, which torch would not apply.
-    IndexError, TypeError
-        If a ``Subset`` has indices that its dataset has not.
+        If their transforms or record formats differ, or some are not packed.
     """
-    if isinstance(data, Dataset):
-        for name in ("__getitem__", "__getitems__"):
-            if getattr(type(data), name) is not getattr(Dataset, name):
-                raise OptionError(
-                    f"{type(data).__name__} has a {name} of its own, which is not called where "
-                    "packed data is read by the batch: give what it does as a transform, "
-                    "T.PerSample(fn), or write a torch Dataset that has the packed one"
-                )
-        return data
-    if type(data) is Subset:
-        whole = packed_view(data.dataset)
-        if whole is None:
-            return None
-        _refuse_transform(data)
-        indices = np.asarray(data.indices)
-        if indices.dtype == bool:
-            raise TypeError(
-                "a torch Subset has a mask for its indices, which it takes for the numbers 0 and "
-                "1; use dataset[mask], or Subset(dataset, numpy.flatnonzero(mask))"
-            )
-        part: Dataset = whole[indices]
-        part._made_of = whole.made_of
-        return part
-    if type(data) is ConcatDataset:
-        parts = [packed_view(part) for part in data.datasets]
-        packed = [part for part in parts if part is not None]
-        if len(packed) < len(parts):
-            return None
-        _refuse_transform(data)
-        return _joined(packed)
-    return None
-
-
-def _refuse_transform(data: Any) -> None:
-    for name in ("transform", "transforms", "target_transform"):
-        if getattr(data, name, None) is not None:
-            raise OptionError(
-                f"{name!r} has been set on a torch {type(data).__name__}, which does not apply it; "
-                "set dataset.transform of the packed dataset inside it, or pass transform= to the "
-                "loader"
-            )
-
-
-def _joined(parts: Sequence[Dataset]) -> Dataset:
-    """Return packed datasets as one."""
     first = parts[0]
     for part in parts:
-        for what in ("transform", "record_format"):
-            one, other = getattr(first, what), getattr(part, what)
+        for attribute in ("transform", "record_format"):
+            one, other = getattr(first, attribute), getattr(part, attribute)
             if one is not other and one != other:
                 raise OptionError(
-                    f"datasets that are added have one {what}, but that of {first.paths[0]} is "
-                    f"{one!r} and that of {part.paths[0]} is {other!r}. Set the same {what} on "
-                    "both, or load them apart"
+                    f"datasets that are added have one {attribute}, but that of "
+                    f"{first.paths[0]} is {one!r} and that of {part.paths[0]} is {other!r}. "
+                    f"Set the same {attribute} on both, or load them apart"
                 )
     if not all(type(part) is type(first) for part in parts):
         raise OptionError(
-            "packed datasets and files that are not packed are not loaded as one: pack the files "
-            "too, and open both with fastdata.open([...])"
+            "packed datasets and files that are not packed are not loaded as one: pack the "
+            "files too, and open both with fastdata.open([...])"
         )
     sets = list({id(part._shards): part._shards for part in parts}.values())
-    shards = type(first)._joined_sets(sets)
+    shards = type(first._shards).join(sets)
     starts = itertools.accumulate(map(len, sets[:-1]), initial=0)
     begins = dict(zip(map(id, sets), starts, strict=True))
     moved = [begins[id(part._shards)] + _as_array(part._indices) for part in parts]
     indices: Indices = np.concatenate(moved)
     if np.array_equal(indices, np.arange(len(shards))):
         indices = range(len(shards))
-    joined = type(first)(shards, indices, first.transform, first.record_format)
-    joined._made_of = tuple(one for part in parts for one in part.made_of)
-    return joined
+    source_datasets = tuple(one for part in parts for one in part.source_datasets)
+    return first._with(shards=shards, indices=indices, source_datasets=source_datasets)
 
 
 def _as_array(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -29,12 +29,8 @@ def rank_and_world_size(
         ``torch.distributed``; where none is initialised, the environment's ``RANK`` and
         ``WORLD_SIZE``, as torchrun sets them; otherwise one rank that takes everything.
     final : bool
-        Whether data will be loaded by the answer.  False, where it serves to tell a length or
-        to check options, logs nothing and takes a rank that the environment lacks for 0.
-
-    Returns
-    -------
-    tuple of int, int
+        Whether data will be loaded by the answer.  Where it only serves to compute a length or
+        to check options, nothing is logged, and a rank that the environment lacks counts as 0.
 
     Raises
     ------
@@ -47,7 +43,7 @@ def rank_and_world_size(
     The answer changes when a process group is made, so a loader asks again for each epoch.
     """
     if rank is None and world_size is None:
-        return _of_group() or _of_environment(final)
+        return _share_of_group() or _share_of_environment(final)
     if rank is None or world_size is None:
         raise OptionError(
             f"rank is {rank} and world_size {world_size}: give both, or neither to take those of "
@@ -71,11 +67,11 @@ def left_to_others() -> bool:
 
     Accelerate divides every `DataLoader` that it prepares, and would divide it a second time.
     Where there is no process group yet, one of the libraries that make it may do the same, so
-    each rank is given everything, as by torch; a warning says so where there are several.
+    each rank loads everything, as with torch, and a warning is logged where there are several.
     """
     if accelerate_in_use():
         return True
-    if _of_group() is not None:
+    if _share_of_group() is not None:
         return False
     if _number("WORLD_SIZE", 1) > 1:
         log.warning(
@@ -90,20 +86,11 @@ def left_to_others() -> bool:
 def agreed_seed(seed: int, world_size: int) -> int:
     """Return the seed of rank 0 on every rank: a collective call of the default process group.
 
-    Parameters
-    ----------
-    seed : int
-        What this rank would take.
-    world_size : int
-
-    Raises
-    ------
-    OptionError
-        If there are several ranks, and no process group by which they could agree.
+    `OptionError` if there are several ranks, and no process group by which they could agree.
     """
     if world_size == 1:
         return seed
-    if _of_group() is None:
+    if _share_of_group() is None:
         raise OptionError(
             f"seed=None with {world_size} ranks, but no process group is initialised, so the ranks "
             "cannot agree on a seed: give a number, the same on every rank, or call "
@@ -114,13 +101,13 @@ def agreed_seed(seed: int, world_size: int) -> int:
     return seeds[0]
 
 
-def _of_group() -> tuple[int, int] | None:
+def _share_of_group() -> tuple[int, int] | None:
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def _of_environment(final: bool) -> tuple[int, int]:
+def _share_of_environment(final: bool) -> tuple[int, int]:
     world_size, rank = _number("WORLD_SIZE", 1), _number("RANK", -1)
     if world_size <= 1:
         return 0, 1

@@ -8,11 +8,12 @@ names the value that was found, what was expected, the place, and the remedy.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from fastdata.pages.text import printable_lines
+from fastdata.printable import printable_lines
 
 __all__ = [
     "DatasetNotFoundError",
@@ -33,6 +34,7 @@ __all__ = [
     "SourceError",
     "WorkerError",
     "add_note",
+    "did_you_mean",
     "full_disk_explained",
 ]
 
@@ -40,7 +42,7 @@ __all__ = [
 class FastdataError(Exception):
     """Base of every error that fastdata raises on purpose.
 
-    What it says can be printed: names and keys of somebody's data move no cursor.
+    Its text can be printed: names and keys out of data are escaped, so that they move no cursor.
     """
 
     def __str__(self) -> str:
@@ -122,6 +124,13 @@ def add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
     elif error.args and isinstance(error.args[0], str):
         error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" with the known name that is nearest; "" if none is near."""
+    names = {name.lower(): name for name in known}
+    nearest = difflib.get_close_matches(word.lower(), names, n=1)
+    return f" Did you mean {names[nearest[0]]!r}?" if nearest else ""
 
 
 @contextlib.contextmanager

@@ -23,12 +23,12 @@ from torch.utils.data import DataLoader
 
 from fastdata.assembly import foreign_loader, packed_loader
 from fastdata.codecs.decoders import DecoderName
-from fastdata.dataset import open as open_dataset
-from fastdata.dataset import packed_view
-from fastdata.engine.packed import Loader, LoaderStats
+from fastdata.engine.loader import Loader, LoaderStats
 from fastdata.engine.tasks import is_packed
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
+from fastdata.opening import open as open_dataset
+from fastdata.opening import packed_view
 from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle
@@ -106,8 +106,8 @@ def loader(
         DataLoader); 0 makes them in the calling thread.  "auto": what
         ``fastdata tune-workers`` has found for this dataset, these transforms and this
         machine, if it is kept and nothing of it has changed; it then also decides what
-        else is "auto" of `worker_method`, `prefetch_factor`, `pin_memory`, `persistent_workers`
-        and `backend`, and says so at INFO (``docs/tuned_settings.md``).  Otherwise one a
+        else is "auto" of `worker_method`, `prefetch_factor`, `pin_memory` and
+        `persistent_workers`, and says so at INFO (``docs/tuned_settings.md``).  Otherwise one a
         core that this process may use, divided by ``LOCAL_WORLD_SIZE``, at most 16.
         Batches are the same, bit for bit, whatever the number and method.
     worker_method : {"auto", "thread", "process"}
@@ -149,7 +149,7 @@ def loader(
         (``docs/dali.md``).  `num_workers` is then the number of its threads, 1 or more.
         Callables among the transforms, worker processes, `cache` and `decoder` are for
         "cpu".
-        "auto" is "cpu", unless a tuned result says that DALI was faster here.
+        "auto" is "cpu", whatever was tuned: pixels do not depend on a measurement.
     cache : {None, "ram", "device"}
         For packed data.  "ram": the packed bytes are copied, in the first epoch, to
         memory of the host that stays, page-locked where there is CUDA; for disks that
@@ -261,11 +261,11 @@ def loader(
         batch_format=batch_format,
         names=names,
         max_pixels=max_pixels,
-        others=options,
+        dataloader_options=options,
     )
     packed = packed_view(data)
     if packed is not None or is_packed(data):
-        for part in getattr(packed, "made_of", ()):
+        for part in getattr(packed, "source_datasets", ()):
             part.suggest_packing()
         return packed_loader(data if packed is None else packed, wanted)
     if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
@@ -287,7 +287,7 @@ def options_of(given: dict[str, Any]) -> LoaderOptions:
     named = {one.name: one.default for one in parameters if one.default is not one.empty}
     others = {name: value for name, value in given.items() if name not in named}
     named |= {name: value for name, value in given.items() if name in named}
-    return LoaderOptions(**named, others=others)
+    return LoaderOptions(**named, dataloader_options=others)
 
 
 def is_location(data: Any) -> bool:

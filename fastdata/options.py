@@ -1,4 +1,4 @@
-"""The options of a loader, checked together: what `fastdata.loader` was asked for."""
+"""The options that `fastdata.loader` is given, checked together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_PREFETCH = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoaderOptions:
-    """What a loader was asked for, checked; `fastdata.loader` describes the parameters.
+    """The options of a loader, checked; `fastdata.loader` describes the parameters.
 
     Raises
     ------
@@ -63,10 +63,10 @@ class LoaderOptions:
     batch_format: Literal["tuple", "dict"] | None
     names: Mapping[str, str] | None
     max_pixels: int | None = None
-    others: dict[str, Any] = field(default_factory=dict)
+    dataloader_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # What DataLoader has for "as usual", or people write for it.
+        # DataLoader has None for its usual value, or people write it.
         usual = {"shuffle": False, "prefetch_factor": "auto"}
         usual |= {"persistent_workers": "auto", "pin_memory": "auto"}
         for name, value in usual.items():
@@ -100,12 +100,12 @@ class LoaderOptions:
 
     @cached_property
     def workers(self) -> int:
-        """How many workers."""
+        """The number of workers, by rule of thumb where it is "auto"."""
         return default_workers() if self.num_workers == "auto" else self.num_workers
 
     @property
-    def prefetched(self) -> int:
-        """How many batches are made ahead."""
+    def batches_ahead(self) -> int:
+        """The number of batches that are made ahead."""
         factor = self.prefetch_factor
         return factor if isinstance(factor, int) else DEFAULT_PREFETCH
 
@@ -120,9 +120,9 @@ class LoaderOptions:
         return bool(self.pin_memory) and torch.cuda.is_available()
 
     def share(self, *, decided: bool = False, final: bool = True) -> tuple[int, int]:
-        """Return rank and world size; 0 of 1 where a sampler, or the data itself, decides on that.
+        """Return rank and world size; 0 of 1 where something else decides on them.
 
-        `final` as of `rank_and_world_size`.
+        `final` is that of `rank_and_world_size`.
         """
         if not (decided or self.sampler is not None or self.batch_sampler is not None):
             return rank_and_world_size(self.rank, self.world_size, final=final)

@@ -22,10 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Draws", "SampleKeys", "operation_id"]
+__all__ = ["STAFFORD_13", "Draws", "SampleKeys", "operation_id"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: the step of SplitMix64."""
+
+STAFFORD_13 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+"""The two multipliers of SplitMix64's finaliser."""
 
 WORD = 2**64 - 1
 
@@ -60,8 +63,7 @@ class Draws:
     seed, epoch, operation : int
         Taken modulo 2**64.
     indices : ndarray of int64, shape [n]
-        Sample indices; the same index gives the same numbers wherever it
-        stands.
+        Sample indices; the same index gives the same numbers wherever it stands.
     places : ndarray of int64, shape [n], optional
         Where they stand, for the same index to give other numbers elsewhere.
     """
@@ -145,7 +147,7 @@ class SampleKeys:
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the SplitMix64 finaliser of each word: a bijection of 64-bit words."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    words = (words ^ (words >> np.uint64(30))) * STAFFORD_13[0]
+    words = (words ^ (words >> np.uint64(27))) * STAFFORD_13[1]
     words = words ^ (words >> np.uint64(31))
     return words

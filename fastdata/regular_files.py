@@ -1,7 +1,7 @@
 """Open files that users name: regular files, and nothing else.
 
-A folder of images, or a list of them, may name a pipe, which nobody writes to, or a device without
-an end.  Reading these would never come back.
+A folder of images, or a list of them, may name a pipe that no process writes to, or a device
+without an end.  Reading these would never end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = {
 }
 
 MOST_BYTES = 1 << 30
-"""That a file may have which is read whole: an image, a list."""
+"""Limit of a file that is read whole: an image, a list."""
 
 _LIMITS = (errno.EMFILE, errno.ENFILE)
 
@@ -31,12 +31,7 @@ _LIMITS = (errno.EMFILE, errno.ENFILE)
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """Return the descriptor of a regular file; also an ``opener`` of the builtin `open`.
 
-    Parameters
-    ----------
-    path : path-like
-        A link to a regular file will do.
-    flags : int
-        As `os.open` takes them.
+    A link to a regular file will do.
 
     Raises
     ------
@@ -66,12 +61,9 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
-    """Return what a regular file has.
+    """Return the content of a regular file; raises what `open_regular` does.
 
-    Raises
-    ------
-    NotRegularFileError, ResourceLimitError, OSError
-        As of `open_regular`; the first also if the file has more bytes than `most_bytes`.
+    A file of more than `most_bytes` is a `NotRegularFileError` too.
     """
     with open(path, "rb", buffering=0, opener=open_regular) as file:
         size = os.fstat(file.fileno()).st_size
@@ -83,7 +75,7 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> 
 
 
 def too_many_files(path: str | os.PathLike[str], number: int) -> ResourceLimitError:
-    """Return what to say where the system gives no descriptor for a file, with its error number."""
+    """Return the error of a file for which the system has no descriptor, with its errno."""
     return ResourceLimitError(
         f"{os.fspath(path)}: cannot be opened: {os.strerror(number)}. Nothing is wrong "
         "with the file: this process, or the system, has as many open as it may. Raise the limit: "

@@ -188,8 +188,8 @@ _KINDS: dict[str, type[Any]] = {
 }
 
 
-_LEFT_OUT = {("array", "boxes"), ("array", "classes"), ("image", "classes")}
-"""Attributes that are not stored where there is nothing to say."""
+_OMITTED = {("array", "boxes"), ("array", "classes"), ("image", "classes")}
+"""Attributes that are not stored where they are empty."""
 
 
 # Schemas come out of files too, so types are checked where annotations promise them.
@@ -293,7 +293,7 @@ class Schema(Mapping[str, Field]):
     def classes(self) -> tuple[str, ...] | None:
         """Class names of the first scalar field that has them, else of an array, else a mask.
 
-        Those of a field `split`, which say nothing of what is in a picture, only without others.
+        Those of a field `split`, which are no classes of pictures, only without others.
         """
         for kind in (ScalarField, ArrayField, ImageField):
             for name, value in self._fields.items():
@@ -326,7 +326,7 @@ class Schema(Mapping[str, Field]):
             entry: dict[str, Any] = {"name": name, "kind": value.kind}
             for attribute in value.__dataclass_fields__:
                 content = getattr(value, attribute)
-                if not content and (value.kind, attribute) in _LEFT_OUT:
+                if not content and (value.kind, attribute) in _OMITTED:
                     continue  # so that shards without them have the digest as ever
                 entry[attribute] = list(content) if isinstance(content, tuple) else content
             out.append(entry)
@@ -334,13 +334,7 @@ class Schema(Mapping[str, Field]):
 
     @classmethod
     def from_json(cls, entries: object) -> Schema:
-        """Build a schema from `to_json`'s result.
-
-        Raises
-        ------
-        FormatError
-            If the structure is not that of a schema.
-        """
+        """Build a schema from `to_json`'s result; `FormatError` if it is none."""
         try:
             if not isinstance(entries, list):
                 raise TypeError(f"a list of fields is expected, not {type(entries).__name__}")
@@ -369,8 +363,7 @@ def _rebuild_record(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
 def record_type(names: tuple[str, ...]) -> type[tuple[Any, ...]]:
     """Return the named tuple type with these field names.
 
-    Instances pickle by field names, not by class, so they travel between
-    processes although the class is made at run time.
+    Instances pickle by field names, not by class, as the class is made at run time.
     """
     base = namedtuple("Sample", names, rename=True)  # type: ignore[misc]
 

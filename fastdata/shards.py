@@ -16,25 +16,25 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fastdata.errors import DatasetNotFoundError, FormatError, OptionError, ShardCorruptError
-from fastdata.formats.digest import content_digest
+from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
-from fastdata.formats.reader import HeldBytes, ShardReader
+from fastdata.formats.reader import CachedFile, ShardReader
 from fastdata.schema import Schema
 
-__all__ = ["Location", "ShardSet", "expand", "join_shards", "open_shards"]
+__all__ = ["Location", "ShardSet", "expand", "open_shards"]
 
 Location: TypeAlias = "str | os.PathLike[str]"
 
 _LOOK_SECONDS = 1.0
-"""At least so long apart, it is looked whether somebody has written to open shards; and so long
-that it takes 1 % of the time, where looking is slow."""
+"""Open shards are checked for having been overwritten at most so often, and so rarely that it
+takes 1 % of the time where asking the file system is slow."""
 
 
 class ShardSet:
     """Shards in order, each opened when it is first read.
 
     Opening is idempotent, so threads need no lock: at worst two map a shard
-    at once and one map is dropped.
+    at once and one map is dropped.  `cached` are copies in memory of the files.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ShardSet:
         check: bool,
         schema: Schema,
         digest: str = "",
-        held: Sequence[HeldBytes] | None = None,
+        cached: Sequence[CachedFile] | None = None,
         max_pixels: int | None = None,
         readers: Sequence[ShardReader | None] | None = None,
     ) -> None:
@@ -52,11 +52,11 @@ class ShardSet:
         self.entries = entries
         self.check = check
         self.schema = schema
-        self.held = held
+        self.cached = cached
         self.max_pixels = max_pixels
         self._digest = digest
         self._readers = list(readers or [None] * len(paths))
-        self._look_at = time.monotonic() + _LOOK_SECONDS
+        self._next_look = time.monotonic() + _LOOK_SECONDS
         self._overwritten: ShardCorruptError | None = None
         counts = [entry.num_samples for entry in entries]
         self.starts = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
@@ -67,7 +67,7 @@ class ShardSet:
 
     @property
     def digest(self) -> str:
-        """Fingerprint of the content; of several datasets as one, computed when first asked for."""
+        """Fingerprint of the content; of several datasets as one, computed at the first call."""
         if not self._digest:
             self._digest = content_digest(self.schema, [s.column for s in self.readers()])
         return self._digest
@@ -76,23 +76,24 @@ class ShardSet:
         """Return one shard's reader."""
         reader = self._readers[number]
         if reader is None:
-            held = None if self.held is None else self.held[number]
             reader = ShardReader(
-                self.paths[number], check=self.check, held=held, max_pixels=self.max_pixels
+                self.paths[number],
+                check=self.check,
+                cached=None if self.cached is None else self.cached[number],
+                max_pixels=self.max_pixels,
             )
-            entry = self.entries[number]
-            found = reader.header.digest, len(reader)
-            if (entry.digest, entry.num_samples) != found:
+            entry, header = self.entries[number], reader.header
+            if (entry.digest, entry.num_samples) != (header.digest, len(reader)):
                 raise ShardCorruptError(
                     f"{reader.path}: this is not the shard that the manifest lists or that was "
-                    f"pickled: it has {found[1]} samples and the digest {found[0]}, not "
+                    f"pickled: it has {len(reader)} samples and the digest {header.digest}, not "
                     f"{entry.num_samples} and {entry.digest}. "
                     "Restore the shard, or pack the dataset again."
                 )
-            if reader.header.schema != self.schema:
+            if header.schema != self.schema:
                 raise FormatError(
                     f"{reader.path} has other fields than the dataset that it is opened as a part "
-                    f"of: {reader.header.schema!r}, not {self.schema!r}. "
+                    f"of: {header.schema!r}, not {self.schema!r}. "
                     "Restore the shard, or pack the dataset again."
                 )
             self._readers[number] = reader
@@ -102,46 +103,47 @@ class ShardSet:
         """Open every shard in turn."""
         return (self.reader(number) for number in range(len(self.paths)))
 
-    def held_in(self, held: Sequence[HeldBytes] | None) -> ShardSet:
-        """Return the same shards, read from copies of their files; None: from the files."""
+    def _reopened(self, cached: Sequence[CachedFile] | None, max_pixels: int | None) -> ShardSet:
         return ShardSet(
-            self.paths, self.entries, self.check, self.schema, self._digest, held, self.max_pixels
+            self.paths, self.entries, self.check, self.schema, self._digest, cached, max_pixels
         )
+
+    def with_cached(self, cached: Sequence[CachedFile] | None) -> ShardSet:
+        """Return the same shards, read from copies of their files; None: from the files."""
+        return self._reopened(cached, self.max_pixels)
 
     def limited_to(self, max_pixels: int) -> ShardSet:
         """Return the same shards, of which no larger images are decoded."""
-        return ShardSet(
-            self.paths, self.entries, self.check, self.schema, self._digest, self.held, max_pixels
-        )
+        return self._reopened(self.cached, max_pixels)
 
-    def let_go(self) -> None:
+    def release_cached(self) -> None:
         """Read from the files, not from copies of them."""
-        self.held = None
+        self.cached = None
         for reader in self._readers:
             if reader is not None:
-                reader.let_go()
+                reader.release_cached()
 
-    def look_again(self) -> None:
+    def check_unchanged(self) -> None:
         """Raise `ShardCorruptError` if an open shard was overwritten; looks now and then."""
         if self._overwritten is not None:
             raise ShardCorruptError(str(self._overwritten))
         began = time.monotonic()
-        if began < self._look_at:
+        if began < self._next_look:
             return
-        self._look_at = began + _LOOK_SECONDS  # other threads need not look meanwhile
+        self._next_look = began + _LOOK_SECONDS  # other threads need not look meanwhile
         try:
             for reader in self._readers:
                 if reader is not None:
-                    reader.look_again()
+                    reader.check_unchanged()
         except ShardCorruptError as error:
             self._overwritten = error
             raise
         ended = time.monotonic()
-        self._look_at = ended + max(_LOOK_SECONDS, 100 * (ended - began))
+        self._next_look = ended + max(_LOOK_SECONDS, 100 * (ended - began))
 
     def locate(self, index: int) -> tuple[ShardReader, int]:
-        """Return the shard of a sample and the sample's index in it."""
-        self.look_again()
+        """Return the shard of a sample and the sample's row in it."""
+        self.check_unchanged()
         if len(self.paths) == 1:
             return self.reader(0), index
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
@@ -153,7 +155,7 @@ class ShardSet:
         tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]
     ]:
         """Return for each shard of these samples: reader, their places, their rows in it."""
-        self.look_again()
+        self.check_unchanged()
         if len(self.paths) == 1:
             return [(self.reader(0), np.arange(len(indices)), indices)]
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
@@ -175,9 +177,37 @@ class ShardSet:
             result[places] = values
         return self.reader(0).column(name)[:0] if result is None else result
 
+    def key(self, index: int) -> str:
+        """Return what the source called a sample."""
+        reader, row = self.locate(index)
+        return reader.key(row)
+
+    def describe(self, index: int) -> str:
+        """Return where a sample is and what it is called, for messages."""
+        reader, row = self.locate(index)
+        return f"{reader.path}, key {reader.key(row)!r}"
+
+    @staticmethod
+    def join(sets: Sequence[ShardSet]) -> ShardSet:
+        """Return several sets as one, in this order; `FormatError` if their schemas differ."""
+        if len(sets) == 1:
+            return sets[0]
+        schema = _same_schema([(shards.paths[0], shards.schema) for shards in sets])
+        cached = [copy for shards in sets for copy in shards.cached or ()]
+        limits = [shards.max_pixels for shards in sets if shards.max_pixels is not None]
+        paths = [path for shards in sets for path in shards.paths]
+        return ShardSet(
+            paths,
+            [entry for shards in sets for entry in shards.entries],
+            any(shards.check for shards in sets),
+            schema,
+            cached=cached if len(cached) == len(paths) else None,
+            max_pixels=min(limits, default=None),
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         paths = [str(path) for path in self.paths]
-        others = self.check, self.schema, self._digest, self.held, self.max_pixels
+        others = self.check, self.schema, self._digest, self.cached, self.max_pixels
         return _reopen, (paths, list(self.entries), *others)
 
 
@@ -189,80 +219,54 @@ def _reopen(paths: list[str], *others: Any) -> ShardSet:
 
 
 def open_shards(
-    path: Location | Iterable[Location], check: bool, max_pixels: int | None = None
+    location: Location | Iterable[Location], check: bool, max_pixels: int | None = None
 ) -> ShardSet:
     """Open what `fastdata.open` takes; see there."""
-    locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    locations = [location] if isinstance(location, (str, os.PathLike)) else list(location)
     if not locations:
         raise OptionError("fastdata.open needs at least one path; the list is empty")
-    parts = [part for location in locations for part in expand(location)]
     paths: list[Path] = []
     entries: list[ShardEntry] = []
     readers: list[ShardReader | None] = []
-    found: list[tuple[Path, Schema, str]] = []
-    for part in map(Path.absolute, parts):  # shards are opened later, wherever we are then
-        if part.is_dir():
-            manifest = Manifest.read(part)
-            paths += [_present(part, entry) for entry in manifest.shards]
+    schemas: list[tuple[Path, Schema]] = []
+    digests: list[str] = []
+    for part in [part for location in locations for part in expand(location)]:
+        path = part.absolute()  # shards are opened later, whatever the working directory is then
+        if path.is_dir():
+            manifest = Manifest.read(path)
+            paths += [_present(path, entry) for entry in manifest.shards]
             entries += manifest.shards
             readers += [None] * len(manifest.shards)
-            found.append((part, manifest.schema, manifest.digest))
+            schemas.append((path, manifest.schema))
+            digests.append(manifest.digest)
         else:
-            reader = ShardReader(part, check=check, max_pixels=max_pixels)
+            reader = ShardReader(path, check=check, max_pixels=max_pixels)
             digest = reader.header.digest
             # Whoever opens this file again, e.g. after a pickle, must find the same.
-            entries.append(ShardEntry(part.name, len(reader), reader.file_bytes, digest))
-            paths.append(part)
+            entries.append(ShardEntry(path.name, len(reader), reader.file_bytes, digest))
+            paths.append(path)
             readers.append(reader)
-            found.append((part, reader.header.schema, digest))
-    schema = _same_schema([(place, schema) for place, schema, _ in found])
-    digest = found[0][2] if len(found) == 1 else ""
+            schemas.append((path, reader.header.schema))
+            digests.append(digest)
+    schema = _same_schema(schemas)
+    digest = digests[0] if len(digests) == 1 else ""
     return ShardSet(paths, entries, check, schema, digest, max_pixels=max_pixels, readers=readers)
 
 
-def join_shards(sets: Sequence[ShardSet]) -> ShardSet:
-    """Return several sets as one, in this order.
-
-    Raises
-    ------
-    FormatError
-        If their schemas differ.
-    """
-    if len(sets) == 1:
-        return sets[0]
-    schema = _same_schema([(shards.paths[0], shards.schema) for shards in sets])
-    held = [copy for shards in sets for copy in shards.held or ()]
-    limits = [shards.max_pixels for shards in sets if shards.max_pixels is not None]
-    paths = [path for shards in sets for path in shards.paths]
-    return ShardSet(
-        paths,
-        [entry for shards in sets for entry in shards.entries],
-        any(shards.check for shards in sets),
-        schema,
-        held=held if len(held) == len(paths) else None,
-        max_pixels=min(limits, default=None),
-    )
-
-
-def _same_schema(found: Sequence[tuple[Path, Schema]]) -> Schema:
-    """Return the schema of datasets that are to be one.
-
-    Raises
-    ------
-    FormatError
-        If they differ.
-    """
-    first, expected = found[0]
-    for place, schema in found:
+def _same_schema(schemas: Sequence[tuple[Path, Schema]]) -> Schema:
+    """Return the one schema of datasets that are to be one."""
+    first, expected = schemas[0]
+    for path, schema in schemas:
         if schema != expected:
             raise FormatError(
-                f"{place} has other fields than {first}: {schema!r}, not {expected!r}. "
+                f"{path} has other fields than {first}: {schema!r}, not {expected!r}. "
                 "Datasets opened as one must have the same schema."
             )
     return expected
 
 
 def expand(location: Location) -> list[Path]:
+    """Return the files and directories that a path or glob pattern stands for, at least one."""
     path = Path(location)
     if path.exists():
         return [path]

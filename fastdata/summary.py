@@ -19,20 +19,8 @@ __all__ = ["load_line", "summarise"]
 
 
 def summarise(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describe a dataset.
+    """Return a JSON object that describes a dataset; ``docs/cli.md`` has its shape.
 
-    Parameters
-    ----------
-    path : path-like
-        As `fastdata.open` takes it.
-
-    Returns
-    -------
-    dict
-        A JSON object; ``docs/cli.md`` has its shape.
-
-    Notes
-    -----
     Reads columns, a few bytes a sample, and no image.
     """
     dataset = open_shards(path, check=True)

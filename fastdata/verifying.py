@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from fastdata.codecs.encode import check_header
+from fastdata.codecs.blobs import check_header
 from fastdata.errors import (
     FastdataError,
     FormatError,
@@ -25,12 +25,10 @@ from fastdata.errors import (
     ResourceLimitError,
     ShardCorruptError,
 )
-from fastdata.formats.digest import content_digest
-from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, is_container
+from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
-from fastdata.formats.reader import ShardReader
-from fastdata.formats.verify import find_damage
-from fastdata.pages.text import printable
+from fastdata.formats.reader import ShardReader, find_damage
+from fastdata.printable import printable
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.shards import expand
 
@@ -42,13 +40,7 @@ _SUFFIXES = (".lmdb", ".h5", ".hdf5")
 class Damaged(NamedTuple):
     """One thing that is wrong.
 
-    Attributes
-    ----------
-    path : Path
-        The file.
-    place : str
-        A column, or a field of a sample; empty where it is the file as a whole.
-    reason : str
+    `place` is a column, or a field of a sample; empty where it is the file as a whole.
     """
 
     path: Path
@@ -61,16 +53,7 @@ class Damaged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome of `verify`.
-
-    Attributes
-    ----------
-    path : str
-        What was verified.
-    num_shards, num_samples, file_bytes : int
-        Of the shards that could be read.
-    damage : tuple of Damaged
-    """
+    """The outcome of `verify`; the three numbers are of the shards that could be read."""
 
     path: str
     num_shards: int
@@ -126,7 +109,7 @@ def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> Ver
             if part.is_dir():
                 run.directory(part)
             else:
-                run.single(part)
+                run.shard(part)
     return VerifyReport(
         os.fspath(path), run.num_shards, run.num_samples, run.file_bytes, tuple(run.damage)
     )
@@ -144,7 +127,7 @@ class _CountingReader(ShardReader):
 
 
 class _Verification:
-    """One run: what has been read and found so far."""
+    """What one run has read, and the damage it has found."""
 
     def __init__(self, bar: tqdm[Any]) -> None:
         self.bar = bar
@@ -153,16 +136,19 @@ class _Verification:
         self.file_bytes = 0
         self.damage: list[Damaged] = []
 
-    def single(self, path: Path) -> None:
-        """Verify a shard that stands for itself."""
+    def _add(self, path: Path, reason: object, place: str = "") -> None:
+        self.damage.append(Damaged(path, place, str(reason).removeprefix(f"{path}: ")))
+
+    def shard(self, path: Path) -> None:
+        """Verify a shard that is a dataset by itself."""
         try:
             self._read(path)
         except ShardCorruptError as error:
-            self._found(path, "", error)
+            self._add(path, error)
         except FormatError as error:
             if not _was_cut(path):
                 raise
-            self._found(path, "", error)
+            self._add(path, error)
 
     def directory(self, path: Path) -> None:
         """Verify a directory of shards against its manifest."""
@@ -171,54 +157,48 @@ class _Verification:
         except FormatError as error:
             if _is_newer(path / MANIFEST):
                 raise
-            self._found(path / MANIFEST, "", error)
+            self._add(path / MANIFEST, error)
             for shard in sorted(path.iterdir()):
                 if shard.suffix in _SUFFIXES:
                     self._listed(shard, None)
             return
         before = len(self.damage)
         self.bar.total = sum(entry.num_samples for entry in manifest.shards)
-        readers = [self._listed(path / entry.file, entry) for entry in manifest.shards]
-        self._compare(path / MANIFEST, manifest, [r for r in readers if r is not None])
-        if len(self.damage) == before and manifest.digest != content_digest(
-            manifest.schema, [reader.raw_column for reader in readers if reader is not None]
-        ):
-            self.damage.append(
-                Damaged(path / MANIFEST, "digest", "it is not that of the shards together")
-            )
-
-    def _compare(self, path: Path, manifest: Manifest, readers: Sequence[ShardReader]) -> None:
+        listed = [self._listed(path / entry.file, entry) for entry in manifest.shards]
+        readers = [reader for reader in listed if reader is not None]
         for reader in readers:
             if reader.header.schema != manifest.schema:
                 reason = f"{reader.path.name} has other fields: {reader.header.schema!r}"
-                self.damage.append(Damaged(path, "schema", reason))
+                self._add(path / MANIFEST, reason, "schema")
+        if len(self.damage) == before and manifest.digest != content_digest(
+            manifest.schema, [reader.raw_column for reader in readers]
+        ):
+            self._add(path / MANIFEST, "it is not that of the shards together", "digest")
 
     def _listed(self, path: Path, entry: ShardEntry | None) -> ShardReader | None:
         """Verify one shard of a directory; None where it cannot be read at all."""
         try:
             size = path.stat().st_size
         except OSError as error:
-            self.damage.append(Damaged(path, "", f"the shard is missing ({error.strerror})"))
+            self._add(path, f"the shard is missing ({error.strerror})")
             return None
         if entry is not None and size != entry.file_bytes:
-            reason = f"{entry.file_bytes} bytes were written but the file has {size}"
-            self.damage.append(Damaged(path, "", reason))
+            self._add(path, f"{entry.file_bytes} bytes were written but the file has {size}")
         try:
             reader = self._read(path)
         except ResourceLimitError:
             raise  # this process is out of something; of the file it says nothing
         except FastdataError as error:
-            self._found(path, "", error)
+            self._add(path, error)
             return None
         if entry is not None and entry.digest != reader.header.digest:
-            reason = (
-                f"not the shard that the manifest lists (its digest is {reader.header.digest}, "
-                f"not {entry.digest})"
+            self._add(
+                path,
+                "not the shard that the manifest lists (its digest is "
+                f"{reader.header.digest}, not {entry.digest})",
             )
-            self.damage.append(Damaged(path, "", reason))
         if entry is not None and entry.num_samples != len(reader):
-            reason = f"{len(reader)} samples, where the manifest lists {entry.num_samples}"
-            self.damage.append(Damaged(path, "", reason))
+            self._add(path, f"{len(reader)} samples, where the manifest lists {entry.num_samples}")
         return reader
 
     def _read(self, path: Path) -> ShardReader:
@@ -229,19 +209,15 @@ class _Verification:
         self.num_shards += 1
         self.num_samples += len(reader)
         self.file_bytes += path.stat().st_size
+        before = len(self.damage)
         try:
-            before = len(self.damage)
             for place, reason in find_damage(reader):
-                self.damage.append(Damaged(path, place, reason.removeprefix(f"{path}: ")))
-            if all(found.place == "header" for found in self.damage[before:]):
+                self._add(path, reason, place)
+            if all(damaged.place == "header" for damaged in self.damage[before:]):
                 self.damage += _other_sizes(reader)
         except FastdataError as error:
-            self._found(path, "", error)
+            self._add(path, error)
         return reader
-
-    def _found(self, path: Path, place: str, error: FastdataError) -> None:
-        reason = str(error).removeprefix(f"{path}: ")
-        self.damage.append(Damaged(path, place, reason))
 
 
 def _other_sizes(reader: ShardReader) -> Iterator[Damaged]:
@@ -257,7 +233,7 @@ def _other_sizes(reader: ShardReader) -> Iterator[Damaged]:
 
 
 def _was_cut(path: Path) -> bool:
-    """Tell whether a file begins as a container and lacks a shard's end."""
+    """Return whether a file begins as a container and lacks a shard's end."""
     try:
         descriptor = open_regular(path)
     except NotRegularFileError:
@@ -270,7 +246,7 @@ def _was_cut(path: Path) -> bool:
 
 
 def _is_newer(path: Path) -> bool:
-    """Tell whether a manifest is sound but of a newer version."""
+    """Return whether a manifest is sound but of a newer version."""
     try:
         return int(json.loads(read_regular(path))["version"]) > VERSION
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):

@@ -43,7 +43,7 @@ import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.converters.packing import packer
 from fastdata.errors import DatasetNotFoundError, DestinationExistsError
-from fastdata.formats.verify import first_damage
+from fastdata.formats.reader import find_damage
 
 GONE_SECONDS = 10.0
 """A worker ends by itself within a moment once its parent has gone; a loaded machine is slow."""
@@ -180,7 +180,7 @@ def digest_of(path: Path) -> str | None:
         dataset = fastdata.open(path)
     except DatasetNotFoundError:
         return None if not os.path.lexists(path) else "no dataset"
-    damage = [found for found in map(first_damage, dataset.shards) if found is not None]
+    damage = [found for shard in dataset.shards for found in find_damage(shard)]
     return f"damaged: {damage[0]}" if damage else dataset.digest
 
 

@@ -129,7 +129,7 @@ def ctrl_c_is_an_interrupt() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def quick_fork_server() -> None:
     """Have the fork server import torch and fastdata once, not each worker."""
-    multiprocessing.set_forkserver_preload(["fastdata.engine.worker", "fastdata.loading"])
+    multiprocessing.set_forkserver_preload(["fastdata.processes.worker", "fastdata.loading"])
 
 
 @pytest.hookimpl(wrapper=True)

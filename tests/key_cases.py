@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from fastdata.engine.sharing import PickledFile
 from fastdata.loading import options_of
-from fastdata.tuning.key import key_of
-from fastdata.tuning.subject import Recipe, Subject
+from fastdata.measuring.workload import Workload, WorkloadSpec
+from fastdata.processes.sharing import PickledFile
+from fastdata.tuned_settings.key import key_of
 
 
 class Mode(enum.Enum):
@@ -105,7 +105,7 @@ def scaled(value: Any, factor: int = 2) -> Any:
 
 def look(recipes: list[PickledFile], end: Connection) -> None:
     """Send the keys, as the process that measures finds them."""
-    end.send([Subject(recipe.load()).look().key for recipe in recipes])
+    end.send([Workload(recipe.load()).probe().key for recipe in recipes])
 
 
 if __name__ == "__main__":
@@ -125,7 +125,7 @@ if __name__ == "__main__":
     options = {"batch_size": 8}
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
-    recipes = [PickledFile.of(Recipe(dataset, options)) for dataset in datasets]
+    recipes = [PickledFile.of(WorkloadSpec(dataset, options)) for dataset in datasets]
     process = context.Process(target=look, args=(recipes, theirs))
     process.start()
     found = mine.recv()

@@ -21,7 +21,7 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from fastdata.engine.processes import ProcessPool
+from fastdata.engine.process_workers import ProcessWorkers
 from fastdata.errors import ShardCorruptError
 
 CONTEXTS = ["fork", "spawn", "forkserver"]
@@ -133,8 +133,8 @@ def mapped(memory: Any) -> int:
 
 
 @contextlib.contextmanager
-def pool_of(num_workers: int = 2, context: str = "fork") -> Iterator[ProcessPool]:
-    pool = ProcessPool(call, num_workers, context=context)
+def pool_of(num_workers: int = 2, context: str = "fork") -> Iterator[ProcessWorkers]:
+    pool = ProcessWorkers(call, num_workers, context=context)
     try:
         yield pool
     finally:

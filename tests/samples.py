@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 from PIL import Image
 
-from fastdata.codecs.encode import encode_jpeg, encode_png
+from fastdata.codecs.blobs import encode_jpeg, encode_png
 from fastdata.formats.hdf5 import Hdf5ShardWriter
 from fastdata.formats.layout import CODECS
 from fastdata.formats.lmdb import LmdbShardWriter
@@ -193,7 +193,7 @@ def write_shards(
     container: str = "lmdb",
 ) -> Path:
     """Write a directory of shards with its manifest."""
-    from fastdata.formats.digest import content_digest
+    from fastdata.formats.layout import content_digest
 
     directory.mkdir()
     entries, readers = [], []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastdata.tuning.results import Rate
-from fastdata.tuning.settings import Settings
+from fastdata.measuring.windows import Rate
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = ["CURVE", "Batches", "Clock", "Meter", "T", "rate"]
 

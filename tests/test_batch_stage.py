@@ -15,9 +15,9 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws, SampleKeys, operation_id
 from fastdata.schema import ImageField, ScalarField, Schema
-from fastdata.transforms import lookup
-from fastdata.transforms.lookup import BatchLookup
+from fastdata.transforms import pixel
 from fastdata.transforms.pipeline import Pipeline
+from fastdata.transforms.pixel import PixelLookup
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CROP = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
@@ -289,10 +289,10 @@ def test_one_pass_is_the_composition_bit_for_bit(name: str, memory_format: Any) 
     )
     images[1, 1] = 255 - images[1, 1]
     expected = composed(chain, images)
-    look = BatchLookup(chain)
+    look = PixelLookup(chain)
     for made in (
         look(images),
-        lookup._look_up(images, look.on_device(3, torch.device("cpu"))),
+        pixel._look_up(images, look.on_device(3, torch.device("cpu"))),
         pickle.loads(pickle.dumps(look))(images),
     ):
         assert made.dtype == expected.dtype
@@ -302,7 +302,7 @@ def test_one_pass_is_the_composition_bit_for_bit(name: str, memory_format: Any) 
 
 
 def test_one_pass_takes_empty_and_grey_images() -> None:
-    look = BatchLookup([T.ToDtype(torch.float32)])
+    look = PixelLookup([T.ToDtype(torch.float32)])
     assert look(torch.zeros((0, 3, 4, 5), dtype=torch.uint8)).shape == (0, 3, 4, 5)
     grey = torch.arange(24, dtype=torch.uint8).view(2, 1, 3, 4)
     torch.testing.assert_close(look(grey), grey / 255)
@@ -315,7 +315,7 @@ def test_one_pass_takes_empty_and_grey_images() -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_one_pass_on_a_gpu_is_the_composition_bit_for_bit(cuda: torch.device, name: str) -> None:
     images = torch.randint(0, 256, (4, 3, 30, 31), dtype=torch.uint8)
-    look = BatchLookup(CHAINS[name])
+    look = PixelLookup(CHAINS[name])
     for count in (4, 3, 1):
         made = look(images[:count].to(cuda))
         assert made.is_contiguous(memory_format=torch.channels_last)

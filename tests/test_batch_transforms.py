@@ -20,10 +20,10 @@ from samples import photo
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms import color, tones
+from fastdata.transforms import color
 from fastdata.transforms.automatic import OPERATIONS, SIGNED
-from fastdata.transforms.beta import beta
-from fastdata.transforms.some import per_image
+from fastdata.transforms.image_tensors import per_image
+from fastdata.transforms.mixing import beta
 
 LEVEL, FLOAT = 1, 1e-5
 """Tolerances: uint8, float32."""
@@ -369,7 +369,7 @@ def test_jitter_draws_every_order() -> None:
 
 def test_equalized_images_are_those_of_pillow() -> None:
     images = np.stack([photo(70, 90, seed=seed) // (1 + seed) for seed in range(4)])
-    ours = tones.equalize(torch.from_numpy(images).permute(0, 3, 1, 2))
+    ours = color.equalize(torch.from_numpy(images).permute(0, 3, 1, 2))
     for image, made in zip(images, ours.permute(0, 2, 3, 1).numpy(), strict=True):
         expected = np.asarray(ImageOps.equalize(Image.fromarray(image)))
         np.testing.assert_array_equal(made, expected)
@@ -377,8 +377,8 @@ def test_equalized_images_are_those_of_pillow() -> None:
 
 def test_tones_of_flat_images_stay() -> None:
     flat = torch.full((2, 3, 8, 8), 77, dtype=torch.uint8)
-    assert torch.equal(tones.autocontrast(flat), flat)
-    assert torch.equal(tones.equalize(flat), flat)
+    assert torch.equal(color.autocontrast(flat), flat)
+    assert torch.equal(color.equalize(flat), flat)
 
 
 # -- options -------------------------------------------------------------------------------

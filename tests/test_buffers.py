@@ -16,9 +16,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastdata.engine import buffers, sharing
+from fastdata.engine import buffers
 from fastdata.engine.buffers import BufferPool, Kind, Slot
 from fastdata.errors import WorkerError
+from fastdata.processes import sharing
 
 KINDS = ["private", "shared"]
 NBYTES = 2 * 3 * 4 * 5 * 4

@@ -51,7 +51,7 @@ RESIZED: dict[str, list[Any]] = {
 def there(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Each way to make batches: the CPU's, a GPU's, and that with kernels, interpreted."""
     if request.param != "here":
-        monkeypatch.setattr(ImageStore, "_render_here", ImageStore._render_there)
+        monkeypatch.setattr(ImageStore, "_render_on_cpu", ImageStore._render_on_device)
     if "kernels" in request.param:
         pytest.importorskip("triton")
         monkeypatch.setattr(pixels_module, "KERNEL_DEVICES", {"cpu"})

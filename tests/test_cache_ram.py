@@ -19,8 +19,12 @@ from worker_helpers import PICTURES, damage_image, layouts, pictures, worker_thr
 import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.cache import ram as ram_module
-from fastdata.cache.copies import FileCopy
+from fastdata.cache.ram import FileCopy, RamCacheBackend
+from fastdata.codecs.decoders import jpeg_decoder
+from fastdata.engine.work import BatchWork
+from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError, ShardCorruptError
+from fastdata.transforms.pipeline import Pipeline
 
 WORKERS: list[dict[str, Any]] = [
     {"num_workers": 0},
@@ -83,6 +87,33 @@ def test_the_file_is_not_read_any_more(paths: dict[str, Path], workers: dict[str
             empty(path)
             assert [digest(loader), digest(loader)] == wanted[1:]
             assert not any("fastdata cache" in name for name in worker_threads())
+
+
+def test_views_are_made_of_what_is_in_memory(paths: dict[str, Path]) -> None:
+    views = T.Views(2, [T.RandomCrop(10)])
+    options = {"batch_size": 8, "shuffle": True, "transform": views, "num_workers": 2}
+
+    def of(loader: Any) -> str:
+        return digest([(batch.label, *batch.image) for batch in loader])
+
+    with fastdata.loader(paths["lmdb"], **options) as plain:
+        wanted = [of(plain) for _ in range(2)]
+    with fastdata.loader(paths["lmdb"], **options, cache="ram") as loader:
+        assert of(loader) == wanted[0]
+        assert in_memory_soon(loader)
+        empty(paths["lmdb"])
+        assert of(loader) == wanted[1]
+
+
+def test_what_is_given_to_a_backend_is_not_changed(paths: dict[str, Path]) -> None:
+    dataset: Any = fastdata.open(paths["lmdb"])
+    views = T.Views(2, [T.RandomCrop(10)])
+    work = BatchWork(dataset, Pipeline((views,), dataset.schema), jpeg_decoder())
+    backend = RamCacheBackend(work, WorkerOptions(0))
+    assert backend.dataset is not dataset
+    assert all(part.dataset is backend.dataset for part in backend.work.parts)
+    assert all(part.dataset is dataset for part in (work, *work.parts))
+    backend.close()
 
 
 def test_columns_and_other_fields_come_from_memory_too(paths: dict[str, Path]) -> None:

@@ -23,7 +23,7 @@ from fastdata.loading import loader
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.random import SampleKeys
 from fastdata.schema import ImageField, ScalarField, Schema
-from fastdata.transforms.generators import albumentations_in, lend_generators, seeding
+from fastdata.transforms.generators import albumentations_in, seeding, seeding_allowed
 from fastdata.transforms.pipeline import Pipeline
 
 COUNT = 40
@@ -196,7 +196,7 @@ def test_a_prefetchers_thread_seeds_nothing(stored: Path) -> None:
     with loader(stored, batch_size=8, transform=note, num_workers=0) as it:
         list(CUDAPrefetcher(it, "cpu"))
     assert {name.startswith("fastdata") for name in seen} == {True}
-    with lend_generators():
+    with seeding_allowed():
         threads = [threading.Thread(target=lent_in, args=(found := [],), name="fastdata prefetch")]
         threads[0].start()
         threads[0].join()
@@ -205,7 +205,7 @@ def test_a_prefetchers_thread_seeds_nothing(stored: Path) -> None:
 
 
 def lent_in(found: list[Any]) -> None:
-    with lend_generators(), seeding(()) as seeds:
+    with seeding_allowed(), seeding(()) as seeds:
         found.append(seeds)
 
 
@@ -293,7 +293,7 @@ def test_albumentations_are_found_where_callables_hold_them() -> None:
 def test_seeding_is_for_who_owns_the_generators() -> None:
     with seeding(()) as seeds:
         assert seeds is None
-    with lend_generators(), seeding(()) as seeds:
+    with seeding_allowed(), seeding(()) as seeds:
         assert seeds is not None
         seeds((1 << 64) - 1)
         first = random.random()

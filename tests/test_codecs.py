@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from samples import photo, pil_decode, pil_encode, psnr
+from segment_index import read_segment_index
 
-from fastdata.codecs.encode import decode_stored, encode_jpeg, encode_png
+from fastdata.codecs.blobs import decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import dct_scale, decode_image, orient, to_pixels
 from fastdata.codecs.jpeg import read_jpeg_header
-from fastdata.codecs.jpeg_index import add_segment_index, read_segment_index, restart_interval
+from fastdata.codecs.jpeg_segments import add_segment_index, restart_interval
 from fastdata.codecs.resize import resize_pixels
 from fastdata.errors import ImageError, OptionError
 

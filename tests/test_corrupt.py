@@ -36,15 +36,14 @@ from samples import (
 )
 
 import fastdata
-from fastdata.codecs.encode import encode_jpeg
+from fastdata.codecs.blobs import encode_jpeg
 from fastdata.errors import (
     DatasetNotFoundError,
     FastdataError,
     FormatError,
     ShardCorruptError,
 )
-from fastdata.formats.reader import ShardReader
-from fastdata.formats.verify import find_damage
+from fastdata.formats.reader import ShardReader, find_damage
 from fastdata.schema import Schema, StringField
 from fastdata.transforms import RandomResizedCrop
 from fastdata.verifying import verify

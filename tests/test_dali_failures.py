@@ -19,12 +19,11 @@ from samples import photo, pil_encode, put_blob, write_shard
 from worker_helpers import PICTURES, damage_image, pictures, run_script
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.backends.dali import flights
-from fastdata.backends.dali.geometry import FieldGraph
-from fastdata.backends.dali.graph import MAX_GRAPHS, Graph, Graphs
-from fastdata.backends.dali.loading import as_file
-from fastdata.dataset import open as open_dataset
+from fastdata.backends.dali.backend import RUNS_AT_ONCE, Runs
+from fastdata.backends.dali.feeding import as_file
+from fastdata.backends.dali.graph import MAX_GRAPHS, FieldGraph, Graph, Graphs
 from fastdata.errors import ShardCorruptError, WorkerError
+from fastdata.opening import open as open_dataset
 
 need_dali()
 
@@ -83,13 +82,13 @@ def test_skipping_takes_the_samples_that_the_cpu_takes(
     path = shard(tmp_path)
     BROKEN[how](path, 3, 9, 10, 23)
     without_dali = []
-    real = flights.Flights._made_here
+    real = Runs._make_without_dali
 
     def made_here(self: Any, request: Any, error: Exception) -> Any:
         without_dali.append(request)
         return real(self, request, error)
 
-    monkeypatch.setattr(flights.Flights, "_made_here", made_here)
+    monkeypatch.setattr(Runs, "_make_without_dali", made_here)
     options: dict[str, Any] = {
         "batch_size": 4,
         "transform": TRANSFORM,
@@ -234,7 +233,7 @@ def test_no_more_pipelines_are_kept_than_some(tmp_path: Path) -> None:
         batches = [list(range(n)) for n in range(1, len(sizes))]
         with by_dali(path, batch_size=1, batch_sampler=batches, transform=TRANSFORM) as it:
             assert [len(batch.label) for batch in it] == [len(batch) for batch in batches]
-    assert max(made) <= MAX_GRAPHS + flights.IN_FLIGHT
+    assert max(made) <= MAX_GRAPHS + RUNS_AT_ONCE
 
 
 # -- the process -------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from fastdata.errors import (
     OptionError,
     ShardCorruptError,
 )
-from fastdata.formats import layout, reader, verify
+from fastdata.formats import layout, reader
 from fastdata.formats.writer import Record
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 
@@ -404,7 +404,7 @@ def _cost(path: Path) -> tuple[int, int]:
         return xxhash.xxh3_64_intdigest(data)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (layout, reader, verify):
+        for module in (layout, reader):
             patch.setattr(module, "checksum", count_bytes)
         sys.setprofile(count_calls)
         try:

@@ -20,10 +20,9 @@ from samples import mask, photo, pil_decode, pil_encode
 from test_jpeg_crop import FACTORS, SAMPLINGS, jpeg_of
 
 from fastdata.codecs import decoders
+from fastdata.codecs.blobs import decode_stored, decode_window, encode_jpeg, encode_png
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.codecs.encode import decode_stored, encode_jpeg, encode_png
-from fastdata.codecs.jpeg_crop import cut_jpeg
-from fastdata.codecs.window import decode_window
+from fastdata.codecs.jpeg_segments import cut_jpeg
 from fastdata.errors import ImageError, MissingExtraError, OptionError
 from fastdata.native.library import compiled
 
@@ -416,7 +415,7 @@ def test_an_index_that_lies_does_no_harm() -> None:
 
 
 def test_a_cut_that_does_not_decode_is_decoded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastdata.codecs import window as module
+    from fastdata.codecs import blobs as module
 
     def wrong(*arguments: Any) -> Any:
         cut = cut_jpeg(*arguments)

@@ -33,7 +33,7 @@ from samples import (
 import fastdata
 from fastdata.errors import ImageError, OptionError
 from fastdata.formats.layout import CODECS
-from fastdata.formats.verify import find_damage
+from fastdata.formats.reader import find_damage
 from fastdata.formats.writer import Record
 from fastdata.schema import (
     ArrayField,

@@ -25,7 +25,7 @@ import plot as plotting
 import utilisation
 from budget import Budget
 from device_cache import bytes_moved, kernel_spans, kernels, united_seconds
-from fastdata.steps import resnet
+from fastdata.steps import models as resnet
 from fastdata.steps.meter import Meter
 from overlap import hidden_share
 from report import Bar, Report, Row

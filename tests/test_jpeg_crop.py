@@ -14,11 +14,11 @@ import simplejpeg
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from samples import photo, pil_encode
+from segment_index import read_segment_index
 
-from fastdata.codecs.encode import encode_jpeg
+from fastdata.codecs.blobs import encode_jpeg
 from fastdata.codecs.jpeg import read_jpeg_header
-from fastdata.codecs.jpeg_crop import CutJpeg, cut_jpeg
-from fastdata.codecs.jpeg_index import add_segment_index, read_segment_index
+from fastdata.codecs.jpeg_segments import CutJpeg, add_segment_index, cut_jpeg
 
 # Sampling, and height and width of an MCU in pixels.
 SAMPLINGS = {

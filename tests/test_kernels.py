@@ -14,9 +14,8 @@ import torch
 
 from fastdata.kernels import pixels as pixels_module
 from fastdata.kernels.pixels import gather_windows, has_kernels, look_up, window_plan
-from fastdata.transforms import lookup
-from fastdata.transforms.lookup import BatchLookup
-from fastdata.transforms.pixel import Normalize, ToDtype
+from fastdata.transforms import pixel
+from fastdata.transforms.pixel import Normalize, PixelLookup, ToDtype
 
 DTYPES = [torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -100,9 +99,9 @@ def test_pixel_transforms_by_the_kernel(device: torch.device) -> None:
     """The way a batch goes on a GPU, against the way it goes on the CPU."""
     chain: list[Any] = [ToDtype(torch.bfloat16), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
     images = torch.randint(0, 256, (4, 3, 20, 30), dtype=torch.uint8)
-    wanted = BatchLookup(chain)(images)
-    table = BatchLookup(chain).on_device(3, device)
-    found = lookup._look_up(images.to(device), table)
+    wanted = PixelLookup(chain)(images)
+    table = PixelLookup(chain).on_device(3, device)
+    found = pixel._look_up(images.to(device), table)
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(found.cpu(), wanted)
 

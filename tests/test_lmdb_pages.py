@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastdata.formats.lmdb_pages import data_end, walk
+from fastdata.errors import SourceError
+from fastdata.formats.lmdb_pages import Entry, LmdbFile
 
 
 def write(path: Path, transactions: list[list[tuple[bytes, bytes | None]]]) -> None:
@@ -36,16 +36,24 @@ def read(path: Path) -> tuple[list[tuple[bytes, bytes]], int]:
         return list(transaction.cursor()), environment.stat()["depth"]
 
 
+def entries(file: LmdbFile) -> list[Entry]:
+    """Return all entries, none of which is damaged."""
+    found = list(file.entries())
+    assert all(isinstance(entry, Entry) for entry in found)
+    return [entry for entry in found if isinstance(entry, Entry)]
+
+
 def check(path: Path) -> int:
     """Compare the walker with the cursor; return the depth of the tree."""
     items, depth = read(path)
     data = path.read_bytes()
-    walked = [(key, data[offset : offset + length]) for key, offset, length in walk(data)]
-    assert walked == items
-    assert data_end(data) <= len(data)
-    assert all(offset + length <= data_end(data) for _, offset, length in walk(data))
+    file = LmdbFile(path)
+    walked = entries(file)
+    assert [(e.key, data[e.offset : e.offset + e.length]) for e in walked] == items
+    assert file.data_end <= len(data)
+    assert all(e.offset + e.length <= file.data_end for e in walked)
     # LMDB, too, needs no more of the file than that.
-    os.truncate(path, data_end(data))
+    os.truncate(path, file.data_end)
     assert read(path)[0] == items
     return depth
 
@@ -101,11 +109,12 @@ def test_pages_have_numbers_of_more_than_16_bits(tmp_path: Path) -> None:
     value = bytes(2**16 * 4096)
     items: list[Any] = [(f"k{n:05}".encode(), n.to_bytes(900, "big")) for n in range(400)]
     write(path, [[(b"a", value)], items])
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found = {key: (offset, length) for key, offset, length in walk(data)}
-        assert found.pop(b"a")[1] == len(value)
-        assert {key: data[a : a + n] for key, (a, n) in found.items()} == dict(items)
-        assert min(offset for offset, _ in found.values()) > 2**28
+    found = {entry.key: (entry.offset, entry.length) for entry in entries(LmdbFile(path))}
+    assert found.pop(b"a")[1] == len(value)
+    with open(path, "rb") as file:
+        read_back = {k: os.pread(file.fileno(), n, at) for k, (at, n) in found.items()}
+    assert read_back == dict(items)
+    assert min(offset for offset, _ in found.values()) > 2**28
 
 
 @settings(
@@ -133,17 +142,25 @@ def test_any_history_of_changes_is_walked(
 
 
 @pytest.mark.parametrize("data", [b"", bytes(100), bytes(20_000), b"\x89HDF" * 5000])
-def test_what_is_no_lmdb_file_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="not an LMDB"):
-        list(walk(data))
-    with pytest.raises(ValueError, match="not an LMDB"):
-        data_end(data)
+def test_what_is_no_lmdb_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(SourceError, match="no LMDB file"):
+        LmdbFile(tmp_path / "file")
 
 
-def test_files_of_lmdb_1_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 1])
+def test_damage_stands_in_the_place_of_entries(tmp_path: Path, version: int) -> None:
+    """Whatever page is overwritten, all others are read."""
     path = tmp_path / "file"
-    environment = lmdb.open(str(path), subdir=False, lock=False, lib_version=1)
+    environment = lmdb.open(str(path), subdir=False, lock=False, lib_version=version)
     with environment, environment.begin(write=True) as transaction:
-        transaction.put(b"key", b"value")
-    with pytest.raises(ValueError, match=r"not an LMDB 0\.9 file"):
-        list(walk(path.read_bytes()))
+        for number in range(2000):
+            transaction.put(f"{number:05}".encode(), bytes(20))
+    sound = path.read_bytes()
+    count = LmdbFile(path).data_end // 4096
+    for page in range(2, count):
+        path.write_bytes(sound[: page * 4096] + b"\xff" * 4096 + sound[(page + 1) * 4096 :])
+        found = list(LmdbFile(path).entries())
+        good = [entry for entry in found if isinstance(entry, Entry)]
+        assert len(good) < len(found)
+        assert "entries are not there" in str(found[-1])

@@ -400,7 +400,7 @@ def test_containers_give_the_same_batches(packed: dict[str, Path]) -> None:
 
 
 def test_a_subset_and_a_list_of_paths_are_loaded(packed: dict[str, Path]) -> None:
-    fastdata_open = pytest.importorskip("fastdata.dataset").open
+    fastdata_open = pytest.importorskip("fastdata.opening").open
     subset = fastdata_open(packed[".lmdb"])[10:20]
     assert len(list(loader(subset, batch_size=4, transform=RRC))) == 3
     assert (

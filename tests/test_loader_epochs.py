@@ -87,8 +87,9 @@ def test_an_epoch_that_is_not_joined_to_the_next_leaves_no_threads(options: dict
     assert worker_threads() == []
 
 
-def test_a_loader_that_is_dropped_leaves_no_threads() -> None:
-    it = loader(MemoryData(10), batch_size=2, transform=RRC, num_workers=3)
+@pytest.mark.parametrize("device", [None, "meta"])
+def test_a_loader_that_is_dropped_leaves_no_threads(device: str | None) -> None:
+    it = loader(MemoryData(10), batch_size=2, transform=RRC, num_workers=3, device=device)
     list(it)
     assert len(worker_threads()) == 3, "they have begun the next epoch"
     del it

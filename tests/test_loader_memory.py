@@ -135,7 +135,7 @@ def test_stats_tell_what_was_read_and_waited_for(mixed: dict[str, Path], method:
     epoch = iter(it)
     for number in range(1, 6):
         deadline = time.monotonic() + 30
-        stream = epoch._stream or it._idle[0]  # type: ignore[attr-defined,index]
+        stream = epoch._stream or it._passes._idle[0]  # type: ignore[attr-defined,index]
         while stream.ready < 3 and time.monotonic() < deadline:
             time.sleep(0.001)
         next(epoch)

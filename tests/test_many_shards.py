@@ -14,7 +14,7 @@ from samples import SUFFIXES, make_records, write_shard
 
 import fastdata
 from fastdata.errors import ResourceLimitError
-from fastdata.formats.digest import content_digest
+from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.verifying import verify

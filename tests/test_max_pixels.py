@@ -19,7 +19,7 @@ from samples import EVERY_KIND, forge, make_records, photo, pil_encode, put_blob
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
-from fastdata.codecs.encode import encode_jpeg
+from fastdata.codecs.blobs import encode_jpeg
 from fastdata.errors import FastdataError, OptionError, ShardCorruptError
 from fastdata.formats.layout import CODECS
 from fastdata.schema import ImageField, Schema, StringField

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from fastdata.engine.memory import available_bytes, available_on, in_words
+from fastdata.engine.memory import available_bytes, available_on, format_bytes
 
 
 def group(folder: Path, files: dict[str, str]) -> Path:
@@ -68,4 +68,4 @@ def test_a_gpus_memory(cuda: torch.device) -> None:
     [(999, "999B"), (12.34e9, "12.3GB"), (5e12, "5.00TB")],
 )
 def test_bytes_in_words(nbytes: float, text: str) -> None:
-    assert in_words(nbytes) == text
+    assert format_bytes(nbytes) == text

@@ -19,8 +19,8 @@ from PIL import Image
 from resize_reference import resize_reference
 from samples import photo
 
-from fastdata.codecs.encode import encode_jpeg
-from fastdata.codecs.jpeg_index import INDEX_PREFIX_BYTES, index_spans
+from fastdata.codecs.blobs import encode_jpeg
+from fastdata.codecs.jpeg_segments import INDEX_PREFIX_BYTES, index_spans
 from fastdata.native import library as native
 from fastdata.native.crops import CROP, JPEG, OTHER_CODEC, RAW, copy_rows, render_crops, resize
 

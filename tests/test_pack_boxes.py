@@ -17,7 +17,7 @@ from PIL import Image
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
-from fastdata.codecs.image import orientation_of
+from fastdata.codecs.image_header import orientation_of
 from fastdata.converters.exporting.export import export
 from fastdata.converters.packing.boxes import Placement, place_boxes, turn_boxes
 from fastdata.errors import ImageError, OptionError

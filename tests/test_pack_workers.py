@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,17 @@ from pack_helpers import QUICK, digest_of, image_folder, pixels, png, two_broken
 from torch.utils.data import TensorDataset
 
 import fastdata
+from fastdata import assembly
 from fastdata.converters.base import IndexedSource, Reject, Sample
 from fastdata.converters.packing import driver, packer, pool
-from fastdata.converters.packing.pool import ProcessPool, run_in_order
-from fastdata.engine import shared_folder
-from fastdata.engine.signals import signals_held
+from fastdata.converters.packing import workers as packing_workers
+from fastdata.converters.packing.chunk import ChunkResult
+from fastdata.converters.packing.pool import ChunkPool, run_in_order
 from fastdata.errors import (
     WorkerError,
 )
 from fastdata.formats import lmdb as lmdb_format
+from fastdata.processes.starting import signals_held
 from fastdata.schema import ImageField, Schema, StringField
 
 
@@ -182,7 +186,7 @@ def test_a_script_without_main_guard_works_or_is_told(
 def test_workers_that_cannot_start_are_an_error_not_a_loop(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "_start_worker", lambda setup: os._exit(1))
+    monkeypatch.setattr(pool, "_ROLE", replace(pool._ROLE, set_up=partial(os._exit, 1)))
     context = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda: context)
     with pytest.raises(WorkerError, match="died as they started"):
@@ -236,7 +240,7 @@ def test_a_signal_leaves_no_lock_of_the_executors_behind() -> None:
             return future
 
     with Stopped(1) as executor:
-        run = run_in_order(([] for _ in range(9)), len, executor.submit, ahead=1)  # type: ignore[arg-type]
+        run = run_in_order(([] for _ in range(9)), partial(executor.submit, len), ahead=1)
         with pytest.raises(KeyboardInterrupt):
             list(run)
         assert calls == ["entered", "left"] * 2
@@ -306,7 +310,7 @@ def test_run_in_order_keeps_order_whatever_finishes_first() -> None:
         return chunk
 
     with ThreadPoolExecutor(4) as threads:
-        assert list(run_in_order(range(40), work, threads.submit, 6)) == list(range(40))
+        assert list(run_in_order(range(40), partial(threads.submit, work), 6)) == list(range(40))
 
 
 def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
@@ -318,14 +322,24 @@ def test_run_in_order_leaves_nothing_running_when_it_is_left() -> None:
         return chunk
 
     with ThreadPoolExecutor(1) as threads:
-        results = run_in_order(itertools.count(), work, threads.submit, 8)
+        results = run_in_order(itertools.count(), partial(threads.submit, work), 8)
         assert next(results) == 0
         results.close()
     assert len(started) <= 4
 
 
-def test_a_pool_may_be_closed_twice(tmp_path: Path) -> None:
-    workers = ProcessPool(1, tmp_path / "scratch")
+def test_threads_take_the_place_of_processes_where_there_are_no_such_sockets(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fastdata.pack(folder, tmp_path / "whole.lmdb", **QUICK)
+    monkeypatch.setattr(packing_workers.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(packing_workers, "ChunkPool", lambda *_: pytest.fail("a process"))
+    report = fastdata.pack(folder, tmp_path / "x.lmdb", size=24, num_workers=2)
+    assert (report.digest, report.rejects) == (whole.digest, whole.rejects)
+
+
+def test_a_pool_may_be_closed_twice() -> None:
+    workers = ChunkPool(1, partial(ChunkResult, source_bytes=0))
     workers.close()
     workers.close()
 
@@ -350,17 +364,16 @@ def test_a_map_that_grows_loses_nothing(
 def test_a_shared_folder_that_cannot_be_used_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """The locks that worker processes share are files there, of which errors say nothing."""
+    """Stock workers need it, of which their errors say nothing; packing does not."""
     number = errno.ENOENT if fault == "is missing" else errno.EROFS
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(shared_folder.tempfile, "TemporaryFile", refuse)
-    monkeypatch.setattr(pool, "ProcessPoolExecutor", refuse)
+    monkeypatch.setattr(assembly.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr("_multiprocessing.SemLock", refuse)
     source = image_folder(tmp_path / "images", 4)
+    assert fastdata.pack(source, tmp_path / "x.lmdb", num_workers=2).num_samples == 4
     with pytest.raises(WorkerError, match=rf"/dev/shm, which {fault}.*shm-size.*num_workers=0"):
-        fastdata.pack(source, tmp_path / "x.lmdb", num_workers=2)
-    with pytest.raises(WorkerError, match=rf"/dev/shm, which {fault}.*num_workers=0"):
         fastdata.loader(TensorDataset(torch.zeros(8, 2)), num_workers=2, batch_size=2)
     fastdata.loader(TensorDataset(torch.zeros(8, 2)), num_workers=0, batch_size=2)

@@ -275,7 +275,7 @@ def test_static_batches_wait_for_what_used_them_on_another_stream(
 ) -> None:
     assert on_changing_streams(device, static=True) == 0
 
-    from fastdata.prefetch.fixed import FixedBatch
+    from fastdata.prefetch.prefetcher import FixedBatch
 
     fill = FixedBatch.fill
 

@@ -41,7 +41,7 @@ from process_helpers import (
 )
 
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.processes import ProcessPool
+from fastdata.engine.process_workers import ProcessWorkers
 from fastdata.errors import OptionError, WorkerError
 
 # -- workers that die ---------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_what_a_worker_did_before_it_died_is_not_lost() -> None:
             return self.look.poll(milliseconds)
 
     with pool_of(1) as pool:
-        pool._crew._poll = Late(pool._crew._poll)
+        pool.pool._crew._poll = Late(pool.pool._crew._poll)
         first, second = pool.submit((wait_for, 0.2)), pool.submit((leave, 3))
         pids = pool.pids
         assert first.result() == pids[0]
@@ -181,11 +181,11 @@ def test_a_pool_works_where_children_reap_themselves() -> None:
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_work_that_cannot_be_pickled_is_refused_with_the_remedy(context: str) -> None:
     with pytest.raises(OptionError, match=r"no lambda.*multiprocessing_context=\"fork\""):
-        ProcessPool(lambda message, memory: None, 1, context=context)
+        ProcessWorkers(lambda message, memory: None, 1, context=context)
 
 
 def test_forked_work_need_not_be_picklable() -> None:
-    pool = ProcessPool(lambda message, memory: message + 1, 1, context="fork")
+    pool = ProcessWorkers(lambda message, memory: message + 1, 1, context="fork")
     assert pool.submit(1).result() == 2
     pool.close()
 
@@ -203,7 +203,7 @@ class LargeWork:
 
 
 def test_work_that_cannot_be_unpickled_is_explained() -> None:
-    pool = ProcessPool(BombWork(), 2, context="forkserver")
+    pool = ProcessWorkers(BombWork(), 2, context="forkserver")
     ticket = pool.submit(1)
     with pytest.raises(
         WorkerError, match=r"(?s)cannot be unpickled there.*ZeroDivisionError: while unpickling"
@@ -213,7 +213,7 @@ def test_work_that_cannot_be_unpickled_is_explained() -> None:
 
 
 def test_large_work_is_sent_to_every_worker() -> None:
-    pool = ProcessPool(LargeWork(), 2, context="forkserver")
+    pool = ProcessWorkers(LargeWork(), 2, context="forkserver")
     assert pool.submit(1).result() == 300_000
     pool.close()
 
@@ -234,7 +234,7 @@ def script(tmp_path: Path, body: str, head: str = "") -> Path:
     path = tmp_path / "script.py"
     path.write_text(
         "import os, signal, sys, time\n"
-        "from fastdata.engine.processes import ProcessPool\n"
+        "from fastdata.engine.process_workers import ProcessWorkers\n"
         "from fastdata.engine.buffers import BufferPool\n"
         "def work(message, memory):\n"
         "    time.sleep(message)\n"
@@ -247,7 +247,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
         """
-        pool = ProcessPool(work, 1, context="spawn")
+        pool = ProcessWorkers(work, 1, context="spawn")
         pool.submit(0).result()
         """,
     )
@@ -266,13 +266,13 @@ def test_processes_that_cannot_be_started_are_explained(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(context.Process, "start", refuse)
     with pytest.raises(WorkerError, match=r'temporarily unavailable.*worker_method="thread"'):
-        ProcessPool(call, 2, context=context)
+        ProcessWorkers(call, 2, context=context)
 
 
 def test_a_pool_inside_a_daemonic_process_is_explained() -> None:
     def inside(end: Any) -> None:
         try:
-            ProcessPool(call, 1, context="fork")
+            ProcessWorkers(call, 1, context="fork")
         except WorkerError as error:
             end.send(str(error))
 
@@ -384,7 +384,7 @@ def test_close_in_a_thread_ends_the_workers() -> None:
 def test_a_dropped_pool_ends_its_workers_at_once() -> None:
     gc.disable()
     try:
-        pool = ProcessPool(call, 2, context="fork")
+        pool = ProcessWorkers(call, 2, context="fork")
         pids = pool.pids
         ticket = pool.submit((wait_for, 60))
         del pool
@@ -404,7 +404,7 @@ def test_an_interpreter_that_exits_leaves_and_prints_nothing(
 ) -> None:
     body = f"""
         if __name__ == "__main__":
-            pool = ProcessPool(work, 2, context="{context}")
+            pool = ProcessWorkers(work, 2, context="{context}")
             slot = BufferPool(1, kind="shared").take(100)
             print(*{{pool.submit(0.1, slot).result() for _ in range(6)}})
             sys.stdout.flush()
@@ -417,7 +417,7 @@ def test_an_interpreter_that_exits_leaves_and_prints_nothing(
 
 def hold_a_pool(end: Any, context: str, message: Any) -> None:
     """Be the main function of a process that has a pool, and waits for it."""
-    pool = ProcessPool(call, 2, context=context)
+    pool = ProcessWorkers(call, 2, context=context)
     pool.submit((echo, 0)).result()
     waiting = [pool.submit(message) for _ in range(5)]
     other = os.fork()
@@ -494,7 +494,7 @@ def test_ctrl_c_is_the_parents() -> None:
 def test_a_forked_process_does_not_disturb_its_parents_pool(tmp_path: Path) -> None:
     body = """
         if __name__ == "__main__":
-            pool = ProcessPool(work, 2, context="fork")
+            pool = ProcessWorkers(work, 2, context="fork")
             pool.submit(0).result()
             ticket = pool.submit(0.5)
             for end in (lambda: os._exit(0), sys.exit, lambda: (pool.close(), os._exit(0))):

@@ -39,15 +39,15 @@ from process_helpers import (
     wait_until,
 )
 
-from fastdata.engine import sharing, worker
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.outcomes import WorkerTraceback
-from fastdata.engine.processes import ProcessPool
+from fastdata.engine.process_workers import ProcessWorkers
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
+from fastdata.processes import sharing, worker
+from fastdata.processes.outcomes import WorkerTraceback
 
 
 @pytest.fixture(scope="module", params=CONTEXTS)
-def any_pool(request: pytest.FixtureRequest) -> Iterator[ProcessPool]:
+def any_pool(request: pytest.FixtureRequest) -> Iterator[ProcessWorkers]:
     """A pool of two workers of every start method in turn, for all tests that leave it whole."""
     with pool_of(2, request.param) as pool:
         pool.submit((echo, 0)).result()
@@ -62,18 +62,18 @@ def any_pool(request: pytest.FixtureRequest) -> Iterator[ProcessPool]:
     [None, 0, "text", {"a": [1, 2]}, b"x" * 65_000, b"x" * 65_536, b"y" * 70_000, b"z" * 9_000_000],
     ids=lambda value: f"{type(value).__name__}-{len(pickle.dumps(value))}",
 )
-def test_messages_and_results_of_any_size_arrive(any_pool: ProcessPool, value: Any) -> None:
+def test_messages_and_results_of_any_size_arrive(any_pool: ProcessWorkers, value: Any) -> None:
     assert any_pool.submit((echo, value)).result() == value
 
 
-def test_results_belong_to_their_tickets_in_any_order(any_pool: ProcessPool) -> None:
+def test_results_belong_to_their_tickets_in_any_order(any_pool: ProcessWorkers) -> None:
     tickets = [any_pool.submit((echo, value)) for value in range(50)]
     order = np.random.default_rng(0).permutation(50).tolist()
     assert [tickets[value].result() for value in order] == order
     assert tickets[7].result() == 7
 
 
-def test_many_more_tasks_than_a_socket_holds(any_pool: ProcessPool) -> None:
+def test_many_more_tasks_than_a_socket_holds(any_pool: ProcessWorkers) -> None:
     """Tasks and results would fill both sockets, with nobody reading either."""
     slot = BufferPool(1, kind="shared").take(3000)
     tickets = [
@@ -84,7 +84,7 @@ def test_many_more_tasks_than_a_socket_holds(any_pool: ProcessPool) -> None:
     assert slot.memory[1::2].tolist() == [i % 251 for i in range(1, 3000, 2)]
 
 
-def test_large_messages_that_fill_the_socket(any_pool: ProcessPool) -> None:
+def test_large_messages_that_fill_the_socket(any_pool: ProcessWorkers) -> None:
     values = [bytes([i]) * 60_000 for i in range(40)]
     tickets = [any_pool.submit((echo, value)) for value in values]
     assert [ticket.result() for ticket in tickets] == values
@@ -108,22 +108,22 @@ def test_the_idle_worker_takes_the_next_task() -> None:
 
 def test_a_pool_of_no_workers_is_refused() -> None:
     with pytest.raises(OptionError, match="1 worker or more, not 0"):
-        ProcessPool(call, 0)
+        ProcessWorkers(call, 0)
 
 
 @pytest.mark.parametrize("context", ["threads", 3])
 def test_an_unknown_context_is_refused(context: Any) -> None:
     with pytest.raises(OptionError, match=rf"'fork'.*or None, not {context!r}"):
-        ProcessPool(call, 1, context=context)
+        ProcessWorkers(call, 1, context=context)
 
 
 def test_a_context_object_will_do() -> None:
-    pool = ProcessPool(call, 1, context=multiprocessing.get_context("fork"))
+    pool = ProcessWorkers(call, 1, context=multiprocessing.get_context("fork"))
     assert pool.submit((echo, 3)).result() == 3
     pool.close()
 
 
-def test_a_worker_is_set_up_as_one_of_many(any_pool: ProcessPool) -> None:
+def test_a_worker_is_set_up_as_one_of_many(any_pool: ProcessWorkers) -> None:
     found = any_pool.submit((facts,)).result()
     assert found.pop("name").startswith("fastdata-worker-")
     assert found == {
@@ -138,7 +138,7 @@ def test_a_worker_is_set_up_as_one_of_many(any_pool: ProcessPool) -> None:
 # -- shared memory ------------------------------------------------------------------
 
 
-def test_what_workers_write_is_seen_by_the_parent(any_pool: ProcessPool) -> None:
+def test_what_workers_write_is_seen_by_the_parent(any_pool: ProcessWorkers) -> None:
     memory = BufferPool(2, kind="shared")
     for _ in range(3):
         slots = [memory.take(10_000) for _ in range(3)]
@@ -200,7 +200,7 @@ def test_a_worker_lets_go_of_blocks_it_has_not_seen_for_a_while(
         assert wait_until(lambda: maps_of(pool.pids[0]) == before)
 
 
-def test_workers_leave_dev_shm_alone(any_pool: ProcessPool) -> None:
+def test_workers_leave_dev_shm_alone(any_pool: ProcessWorkers) -> None:
     before = set(os.listdir("/dev/shm"))
     slot = BufferPool(1, kind="shared").take(1_000_000)
     any_pool.submit((fill, 0, 1_000_000, 1), slot).result()
@@ -208,7 +208,7 @@ def test_workers_leave_dev_shm_alone(any_pool: ProcessPool) -> None:
     assert set(os.listdir("/dev/shm")) <= before
 
 
-def test_private_memory_is_refused(any_pool: ProcessPool) -> None:
+def test_private_memory_is_refused(any_pool: ProcessWorkers) -> None:
     with pytest.raises(OptionError, match=r'of kind "shared", not <Block .* 10 bytes of memory>'):
         any_pool.submit((echo, 1), BufferPool(1).take(10))
 
@@ -216,7 +216,7 @@ def test_private_memory_is_refused(any_pool: ProcessPool) -> None:
 # -- errors -------------------------------------------------------------------------
 
 
-def test_an_error_arrives_as_itself_with_its_traceback(any_pool: ProcessPool) -> None:
+def test_an_error_arrives_as_itself_with_its_traceback(any_pool: ProcessWorkers) -> None:
     with pytest.raises(ShardCorruptError, match=r"^sample 3 is corrupt$") as caught:
         any_pool.submit((fail, ShardCorruptError, "sample 3 is corrupt")).result()
     assert isinstance(caught.value.__cause__, WorkerTraceback)
@@ -351,8 +351,8 @@ class RefusingSocket:
 def test_a_limit_on_files_under_way_is_waited_out() -> None:
     slot = BufferPool(1, kind="shared").take(10)
     with pool_of(1) as pool:
-        refusing = RefusingSocket(pool._crew._tasks, errno.ETOOMANYREFS, 3)
-        pool._crew._tasks = refusing  # type: ignore[assignment]
+        refusing = RefusingSocket(pool.pool._crew._tasks, errno.ETOOMANYREFS, 3)
+        pool.pool._crew._tasks = refusing  # type: ignore[assignment]
         assert pool.submit((fill, 0, 10, 3), slot).result() == 10
         assert refusing.times == 0
 
@@ -360,7 +360,7 @@ def test_a_limit_on_files_under_way_is_waited_out() -> None:
 def test_a_task_that_cannot_be_sent_holds_nothing() -> None:
     memory = BufferPool(1, kind="shared")
     with pool_of(1) as pool:
-        pool._crew._tasks = RefusingSocket(pool._crew._tasks, errno.ENOMEM, 1)  # type: ignore[assignment]
+        pool.pool._crew._tasks = RefusingSocket(pool.pool._crew._tasks, errno.ENOMEM, 1)  # type: ignore[assignment]
         with pytest.raises(OSError, match="Cannot allocate memory"):
             pool.submit((fill, 0, 10, 3), memory.take(10))
         assert memory.in_use == 0

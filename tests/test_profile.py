@@ -8,7 +8,6 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,15 +35,14 @@ from worker_helpers import PICTURES, pictures
 import fastdata
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.errors import OptionError
-from fastdata.profiling.batches import Batches
-from fastdata.profiling.hooks import TimedCall, installed
+from fastdata.profiling.batches import CachedBatches, batches_of
+from fastdata.profiling.hooks import TimedCall, hooks_installed
+from fastdata.profiling.lines import short_line
+from fastdata.profiling.profiler import step_name
 from fastdata.profiling.recorder import Recorder
-from fastdata.profiling.source import Source
 from fastdata.profiling.stalls import find_stalls
 from fastdata.profiling.stock import measure_stock
-from fastdata.profiling.subject import called
 from fastdata.profiling.tracing import trace
-from fastdata.profiling.where import short
 from fastdata.steps import SleepStep
 from fastdata.transforms import CenterCrop, PerSample, ToDtype
 
@@ -367,15 +365,15 @@ def test_host_batches_are_those_that_travel() -> None:
     ) as loader:
         there = next(iter(loader)).image
         assert (there.device.type, there.dtype) == ("meta", torch.float32)
-        with closing(Source(loader)) as source:
-            batches = Batches.of(source, torch.device("meta"))
+        with batches_of(loader) as taken:
+            batches = CachedBatches.take(taken, torch.device("meta"))
         seen: list[torch.Tensor] = []
         report = profiled(loader, lambda batch: seen.append(batch.image), seconds=0.1)
     (batch, *_), (device_batch, *_) = batches.host, batches.device
     assert (batch.image.device.type, batch.image.dtype) == ("cpu", torch.uint8)
     assert batches.nbytes == 4 * (3 * 8 * 8 + batch.label.element_size())
-    assert batches.arrives
-    assert batches.known
+    assert batches.loader_copies
+    assert batches.host_known
     assert (device_batch.image.device.type, device_batch.image.dtype) == ("meta", torch.float32)
     # The step gets of each kind of window what the loader hands out.
     assert {(image.device.type, image.dtype) for image in seen} == {("meta", torch.float32)}
@@ -389,11 +387,11 @@ def test_host_batches_of_a_prefetcher_are_before_its_transform() -> None:
 
     bytes_of = [torch.zeros(4, 3, dtype=torch.uint8)] * 50
     loader = fastdata.CUDAPrefetcher(bytes_of, "meta", as_float)
-    with closing(Source(loader)) as source:
-        batches = Batches.of(source, torch.device("meta"))
+    with batches_of(loader) as taken:
+        batches = CachedBatches.take(taken, torch.device("meta"))
     assert (batches.host[0].dtype, batches.device[0].dtype) == (torch.uint8, torch.float32)
     assert batches.nbytes == 12
-    assert batches.sent(batches.host[0], torch.device("meta")).dtype == torch.float32
+    assert batches.delivered(batches.host[0], torch.device("meta")).dtype == torch.float32
 
 
 def test_what_travels_is_not_made_up() -> None:
@@ -462,9 +460,9 @@ def test_what_is_no_step_is_refused_without_words() -> None:
 
 
 def test_steps_are_called_by_their_names() -> None:
-    assert called(partial(wait, 3)) == "wait"
-    assert called(torch.nn.Linear(1, 1)) == "Linear"
-    assert called(STEP) == "a simulated step of 4 ms"
+    assert step_name(partial(wait, 3)) == "wait"
+    assert step_name(torch.nn.Linear(1, 1)) == "Linear"
+    assert step_name(STEP) == "a simulated step of 4 ms"
 
 
 @pytest.mark.parametrize("make", [Samples, lambda: MemoryData(64, size=(8, 8))])
@@ -521,7 +519,7 @@ def test_transforms_are_found_inside_of_datasets() -> None:
 
     plain, method = Samples(transform=torch.neg), Method()
     nested = ConcatDataset([Subset(plain, [0, 1]), Subset(method, [0])])
-    with installed(Recorder(), nested):
+    with hooks_installed(Recorder(), nested):
         assert isinstance(plain.transform, TimedCall)
         assert plain.transform(torch.ones(1)) == -1
         assert isinstance(method.transform, TimedCall)
@@ -577,8 +575,8 @@ def test_what_cannot_be_profiled(arguments: dict[str, Any], message: str) -> Non
 
 
 def test_lines_are_named_for_people() -> None:
-    assert short("/a/b/train.py:12 collate") == "collate, train.py:12"
-    assert short("train.py:12 <module>") == "train.py:12"
+    assert short_line("/a/b/train.py:12 collate") == "collate, train.py:12"
+    assert short_line("train.py:12 <module>") == "train.py:12"
 
 
 # -- what a profile leaves behind ------------------------------------------------------------

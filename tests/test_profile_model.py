@@ -7,20 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from fastdata.profiling.costs import Cost
-from fastdata.profiling.facts import Facts
-from fastdata.profiling.fixes import fixes_for
-from fastdata.profiling.model import Model
-from fastdata.profiling.recorder import Times
-from fastdata.profiling.report import Stall
-from fastdata.profiling.verdict import (
-    Measured,
+from fastdata.profiling.conclusion import (
     bottleneck_of,
-    is_input_bound,
     restarts_of,
     stages_of,
     verdict_of,
 )
+from fastdata.profiling.fixes import Conditions, fixes_for
+from fastdata.profiling.model import Cost, Model
+from fastdata.profiling.rates import Measured
+from fastdata.profiling.recorder import Times
+from fastdata.profiling.report import Stall
 
 READ, DECODE = Cost("read", 0.010, True, 0.0), Cost("decode", 0.030, True, 0.030)
 COLLATE = Cost("collate", 0.002, False, 0.002)
@@ -106,7 +103,7 @@ def test_what_no_stage_explains_is_blamed_on_none_of_them(
     assert fitted.period() == pytest.approx(0.030)
     measured = Measured(0.030, 0.010, 0.010, 0.5)
     stages = stages_of(fitted, measured, {})
-    assert bottleneck_of(stages, (), input_bound=True) == "load"
+    assert bottleneck_of(measured, stages, ()) == "load"
     found = {stage.name: stage for stage in stages}
     assert found["load"].seconds == pytest.approx(load)
     assert found["load"].speedup_if_free > 2
@@ -147,13 +144,13 @@ def test_no_more_workers_are_wanted_than_were_seen_or_four_a_core(
     slow = Cost("decode", 0.200, True, 0.080)
     made = model(slow, step=0.030, workers=workers, cores=2).fitted(seconds)
     assert (made.workers_to_saturate() or made.best_workers()) <= max(workers, 8)
-    told = [fix.text for fix in fixes_for(made, Facts("stock"), (), {})]
+    told = [fix.text for fix in fixes_for(made, Conditions("stock"), (), {})]
     assert not any("num_workers" in text for text in told) or workers < 8
 
 
 def test_of_more_workers_than_are_considered_nothing_is_promised() -> None:
     slow = replace(READ, seconds=0.500)  # a disk, for which 50 might wait
-    told = [fix.text for fix in fixes_for(model(slow, cores=2), Facts("stock"), (), {})]
+    told = [fix.text for fix in fixes_for(model(slow, cores=2), Conditions("stock"), (), {})]
     assert any(text.startswith("num_workers=8 (now 2): what more") for text in told)
 
 
@@ -266,7 +263,7 @@ def test_verdict(
     made: Model, measured: Measured, stalls: tuple[Stall, ...], bottleneck: str, verdict: str
 ) -> None:
     stages = stages_of(made, measured, {"decode": "/home/a.py:3 f"})
-    found = bottleneck_of(stages, stalls, input_bound=is_input_bound(measured))
+    found = bottleneck_of(measured, stages, stalls)
     assert found == bottleneck
     assert verdict_of(made, measured, stages, found, stalls) == verdict
 
@@ -308,18 +305,18 @@ def test_a_step_that_shares_its_cores_is_told_so_and_who_computes_beside_it() ->
 
 
 def test_a_step_that_shares_its_cores_with_workers_is_not_waiting() -> None:
-    assert not is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.01))
-    assert is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.20))
+    assert not Measured(0.020, 0.015, 0.015, waited=0.01).is_input_bound
+    assert Measured(0.020, 0.015, 0.015, waited=0.20).is_input_bound
     # A GPU's loop hardly waits itself: it is the device that does.
-    assert is_input_bound(Measured(0.020, 0.015, 0.015, waited=0.01, on_gpu=True))
+    assert Measured(0.020, 0.015, 0.015, waited=0.01, on_gpu=True).is_input_bound
 
 
-def fixes(made: Model, facts: Facts, *stalls: Stall) -> dict[str, float]:
-    return {fix.text: fix.speedup for fix in fixes_for(made, facts, stalls, {})}
+def fixes(made: Model, conditions: Conditions, *stalls: Stall) -> dict[str, float]:
+    return {fix.text: fix.speedup for fix in fixes_for(made, conditions, stalls, {})}
 
 
 def test_fixes_are_ranked_by_what_they_gain() -> None:
-    found = fixes_for(model(READ, DECODE), Facts("packed"), (ITEM,), {})
+    found = fixes_for(model(READ, DECODE), Conditions("packed"), (ITEM,), {})
     gains = [fix.speedup for fix in found[:-1]]
     assert gains == sorted(gains, reverse=True)
     assert [round(gain, 3) for gain in gains] == [2.0, 2.0, 2.0, 1.6, 1.333]
@@ -328,42 +325,50 @@ def test_fixes_are_ranked_by_what_they_gain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "word", "offered"),
+    ("conditions", "word", "offered"),
     [
-        (Facts("packed"), "codec=", True),
-        (Facts("packed", raw=True), "codec=", False),
-        (Facts("packed", plain=False), "codec=", False),
-        (Facts("packed"), 'cache="ram"', True),
-        (Facts("packed", plain=False), 'cache="ram"', False),
-        (Facts("packed"), 'cache="device"', True),
-        (Facts("packed", callables=True), 'cache="device"', False),
-        (Facts("packed"), "dali", False),
-        (Facts("packed", on_gpu=True, dali=True), "dali", True),
-        (Facts("packed"), "fastdata.pack", False),
-        (Facts("stock"), "fastdata.pack", True),
-        (Facts("iterable"), "fastdata.pack", False),
-        (Facts("stock"), "num_workers=4", True),
-        (Facts("stock", input_bound=False), "num_workers", False),
-        (Facts("stock"), "persistent", False),
-        (Facts("stock", persistent=False, start_seconds=1.0, epoch_batches=100), "persist", True),
-        (Facts("stock", persistent=False, start_seconds=0.01, epoch_batches=99), "persist", False),
+        (Conditions("packed"), "codec=", True),
+        (Conditions("packed", raw=True), "codec=", False),
+        (Conditions("packed", plain=False), "codec=", False),
+        (Conditions("packed"), 'cache="ram"', True),
+        (Conditions("packed", plain=False), 'cache="ram"', False),
+        (Conditions("packed"), 'cache="device"', True),
+        (Conditions("packed", calls_python=True), 'cache="device"', False),
+        (Conditions("packed"), "dali", False),
+        (Conditions("packed", on_gpu=True, dali=True), "dali", True),
+        (Conditions("packed"), "fastdata.pack", False),
+        (Conditions("stock"), "fastdata.pack", True),
+        (Conditions("iterable"), "fastdata.pack", False),
+        (Conditions("stock"), "num_workers=4", True),
+        (Conditions("stock", input_bound=False), "num_workers", False),
+        (Conditions("stock"), "persistent", False),
+        (
+            Conditions("stock", persistent=False, start_seconds=1.0, epoch_batches=100),
+            "persist",
+            True,
+        ),
+        (
+            Conditions("stock", persistent=False, start_seconds=0.01, epoch_batches=99),
+            "persist",
+            False,
+        ),
     ],
 )
-def test_fixes_only_where_they_apply(facts: Facts, word: str, offered: bool) -> None:
-    assert any(word in text for text in fixes(model(READ, DECODE), facts)) == offered
+def test_fixes_only_where_they_apply(conditions: Conditions, word: str, offered: bool) -> None:
+    assert any(word in text for text in fixes(model(READ, DECODE), conditions)) == offered
 
 
 def test_fixes_of_copies() -> None:
     made = model(COPY, step=0.010)
-    on_gpu = Facts("stock", on_gpu=True, float_bytes=1.0)
+    on_gpu = Conditions("stock", on_gpu=True, float_bytes=1.0)
     found = fixes(made, on_gpu)
     assert [text.partition(":")[0] for text in found if "CUDAPrefetcher" in text]
     assert any("pin_memory" in text for text in found)
     eighth = next(gain for text, gain in found.items() if "uint8" in text)
     assert eighth == pytest.approx(14 / 11)
     assert not any("pin_memory" in t for t in fixes(made, replace(on_gpu, pinned=True)))
-    assert not any("Prefetcher" in t for t in fixes(made, replace(on_gpu, arrives=True)))
-    assert not fixes(made, Facts("stock"))
+    assert not any("Prefetcher" in t for t in fixes(made, replace(on_gpu, loader_copies=True)))
+    assert not fixes(made, Conditions("stock"))
 
 
 def test_waiting_of_a_sample_is_reading_but_not_waiting_for_a_core() -> None:

@@ -17,23 +17,22 @@ import pytest
 from browser import Browser, browser_or_skip
 
 from fastdata.errors import DiskFullError, OptionError
+from fastdata.printable import printable
 from fastdata.profiling import page as page_module
-from fastdata.profiling.figures import (
+from fastdata.profiling.figures import blocks, machine_lines, milliseconds, number, share, speedup
+from fastdata.profiling.page import MOST_EVENTS, lay_out, render_page, write_page
+from fastdata.profiling.report import (
+    Event,
+    Fix,
+    ProfileReport,
+    Stage,
+    Stall,
     batch_times,
     gain,
     key_figures,
-    machine_lines,
-    milliseconds,
-    number,
-    printable,
-    share,
-    speedup,
+    render_text,
     stall_line,
 )
-from fastdata.profiling.page import render_page, write_page
-from fastdata.profiling.report import Event, Fix, ProfileReport, Stage, Stall
-from fastdata.profiling.text import blocks, render_text
-from fastdata.profiling.timeline import MOST, lay_out
 
 NAN, INF = math.nan, math.inf
 HOSTILE = "<script>document.title='run'</script>&\"'{{ 7 * 7 }}\x1b[31m\n\u202e\udc80é猫"
@@ -390,10 +389,10 @@ def test_a_timeline_leaves_out_what_has_no_time_and_too_many() -> None:
     assert lay_out([]).rows == ()
     assert lay_out(ODD.timeline).left_out == 3
     assert len(lay_out(ODD.timeline).rows) == 1
-    many = [Event("worker 0", index, 1.0) for index in range(MOST + 7)]
+    many = [Event("worker 0", index, 1.0) for index in range(MOST_EVENTS + 7)]
     timeline = lay_out(many)
     assert timeline.left_out == 7
-    assert sum(len(row.stretches) for row in timeline.rows) == MOST
+    assert sum(len(row.stretches) for row in timeline.rows) == MOST_EVENTS
     assert "7 events are not drawn" in render_page(replace(INPUT_BOUND, timeline=tuple(many)))
 
 

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata.profiling.modes import LARGE_BYTES
-from fastdata.profiling.places import Places
 from fastdata.profiling.report import Stall
-from fastdata.profiling.stalls import find_stalls
-from fastdata.profiling.warned import synchronisations_warned
+from fastdata.profiling.stalls import (
+    LARGE_BYTES,
+    StallCounter,
+    find_stalls,
+    synchronisations_warned,
+)
 
 BATCH = torch.linspace(-1, 1, 12).reshape(3, 4)
 LARGE = 50_000
@@ -212,17 +214,17 @@ def test_what_torch_warns_of_is_found_with_its_line(monkeypatch: pytest.MonkeyPa
         assert mode == ["warn"]
         warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
 
-    show, found = warnings.showwarning, Places()
+    show, found = warnings.showwarning, StallCounter(torch.device("cuda"))
     with synchronisations_warned(found):
         wait_for_the_gpu()
         wait_for_the_gpu()
-    ((place, (count, _)),) = found.places.items()
-    assert place.where.endswith("wait_for_the_gpu")
-    assert count == 2
+    (stall,) = found.stalls()
+    assert stall.where.endswith("wait_for_the_gpu")
+    assert stall.count == 2
     assert (mode, warnings.showwarning) == ([0], show)
     with synchronisations_warned(found):  # now it is known
         wait_for_the_gpu()
-    assert list(found.places.values()) == [(2, 0)]
+    assert found.stalls() == (stall,)
 
 
 @pytest.mark.gpu

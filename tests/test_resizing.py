@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from samples import mask, photo, psnr
 
-from fastdata.codecs.encode import encode_jpeg
+from fastdata.codecs.blobs import encode_jpeg
 from fastdata.codecs.resize import centre_crop, resize_pixels, target_size
 
 CHANNELS = st.sampled_from([1, 3])

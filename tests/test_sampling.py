@@ -25,7 +25,7 @@ from fastdata.sampling import (
     Weighted,
     order_of,
 )
-from fastdata.sampling.permutation import ROUNDS, Permutation
+from fastdata.sampling.shuffle import ROUNDS, Permutation
 
 # No example has a time limit, for a machine may be busy.
 QUICK = settings(deadline=None, max_examples=40)

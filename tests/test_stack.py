@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.random import Draws
-from fastdata.transforms import stack
+from fastdata.transforms import render as render_module
 from fastdata.transforms.geometry import Geometry
-from fastdata.transforms.render import render
-from fastdata.transforms.stack import render_stack, stackable
+from fastdata.transforms.render import render, render_stack, stack_plan
 
 sides = st.integers(1, 9)
 
@@ -56,7 +55,7 @@ def test_pixels_are_those_of_a_loop_and_of_render(
     flip = rng.random(count) < rng.choice([0, 0.5, 1])
     out = np.full((count, *size, channels), 77, np.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack, "CHUNK_BYTES", chunk)
+        patch.setattr(render_module, "CHUNK_BYTES", chunk)
         render_stack(images, top, left, size, flip, out)
     geometry = Geometry.of(np.full(count, rows), np.full(count, columns))
     # Flips come last, as in a geometry.
@@ -122,7 +121,7 @@ FLIP = np.arange(20) % 3 == 0
 )
 def test_a_stackable_geometry_renders_as_its_programs(geometry: Geometry) -> None:
     images = noise(20, 32, 40, 3)
-    found = stackable(geometry)
+    found = stack_plan(geometry)
     assert found is not None
     assert found.size == (geometry.height[0], geometry.width[0])
     out = np.zeros((20, *found.size, 3), np.uint8)
@@ -137,7 +136,7 @@ def test_the_crop_of_cifar_training_is_stackable() -> None:
     geometry, draws = Geometry.of([32] * 50, [32] * 50), Draws(0, 0, 1, np.arange(50))
     for transform in (T.RandomCrop(32, padding=4), T.RandomHorizontalFlip()):
         geometry = transform.plan(geometry, draws)
-    found = stackable(geometry)
+    found = stack_plan(geometry)
     assert found is not None
     assert found.size == (32, 32)
     assert (found.flip == geometry.flip).all()
@@ -161,4 +160,4 @@ def test_the_crop_of_cifar_training_is_stackable() -> None:
     ids=lambda geometry: f"{len(geometry)}-{len(geometry.steps)}",
 )
 def test_other_geometry_is_not_stackable(geometry: Geometry) -> None:
-    assert stackable(geometry) is None
+    assert stack_plan(geometry) is None

@@ -27,17 +27,16 @@ from tune_helpers import Dying, Sleepy, Tiring, sleep
 import fastdata
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.loading import is_dataset
-from fastdata.tuning import runners
+from fastdata.measuring import trials
+from fastdata.measuring.page_cache import read_within, resident
+from fastdata.measuring.trials import LocalRunner, ProcessRunner, TrialFailedError
+from fastdata.measuring.windows import Rate, Windows
+from fastdata.measuring.workload import Workload, WorkloadSpec, is_script_target
+from fastdata.tuned_settings.settings import Settings
+from fastdata.tuning import tuner
 from fastdata.tuning.choice import CEILING
-from fastdata.tuning.measuring import Windows
-from fastdata.tuning.page_cache import read_within, resident
-from fastdata.tuning.plot import plot
-from fastdata.tuning.process import ProcessRunner
-from fastdata.tuning.results import Demand, Rate, Trial, TuningResult
-from fastdata.tuning.runner import LocalRunner, TrialFailedError
-from fastdata.tuning.scripts import names_function
-from fastdata.tuning.settings import Settings
-from fastdata.tuning.subject import Recipe, Subject
+from fastdata.tuning.report import plot
+from fastdata.tuning.results import Demand, Trial, TuningResult
 
 TESTS = Path(__file__).parent
 QUICK = Windows(1, 0.05)
@@ -60,7 +59,7 @@ def tune(data: Any, **options: Any) -> TuningResult:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure in this process, where that it is another one is not what is tested."""
-    monkeypatch.setattr(runners, "ProcessRunner", LocalRunner)
+    monkeypatch.setattr(trials, "ProcessRunner", LocalRunner)
 
 
 # -- the whole ----------------------------------------------------------------------------
@@ -111,13 +110,13 @@ def test_a_packed_dataset_is_tuned_by_threads(tiny: dict[str, Path]) -> None:
 
 def test_a_loader_of_each_kind_is_made_again_with_its_own_options(tiny: dict[str, Path]) -> None:
     loader = fastdata.loader(tiny["lmdb"], batch_size=20, num_workers=0)
-    assert Subject(Recipe(loader)).look().batch_size == 20
+    assert Workload(WorkloadSpec(loader)).probe().batch_size == 20
     assert len(next(iter(loader))[0]) == 20  # it is still of use
     loader.close()
     theirs: Any = DataLoader(Sleepy(64, 0.0), batch_size=4, shuffle=True)
-    assert Subject(Recipe(theirs)).look().batch_size == 4
+    assert Workload(WorkloadSpec(theirs)).probe().batch_size == 4
     with pytest.raises(OptionError, match="batch_size: a loader has been given"):
-        Subject(Recipe(theirs, {"batch_size": 8}))
+        Workload(WorkloadSpec(theirs, {"batch_size": 8}))
 
 
 class Alike:
@@ -137,8 +136,8 @@ class Iterated(Alike):
 
 @pytest.mark.parametrize("data", [Alike(), Iterated(), [(0.0, n) for n in range(64)]])
 def test_what_is_like_a_dataset_is_one(data: Any) -> None:
-    facts = Subject(Recipe(data, {"batch_size": 4})).look()
-    assert (facts.batch_size, facts.batches, facts.base.backend) == (4, 16, "torch")
+    info = Workload(WorkloadSpec(data, {"batch_size": 4})).probe()
+    assert (info.batch_size, info.batches, info.base.backend) == (4, 16, "torch")
     assert is_dataset(data) == (not isinstance(data, list))  # which may be one of batches
 
 
@@ -162,7 +161,7 @@ def test_a_script_has_the_loader_and_the_step() -> None:
 def test_a_script_that_is_missing_or_without_a_function_is_named(
     target: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runners, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(trials, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
     (tmp_path / "here.py").touch()
     target = target.format(tmp_path)
     with pytest.raises(OptionError, match=words):
@@ -176,12 +175,12 @@ def test_a_script_that_is_missing_or_without_a_function_is_named(
 def test_what_exists_under_a_name_with_a_colon_is_a_path(tmp_path: Path) -> None:
     path = tmp_path / "train.py:build"
     with pytest.raises(OptionError, match=r"train\.py: there is no such file"):
-        names_function(str(path))
+        is_script_target(str(path))
     path.touch()
-    assert not names_function(str(path))
-    assert not names_function(path)
-    assert names_function("package.module:build")
-    assert not names_function(Sleepy())
+    assert not is_script_target(str(path))
+    assert not is_script_target(path)
+    assert is_script_target("package.module:build")
+    assert not is_script_target(Sleepy())
 
 
 def test_what_cannot_be_sent_to_a_process_is_measured_in_this_one() -> None:
@@ -241,7 +240,7 @@ def test_an_error_of_the_data_says_what_it_was() -> None:
 )
 def test_a_trial_that_dies_has_a_reason_and_leaves_nothing(how: str, reason: str) -> None:
     others = set(psutil.Process().children(recursive=True))
-    runner = ProcessRunner(Recipe(Dying(how), {"batch_size": 4}))
+    runner = ProcessRunner(Workload, WorkloadSpec(Dying(how), {"batch_size": 4}))
     try:
         runner.call("supply", stock(1), QUICK, seconds=20)
         family = psutil.Process(runner.pid)
@@ -265,7 +264,7 @@ def test_a_trial_that_dies_has_a_reason_and_leaves_nothing(how: str, reason: str
     [("raise", "ValueError"), ("memory", "MemoryError"), ("exit", "exited unexpectedly")],
 )
 def test_an_error_of_a_worker_is_the_reason(how: str, reason: str) -> None:
-    runner = LocalRunner(Recipe(Dying(how), {"batch_size": 4}))
+    runner = LocalRunner(Workload, WorkloadSpec(Dying(how), {"batch_size": 4}))
     with pytest.raises(TrialFailedError, match=reason):
         runner.call("supply", stock(2), QUICK, seconds=20)
     assert len(runner.call("supply", stock(1), QUICK, seconds=20).rates) == 1
@@ -299,7 +298,7 @@ def test_an_error_class_of_a_script_is_a_reason_and_what_it_prints_is_no_output(
 ) -> None:
     script = tmp_path / "custom.py"
     script.write_text(CUSTOM)
-    runner = ProcessRunner(Recipe(f"{script}:build"))
+    runner = ProcessRunner(Workload, WorkloadSpec(f"{script}:build"))
     try:
         with pytest.raises(TrialFailedError, match="BadSample: this sample is broken") as caught:
             runner.call("supply", stock(2), QUICK, seconds=20)
@@ -328,7 +327,7 @@ def test_a_trial_that_dies_is_a_row_of_the_result(tmp_path: Path) -> None:
 
 def hold(end: Connection) -> None:
     """Have a trial hang, until killed."""
-    runner = ProcessRunner(Recipe(Dying("hang"), {"batch_size": 4}))
+    runner = ProcessRunner(Workload, WorkloadSpec(Dying("hang"), {"batch_size": 4}))
     runner.call("supply", Settings(0, backend="torch"), QUICK, seconds=60)
     end.send((runner.pid, runner._temporary))
     runner.call("supply", stock(2), QUICK, seconds=60)
@@ -465,6 +464,17 @@ def test_crop_is_not_for_a_script() -> None:
     assert "its own transforms" in found.stderr
 
 
+def test_dali_that_is_not_installed_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Path]
+) -> None:
+    monkeypatch.setattr(tuner, "dali_is_installed", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[dali\]'"):
+        tune(tiny["lmdb"], dali=True)
+    found = run("tune-workers", tiny["lmdb"], "--dali")
+    assert found.exit_code == 1
+    assert "needs NVIDIA DALI" in found.stderr
+
+
 # -- the picture and the page cache --------------------------------------------------------------
 
 
@@ -502,7 +512,7 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_measured(
     stub = types.SimpleNamespace(Figure=Figure)
     monkeypatch.setitem(sys.modules, "matplotlib", types.SimpleNamespace(figure=stub))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", stub)
-    monkeypatch.setattr(runners, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(trials, "ProcessRunner", lambda *_: pytest.fail("a process was started"))
     target = f"{TESTS / 'tune_helpers.py'}:build"
     found = run("tune-workers", target, "--plot", tmp_path / name)
     assert found.exit_code == 2
@@ -513,7 +523,7 @@ def test_a_plot_is_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     # In a process of its own: matplotlib keeps the files of its fonts open.
     code = (
-        "import sys; from test_tune import some_result; from fastdata.tuning.plot import plot\n"
+        "import sys; from test_tune import some_result; from fastdata.tuning.report import plot\n"
         "plot(some_result(), sys.argv[1])"
     )
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])

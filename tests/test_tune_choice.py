@@ -10,12 +10,22 @@ from typing import Any
 import pytest
 from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 
+from fastdata.measuring.windows import (
+    Rate,
+    Windows,
+    measure_supply,
+    measure_training,
+    rate_of,
+)
+from fastdata.tuned_settings.settings import Settings
+from fastdata.tuning.budget import (
+    PROCESS_BYTES,
+    MemoryEstimate,
+    cost_of,
+    memory_estimate,
+    refusal,
+)
 from fastdata.tuning.choice import fed, plateau, suffices, sufficient
-from fastdata.tuning.fitting import PROCESS_BYTES, Need, ahead_of, cost_of, need_of, refusal
-from fastdata.tuning.measuring import Windows, supply, trained
-from fastdata.tuning.results import Rate
-from fastdata.tuning.settings import Settings
-from fastdata.tuning.statistics import rate_of
 from fastdata.tuning.sweep import between, first_counts, grows, variants
 
 # -- statistics ---------------------------------------------------------------------------
@@ -147,7 +157,7 @@ def test_variants_that_save_cost_less_and_others_differ() -> None:
     base = Settings(3, "process", 2, pin_memory=True, backend="cpu")
     cost = partial(cost_of, batch_bytes=1 << 20)
     options: dict[str, Any] = {
-        "methods": ["thread", "process"], "cuda": True, "dali": True, "cost": cost
+        "methods": ["thread", "process"], "cuda": True, "cost": cost
     }  # fmt: skip
     saving = variants(base, saving=True, **options)
     assert saving
@@ -157,7 +167,6 @@ def test_variants_that_save_cost_less_and_others_differ() -> None:
         replace(base, prefetch_factor=1),
         replace(base, pin_memory=False),
         replace(base, num_workers=2, prefetch_factor=4),
-        Settings(2, "thread", 2, True, True, "dali"),
     } <= set(saving)
     more = variants(base, saving=False, **options)
     assert {replace(base, prefetch_factor=n) for n in (1, 4)} <= set(more)
@@ -169,22 +178,24 @@ def test_variants_that_save_cost_less_and_others_differ() -> None:
 
 
 def test_needs_of_settings() -> None:
-    assert ahead_of(Settings(0)) == 0
-    assert ahead_of(Settings(8, prefetch_factor=2)) == 2
-    assert ahead_of(Settings(8, "process", 2, backend="torch")) == 16
-    assert need_of(Settings(0), 100) == Need(200, 0)
-    assert need_of(Settings(4), 100) == Need(400, 0)
-    assert need_of(Settings(4, "process"), 100) == Need(400 + 4 * PROCESS_BYTES, 0)
-    assert need_of(Settings(4, "process", backend="torch"), 100) == Need(
+    assert Settings(0).batches_ahead == 0
+    assert Settings(8, prefetch_factor=2).batches_ahead == 2
+    assert Settings(8, "process", 2, backend="torch").batches_ahead == 16
+    assert memory_estimate(Settings(0), 100) == MemoryEstimate(200, 0)
+    assert memory_estimate(Settings(4), 100) == MemoryEstimate(400, 0)
+    assert memory_estimate(Settings(4, "process"), 100) == MemoryEstimate(
+        400 + 4 * PROCESS_BYTES, 0
+    )
+    assert memory_estimate(Settings(4, "process", backend="torch"), 100) == MemoryEstimate(
         1000 + 4 * PROCESS_BYTES, 1000
     )
 
 
 def test_what_does_not_fit_is_said_with_figures() -> None:
     free = {"available_bytes": 10 << 30, "shm_bytes": 64 << 20}
-    assert refusal(Need(1 << 30, 0), **free) == ""
-    assert "takes about 21.5GB of memory" in refusal(Need(20 << 30, 0), **free)
-    assert "67.1MB free (docker run --shm-size" in refusal(Need(1 << 30, 1 << 30), **free)
+    assert refusal(MemoryEstimate(1 << 30, 0), **free) == ""
+    assert "takes about 21.5GB of memory" in refusal(MemoryEstimate(20 << 30, 0), **free)
+    assert "67.1MB free (docker run --shm-size" in refusal(MemoryEstimate(1 << 30, 1 << 30), **free)
 
 
 # -- windows, on a clock that is not the machine's ------------------------------------------
@@ -194,7 +205,7 @@ def test_start_and_stock_are_thrown_away() -> None:
     clock = Clock()
     settings = Settings(2, prefetch_factor=4)
     loader: Any = Batches(clock, 0.1, stock=4)
-    found = supply(
+    found = measure_supply(
         loader,
         settings,
         Windows(3, 1.0),
@@ -210,7 +221,7 @@ def test_workers_that_do_not_persist_cost_each_epoch_their_start() -> None:
     clock = Clock()
     settings = Settings(2, "process", 1, persistent_workers=False, backend="torch")
     loader: Any = Batches(clock, 0.1, stock=0)
-    found = supply(
+    found = measure_supply(
         loader,
         settings,
         Windows(2, 1.0),
@@ -230,7 +241,7 @@ def test_training_takes_the_longer_of_step_and_batch_and_never_the_stock() -> No
     def step(batch: Any) -> None:
         clock.now += 0.05
 
-    found = trained(
+    found = measure_training(
         loader,
         step,
         settings,

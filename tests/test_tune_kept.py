@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import subprocess
 import sys
@@ -21,12 +22,14 @@ import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.loading import options_of
+from fastdata.measuring import trials
+from fastdata.measuring.trials import LocalRunner
 from fastdata.steps import run_script
-from fastdata.tuning import listing, runners, store
-from fastdata.tuning.key import key_of
-from fastdata.tuning.results import TuningResult
-from fastdata.tuning.runner import LocalRunner
-from fastdata.tuning.settings import Settings
+from fastdata.tuned_settings import store
+from fastdata.tuned_settings.key import key_of
+from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.store import TunedSettings
+from fastdata.tuning import listing
 
 QUICK: dict[str, Any] = {"seconds": 3, "max_workers": 1, "progress": False}
 
@@ -94,7 +97,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure in this process, where that it is another one is not what is tested."""
-    monkeypatch.setattr(runners, "ProcessRunner", LocalRunner)
+    monkeypatch.setattr(trials, "ProcessRunner", LocalRunner)
 
 
 @pytest.fixture
@@ -138,7 +141,7 @@ def test_what_a_script_has_is_tuned_for_the_script_itself(
     script.write_text(TRAIN)
     fastdata.tune_workers(f"{script}:build", batch_size=8, **QUICK)
     (row,) = listing.show()
-    monkeypatch.setattr(runners, "ProcessRunner", LocalRunner)
+    monkeypatch.setattr(trials, "ProcessRunner", LocalRunner)
     result = fastdata.tune_workers(f"{script}:build_loader", **QUICK)
     assert result.machine["cores"] >= 1
     (again,) = listing.show()
@@ -155,8 +158,8 @@ def keep(data: Any, **options: Any) -> None:
     key = key_of(data, options_of(options))
     assert key is not None
     tuned = Settings(1, "process", backend="torch", persistent_workers=False)
-    result = TuningResult(tuned, "keeps the step busy", True, options["batch_size"])
-    assert store.save(key, result) is not None
+    settings = TunedSettings(tuned, options["batch_size"], "keeps the step busy", True)
+    assert store.save(key, settings) is not None
 
 
 @pytest.mark.parametrize("function", ["build", "build_loader"])
@@ -239,6 +242,17 @@ def test_what_has_no_name_is_not_kept_and_that_is_said(tmp_path: Path) -> None:
     assert store.is_empty()
 
 
+@pytest.mark.usefixtures("here")
+def test_a_dataset_whose_repr_raises_is_tuned_and_not_kept() -> None:
+    class Shy(Sleepy):
+        def __repr__(self) -> str:
+            raise RuntimeError("no name")
+
+    result = fastdata.tune_workers(Shy(64, 0.0), batch_size=8, **QUICK)
+    assert any("naming the data failed (RuntimeError: no name)" in note for note in result.notes)
+    assert store.is_empty()
+
+
 def test_the_command_lists_and_forgets(packed: Path, tmp_path: Path, place: Path) -> None:
     assert run_json("tune-workers", "--show") == []
     other = write_shard(tmp_path / "other.lmdb", pictures(61, size=(40, 40)), PICTURES)
@@ -288,22 +302,17 @@ def test_one_transform_a_list_or_a_tuple_are_one_key(packed: Path) -> None:
     assert key(None) == with_transform, "the transform of the dataset is the loader's"
 
 
-def test_a_global_that_a_transform_names_is_part_of_the_key(tmp_path: Path) -> None:
-    script = tmp_path / "globals.py"
+def test_the_source_of_a_dataset_is_part_of_the_key(tmp_path: Path) -> None:
+    script = tmp_path / "sources.py"
     text = """
-import functools, torch
+import torch
 from torch.utils.data import Dataset
-
-def sized(n):
-    return torch.zeros(n)
-
-TRANSFORM = functools.partial(sized, n=3)
 
 class Mine(Dataset):
     def __len__(self):
         return 8
     def __getitem__(self, index):
-        return TRANSFORM()
+        return torch.zeros(3)
 
 def build():
     return Mine()
@@ -311,13 +320,14 @@ def build():
 
     def digest(text: str) -> str:
         script.write_text(text)
+        linecache.checkcache()
         key = key_of(run_script(f"{script}:build")[0], options_of({}))
         assert key is not None
         return key.digest
 
     first = digest(text)
     assert digest(f"# elsewhere in the file\n{text}") == first
-    assert digest(text.replace("n=3", "n=5000")) != first
+    assert digest(text.replace("zeros(3)", "zeros(5000)")) != first
 
 
 @pytest.mark.parametrize("options", [{"timeout": 5}, {"multiprocessing_context": "spawn"}])
@@ -326,7 +336,7 @@ def test_no_workers_as_tuned_do_without_what_is_for_workers(options: dict[str, A
     key = key_of(data, options_of({"batch_size": 4, **options}))
     assert key is not None
     tuned = Settings(0, "process", backend="torch")
-    store.save(key, TuningResult(tuned, "keeps the step busy", True, 4))
+    store.save(key, TunedSettings(tuned, 4, "keeps the step busy", True))
     loader = fastdata.loader(data, batch_size=4, **options)
     assert loader.num_workers == 0
     assert len(list(loader)) == 4
@@ -342,9 +352,9 @@ def test_what_was_not_swept_whole_is_not_kept() -> None:
 
 
 def test_what_only_failed_with_workers_is_not_kept() -> None:
-    from fastdata.tuning.outcome import _only_failed_with_workers
-    from fastdata.tuning.results import Rate, Trial
-    from fastdata.tuning.settings import Settings
+    from fastdata.measuring.windows import Rate
+    from fastdata.tuning.results import Trial
+    from fastdata.tuning.tuner import _only_failed_with_workers
 
     class Result:
         trials = (

@@ -11,17 +11,24 @@ import numpy as np
 import pytest
 from simulated_tuning import CURVE, Batches, Clock, Meter, T, rate
 
-from fastdata.tuning.advice import advice_for
-from fastdata.tuning.budget import Budget
+from fastdata.measuring.factories import ImageInfo
+from fastdata.measuring.trials import TrialFailedError
+from fastdata.measuring.windows import (
+    Rate,
+    Supply,
+    Windows,
+    measure_demand,
+    measure_supply,
+    measure_training,
+)
+from fastdata.measuring.workload import WorkloadInfo
+from fastdata.tuned_settings.settings import Settings
+from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import fed, ruled_out
-from fastdata.tuning.measuring import Supplied, Windows, demand, supply, trained
-from fastdata.tuning.progress import Progress
-from fastdata.tuning.results import Demand, Rate
-from fastdata.tuning.runner import TrialFailedError
+from fastdata.tuning.report import advice_for, verdict_of
+from fastdata.tuning.results import Demand
 from fastdata.tuning.session import Session
-from fastdata.tuning.settings import Settings
-from fastdata.tuning.subject import Facts
-from fastdata.tuning.verdict import verdict_of
+from fastdata.tuning.tuner import ProgressBar
 
 
 class Machine:
@@ -51,7 +58,7 @@ class Machine:
         if value <= 0:
             raise TrialFailedError("the process died")
         if name == "supply":
-            return Supplied(self._windows(value, 3), 0.1)
+            return Supply(self._windows(value, 3), 0.1)
         return self._windows(1 / (1 / fed(settings, value, self.demand) + self.overhead), 5)
 
     def _windows(self, value: float, count: int) -> tuple[float, ...]:
@@ -61,23 +68,23 @@ class Machine:
     def close(self) -> None: ...
 
 
-FACTS = Facts(Settings(1), 32, 1000, 500)
+INFO = WorkloadInfo(Settings(1), 32, 1000, 500)
 
 
 def session_of(machine: Machine, demand: float | None, **options: Any) -> Session:
-    facts = options.pop("facts", FACTS)
-    budget = Budget(options.pop("seconds", 1000), machine.clock)
+    info = options.pop("info", INFO)
+    budget = TimeBudget(options.pop("seconds", 1000), machine.clock)
     session = Session(
         machine,
         machine,
-        facts,
+        info,
         budget,
-        trial_seconds=10,
+        limit_seconds=10,
         **{"memory_bytes": lambda: 1 << 34, "shm_bytes": lambda: 1 << 30, **options},
     )
     if demand is not None:
         machine.demand = demand
-        session.measure_demand("a step")
+        session.runs.measure_demand("a step")
     return session
 
 
@@ -90,21 +97,21 @@ def test_the_right_number_of_workers_is_found(demand: float, workers: int, seed:
     machine = Machine(lambda s: 100.0 * min(max(s.num_workers, 1), 8), noise=0.01, seed=seed)
     session = session_of(machine, demand)
     session.sweep(8, 32, ["thread"])
-    assert session.settle().num_workers == workers  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == workers  # type: ignore[union-attr]
 
 
 def test_with_no_step_the_plateau_is_chosen() -> None:
     machine = Machine(lambda s: 100.0 * min(max(s.num_workers, 1), 3))
     session = session_of(machine, None)
     session.sweep(8, 32, ["thread"])
-    assert session.settle().num_workers == 3  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 3  # type: ignore[union-attr]
 
 
 def test_more_workers_than_cores_are_tried_while_that_helps() -> None:
     machine = Machine(lambda s: 10.0 * max(s.num_workers, 1))
     session = session_of(machine, 55.0)
     session.sweep(2, 8, ["process"])
-    assert session.settle().num_workers == 7  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 7  # type: ignore[union-attr]
     machine = Machine(lambda s: 10.0 * min(max(s.num_workers, 1), 2))
     session = session_of(machine, 55.0)
     session.sweep(2, 8, ["process"])
@@ -117,7 +124,7 @@ def test_another_kind_of_worker_saves_one() -> None:
     )
     session = session_of(machine, 170.0)
     session.sweep(4, 4, ["thread", "process"])
-    assert session.settle() == Settings(2, "process", 1)
+    assert session.confirm_choice() == Settings(2, "process", 1)
 
 
 def test_what_falls_short_with_the_step_gives_way_to_the_next() -> None:
@@ -138,7 +145,7 @@ def test_what_falls_short_with_the_step_gives_way_to_the_next() -> None:
 
     machine.call = worse  # type: ignore[method-assign]
     session.sweep(4, 4, ["thread"])
-    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 4  # type: ignore[union-attr]
     assert set(trained_with) == {2, 4}
 
 
@@ -146,15 +153,15 @@ def test_where_none_reaches_the_ceiling_ties_go_to_fewer_workers() -> None:
     machine = Machine(lambda s: 100.0 * max(s.num_workers, 1), overhead=0.002)  # 1.2 of 10 ms
     session = session_of(machine, 100.0)
     session.sweep(4, 4, ["thread"])
-    assert session.settle().num_workers == 2  # type: ignore[union-attr]
-    assert len(session.trained) > 1
+    assert session.confirm_choice().num_workers == 2  # type: ignore[union-attr]
+    assert len(session.runs.trained) > 1
 
 
 def test_where_none_is_enough_what_may_give_more_than_the_best_is_tried() -> None:
     machine = Machine(lambda s: 90.0 if s.worker_method == "thread" else 50.0 * s.num_workers)
     session = session_of(machine, 1000.0)
     session.sweep(4, 4, ["thread", "process"])
-    assert session.settle() == Settings(4, "process", 1)  # prefetching changes nothing
+    assert session.confirm_choice() == Settings(4, "process", 1)  # prefetching changes nothing
     assert Settings(4, "process", 4) in machine.asked
 
 
@@ -169,15 +176,15 @@ def test_batches_ahead_that_bring_nothing_are_saved(
 
     session = session_of(Machine(curve), demand)
     session.sweep(4, 4, ["thread"])
-    assert session.settle() == Settings(3, prefetch_factor=2 if matters else 1)
-    assert bool(session._enough()) == sufficient
+    assert session.confirm_choice() == Settings(3, prefetch_factor=2 if matters else 1)
+    assert bool(session.sufficient()) == sufficient
 
 
 def test_without_workers_nothing_is_ahead_that_could_be_saved() -> None:
     machine = Machine(lambda s: 0.0 if s.num_workers else 20.0)
     session = session_of(machine, 15.0)
     session.sweep(2, 2, ["thread"])
-    assert session.settle() == Settings(0)
+    assert session.confirm_choice() == Settings(0)
     assert {one for one in machine.asked if not one.num_workers} == {Settings(0)}
 
 
@@ -185,8 +192,8 @@ def test_a_failure_is_a_row_and_others_go_on() -> None:
     machine = Machine(lambda s: 0.0 if s.num_workers == 2 else 100.0 * max(s.num_workers, 1))
     session = session_of(machine, 180.0)
     session.sweep(4, 4, ["thread"])
-    assert session.settle().num_workers == 3  # type: ignore[union-attr]
-    failed = [trial for trial in session.turns.trials() if trial.supply is None]
+    assert session.confirm_choice().num_workers == 3  # type: ignore[union-attr]
+    failed = [trial for trial in session.trials.rows() if trial.supply is None]
     assert failed
     assert {trial.failure for trial in failed} == {"the process died"}
     assert machine.asked.count(Settings(2)) == 1
@@ -194,13 +201,13 @@ def test_a_failure_is_a_row_and_others_go_on() -> None:
 
 def test_what_would_not_fit_is_not_tried() -> None:
     machine = Machine(lambda s: 100.0 * max(s.num_workers, 1))
-    facts = replace(FACTS, base=Settings(1, "process", backend="torch"), batch_bytes=100 << 20)
-    session = session_of(machine, 350.0, facts=facts, memory_bytes=lambda: 2 << 30)
+    info = replace(INFO, base=Settings(1, "process", backend="torch"), batch_bytes=100 << 20)
+    session = session_of(machine, 350.0, info=info, memory_bytes=lambda: 2 << 30)
     session.sweep(8, 8, ["process"])
-    rows = {trial.settings.num_workers: trial for trial in session.turns.trials()}
+    rows = {trial.settings.num_workers: trial for trial in session.trials.rows()}
     assert "would not fit: takes about 2.42GB of memory" in rows[8].failure
     assert all(one.num_workers < 8 for one in machine.asked)
-    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 4  # type: ignore[union-attr]
 
 
 def test_slow_batches_leave_time_for_as_many_workers_as_it_takes() -> None:
@@ -247,7 +254,7 @@ def test_the_time_is_kept_and_what_was_not_tried_is_said() -> None:
     session.sweep(64, 64, ["thread"])
     assert machine.clock.now <= 4
     assert "the time was up: not tried were" in session.notes[-1]
-    assert session.settle() is not None
+    assert session.confirm_choice() is not None
 
 
 class Patient(Machine):
@@ -262,17 +269,19 @@ class Patient(Machine):
         windows: Windows = arguments[0] if name == "demand" else arguments[1]
         meter: Any = Meter(self.clock)
         if name == "demand":
-            return demand(self._step, [0], windows, meter=meter, clock=self.clock)
+            return measure_demand(self._step, [0], windows, meter=meter, clock=self.clock)
         if name == "warm":
             return ""
         settings = arguments[0]
         self.asked.append(settings)
         loader: Any = Batches(self.clock, 1 / self.curve(settings), stock=0, start=0.1)
         if name == "supply":
-            return supply(loader, settings, windows, began=began, meter=meter, clock=self.clock)
+            return measure_supply(
+                loader, settings, windows, began=began, meter=meter, clock=self.clock
+            )
         if settings.num_workers:  # batches are made meanwhile
             loader.seconds = max(0.0, loader.seconds - 1 / self.demand)
-        return trained(
+        return measure_training(
             loader, self._step, settings, windows, meter=meter, rate=arguments[2], clock=self.clock
         )
 
@@ -288,11 +297,11 @@ def test_the_run_with_the_step_is_within_the_time(
     step_seconds: float, batch_seconds: float, given: float
 ) -> None:
     machine = Patient(step_seconds, batch_seconds)
-    facts = replace(FACTS, batch_seconds=batch_seconds)
-    session = session_of(machine, machine.demand, facts=facts, seconds=given)
+    info = replace(INFO, batch_seconds=batch_seconds)
+    session = session_of(machine, machine.demand, info=info, seconds=given)
     session.sweep(4, 4, ["thread"])
-    assert session.settle() is not None
-    assert session.trained
+    assert session.confirm_choice() is not None
+    assert session.runs.trained
     assert not [note for note in session.notes if "that were given" in note]
     assert machine.clock.now <= given
 
@@ -301,22 +310,22 @@ def test_a_step_too_slow_for_the_time_is_said_before_settings_are_tried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     machine = Patient(step_seconds=6.0, batch_seconds=0.1)
-    facts = replace(FACTS, batch_seconds=0.1)
-    session = session_of(machine, machine.demand, facts=facts, seconds=30)
+    info = replace(INFO, batch_seconds=0.1)
+    session = session_of(machine, machine.demand, info=info, seconds=30)
     assert not machine.asked
     (said,) = (record.message for record in caplog.records)
     match = re.match(r"tuning takes about (\d+) s, not the 30 s that were given: a step", said)
     assert match
     assert "takes about" in session.notes[-1]
     session.sweep(4, 4, ["thread"])
-    assert session.settle() is not None
+    assert session.confirm_choice() is not None
     assert 0.6 * int(match[1]) < machine.clock.now <= int(match[1]) + 1
     assert session._budget.total == pytest.approx(int(match[1]), abs=1)
 
 
 def test_slow_batches_have_an_answer_before_they_are_given_up() -> None:
     machine = Patient(step_seconds=0.1, batch_seconds=1.2)
-    session = session_of(machine, None, facts=replace(FACTS, batch_seconds=1.2), seconds=40)
+    session = session_of(machine, None, info=replace(INFO, batch_seconds=1.2), seconds=40)
     session.sweep(2, 2, ["thread"])
     assert {settings.num_workers for settings, _ in session.rates} >= {0, 1}
     assert machine.clock.now <= 45
@@ -324,27 +333,27 @@ def test_slow_batches_have_an_answer_before_they_are_given_up() -> None:
 
 def test_where_not_all_have_a_turn_the_shortest_are_first() -> None:
     machine = Patient(step_seconds=0.5, batch_seconds=3.0)  # more workers have batches sooner
-    facts = replace(FACTS, batch_seconds=3.0)
-    session = session_of(machine, machine.demand, facts=facts, seconds=60)
+    info = replace(INFO, batch_seconds=3.0)
+    session = session_of(machine, machine.demand, info=info, seconds=60)
     session.sweep(4, 4, ["thread"])
     assert machine.asked[0] == T[4]
-    assert session.settle().num_workers == 4  # type: ignore[union-attr]
+    assert session.confirm_choice().num_workers == 4  # type: ignore[union-attr]
     assert machine.clock.now <= 60
 
 
 def test_time_left_includes_the_run_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    budget = Budget(10, clock)
-    with Progress(budget, True) as bar:
+    budget = TimeBudget(10, clock)
+    with ProgressBar(budget, True) as bar:
         budget.reserve(4)
-        assert budget.for_turns == 6
+        assert budget.for_trials == 6
         budget.extend(5)
         clock.now = 3
-        bar.say("a turn")
+        bar.show("a turn")
         assert "12 s left" in bar._bar.desc
         assert bar._bar.total == 15
     clock.now = 30
-    assert (budget.left, budget.for_turns) == (0, 0)
+    assert (budget.left, budget.for_trials) == (0, 0)
 
 
 class Warming(Machine):
@@ -362,31 +371,58 @@ class Warming(Machine):
 def test_memory_is_predicted_before_the_data_is_read(free: int, read_by: int | None) -> None:
     machine = Warming(lambda settings: 1.0)
     base = Settings(1, "process", backend="torch")
-    facts = replace(FACTS, base=base, batch_bytes=50 << 20)
+    info = replace(INFO, base=base, batch_bytes=50 << 20)
     session = session_of(
-        machine, None, facts=facts, memory_bytes=lambda: free, shm_bytes=lambda: 1 << 40
+        machine, None, info=info, memory_bytes=lambda: free, shm_bytes=lambda: 1 << 40
     )
-    assert session.warm(8) == "warm"
+    assert session.trials.warm(8) == "warm"
     expected = None if read_by is None else replace(base, num_workers=read_by)
     assert machine.asked == [expected]
 
 
 def test_what_takes_longer_than_there_is_time_is_not_read_before() -> None:
     machine = Warming(lambda settings: 1.0)
-    session_of(machine, None, facts=replace(FACTS, batch_seconds=5.0), seconds=30).warm(2)
+    session_of(machine, None, info=replace(INFO, batch_seconds=5.0), seconds=30).trials.warm(2)
     assert machine.asked == [None]
 
 
 def test_workers_that_start_slowly_persist() -> None:
     base = Settings(1, "process", backend="torch")
-    facts = replace(FACTS, base=base, batches=10)
+    info = replace(INFO, base=base, batches=10)
     machine = Machine(lambda s: 1000.0 * max(s.num_workers, 1))
-    session = session_of(machine, 100.0, facts=facts)  # an epoch of 0.1 s, and a start as long
+    session = session_of(machine, 100.0, info=info)  # an epoch of 0.1 s, and a start as long
     session.sweep(2, 2, ["process"])
-    assert session.settle().persistent_workers  # type: ignore[union-attr]
-    session = session_of(machine, 100.0, facts=replace(facts, batches=100_000))
+    assert session.confirm_choice().persistent_workers  # type: ignore[union-attr]
+    session = session_of(machine, 100.0, info=replace(info, batches=100_000))
     session.sweep(2, 2, ["process"])
-    assert not session.settle().persistent_workers  # type: ignore[union-attr]
+    assert not session.confirm_choice().persistent_workers  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("demand", [None, 150.0, 1000.0])
+def test_dali_is_a_row_of_the_comparison_and_never_chosen(demand: float | None) -> None:
+    machine = Machine(
+        lambda s: (10_000.0 if s.backend == "dali" else 100.0) * max(s.num_workers, 1)
+    )
+    session = session_of(machine, demand, info=replace(INFO, allows_dali=True))
+    session.sweep(2, 2, ["thread"])
+    assert not [one for one in machine.asked if one.backend == "dali"]
+    session.compare_dali()
+    chosen = session.confirm_choice()
+    assert chosen is not None
+    assert chosen.backend == "cpu"
+    (row,) = (row for row in session.trials.rows() if row.settings.backend == "dali")
+    assert row.supply is not None
+    assert row.supply.median > 1000
+    assert "DALI is for comparison" in session.notes[-1]
+
+
+def test_dali_is_not_measured_where_it_makes_no_such_batches() -> None:
+    machine = Machine(lambda s: 100.0)
+    session = session_of(machine, None)
+    session.sweep(1, 1, ["thread"])
+    session.compare_dali()
+    assert all(one.backend == "cpu" for one in machine.asked)
+    assert "DALI was not measured" in session.notes[-1]
 
 
 # -- words --------------------------------------------------------------------------------
@@ -458,8 +494,8 @@ def test_short_epochs_are_named_as_what_is_lost(
 
 def test_advice_is_given_only_where_it_applies() -> None:
     packed = replace(
-        FACTS, codecs=("jpeg",), image_sides=(512, 224), decoded_bytes=10**9, cuda=True,
-        device_free_bytes=10**10,
+        INFO, images=ImageInfo(("jpeg",), (512, 224), 10**9), cuda=True,
+        device_free_bytes=10**10, allows_dali=True,
     )  # fmt: skip
     known: dict[str, Any] = {"cores": 2, "available_bytes": 1 << 34, "factor": 3.0, "grew": True}
     told = " ".join(advice_for(packed, cache_state="cold", **known))
@@ -472,14 +508,14 @@ def test_advice_is_given_only_where_it_applies() -> None:
     waiting = " ".join(advice_for(packed, cache_state="warm", workers=4, **known))
     assert "more workers: 4 on 2 cores" in waiting
     assert "more cores" not in waiting
-    raw = replace(FACTS, codecs=("raw",), image_sides=(224, 224))
+    raw = replace(INFO, images=ImageInfo(("raw",), (224, 224)))
     assert advice_for(raw, cache_state="warm", **{**known, "grew": False}) == ()
-    stock = replace(FACTS, base=Settings(1, "process", backend="torch"))
+    stock = replace(INFO, base=Settings(1, "process", backend="torch"))
     assert "fastdata pack" in advice_for(stock, cache_state="warm", **known)[0]
 
 
 def test_a_result_has_the_demand() -> None:
     machine = Machine(lambda s: 100.0)
     session = session_of(machine, 10.0)
-    assert isinstance(session.demand, Demand)
+    assert isinstance(session.runs.demand, Demand)
     assert session.rate == pytest.approx(10, rel=0.05)

@@ -34,7 +34,7 @@ from worker_helpers import invert
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
-from fastdata.codecs.kept import read_kept
+from fastdata.codecs.image_header import read_image_header
 from fastdata.errors import (
     FileCorruptError,
     FormatError,
@@ -42,7 +42,7 @@ from fastdata.errors import (
     OptionError,
     SourceError,
 )
-from fastdata.unpacked import opening
+from fastdata.unpacked import listing
 from fastdata.unpacked.dataset import UnpackedDataset
 
 BOXES = {"boxes": "boxes"}
@@ -224,7 +224,7 @@ def test_every_file_is_opened_once_an_epoch(tmp_path: Path, transform: Any, work
     options |= {"worker_method": "thread", "persistent_workers": False}
     files = {path.name for path in tmp_path.rglob("*.*") if path.suffix in (".jpg", ".png")}
     with fastdata.loader(root, **options) as loader:
-        loader.backend.work._pause = 10**6  # asking for files ahead opens them too
+        loader.backend.work.read_ahead.pause = 10**6  # asking for files ahead opens them too
         with files_opened() as opened:
             assert len(list(loader)) == 2
     assert len(files) == (80 if masks else 40)
@@ -245,9 +245,9 @@ def test_held_files_are_opened_once_in_all_epochs(tmp_path: Path) -> None:
 
 def test_a_jpeg_that_is_cut_off_is_noticed_before_it_is_decoded() -> None:
     data = pil_file(photo(160, 140), "JPEG")
-    assert read_kept(data, 3)[:3] == ("jpeg", 160, 140)
+    assert read_image_header(data, 3)[:3] == ("jpeg", 160, 140)
     with pytest.raises(ImageError, match="truncated"):
-        read_kept(data[:-2], 3)
+        read_image_header(data[:-2], 3)
 
 
 def test_tasks_have_few_files_in_memory(jpegs: Path) -> None:
@@ -350,7 +350,7 @@ def test_a_file_that_changes_its_size_is_no_danger_to_others(jpegs: Path) -> Non
 
 
 def test_it_says_once_what_packs_it(jpegs: Path, caplog: pytest.LogCaptureFixture) -> None:
-    opening.suggest_packing.cache_clear()
+    listing.suggest_packing.cache_clear()
     with caplog.at_level(logging.INFO, "fastdata"):
         for _ in range(2):
             fastdata.loader(jpegs, num_workers=0).close()

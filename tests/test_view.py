@@ -25,7 +25,7 @@ import fastdata
 from fastdata.cli import main
 from fastdata.errors import DatasetNotFoundError, OptionError
 from fastdata.schema import ArrayField
-from fastdata.viewing.histograms import histogram
+from fastdata.viewing.page import histogram
 
 XHTML = "{http://www.w3.org/1999/xhtml}"
 EVIL = "<script>document.title='x'</script> & \"quoted\" \x07"

@@ -37,9 +37,9 @@ from worker_helpers import (
 )
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.outcomes import WorkerTraceback
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.loading import Loader, loader
+from fastdata.processes.outcomes import WorkerTraceback
 
 # -- errors -----------------------------------------------------------------------------
 
@@ -192,7 +192,9 @@ def interrupted_at(line: int, run: Callable[[], None]) -> bool:
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith(("engine/packed.py", "engine/stream.py")):
+        if not frame.f_code.co_filename.endswith(
+            ("engine/loader.py", "engine/epoch.py", "engine/stream.py")
+        ):
             return None
         if event == "line":
             left -= 1

@@ -24,9 +24,9 @@ from worker_helpers import (
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import batches as engine_batches
-from fastdata.engine.outcomes import outcome_of, packet_of_value
 from fastdata.errors import WorkerError
 from fastdata.loading import loader
+from fastdata.processes.outcomes import outcome_of, packet_of_value
 
 # -- the same batches -------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ def test_a_fork_of_the_training_process_has_no_part_in_its_loader(small: Path, m
 )
 def test_tensors_come_from_workers_as_they_are(tensor: torch.Tensor) -> None:
     packet = packet_of_value(1, {"value": [tensor]})
-    assert len(packet.payload) < 2000
+    assert len(packet.content) < 2000
     value, error = outcome_of(packet)
     assert error is None
     (found,) = value["value"]

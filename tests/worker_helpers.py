@@ -22,7 +22,7 @@ import xxhash
 from samples import SUFFIXES, encode, mask, photo, pil_encode, write_shard, write_shards
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.threads import THREAD_NAME
+from fastdata.engine.workers import THREAD_NAME
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage, Record
 from fastdata.loading import Loader, loader

@@ -26,11 +26,11 @@ from typing import Any, Literal
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.dataset import Dataset
-from fastdata.dataset import open as open_dataset
 from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
-from fastdata.formats.digest import content_digest
+from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest
 from fastdata.formats.spool import sync_directory
+from fastdata.opening import open as open_dataset
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from fastdata.dataset import Dataset
-from fastdata.dataset import open as open_dataset
 from fastdata.errors import OptionError
+from fastdata.opening import open as open_dataset
 
 from ..packing.driver import pack
 from ..packing.options import Container

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fastdata.dataset import Dataset
-from fastdata.dataset import open as open_dataset
 from fastdata.errors import OptionError
+from fastdata.opening import open as open_dataset
 from fastdata.schema import ArrayField, ScalarField, StringField
 
 from ..packing.options import Container

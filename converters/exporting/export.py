@@ -21,11 +21,10 @@ from typing import Any
 from tqdm import tqdm
 
 from fastdata.dataset import Dataset
-from fastdata.dataset import open as open_dataset
-from fastdata.errors import DestinationExistsError, OptionError, full_disk_explained
-from fastdata.pages.text import printable
+from fastdata.errors import DestinationExistsError, OptionError, did_you_mean, full_disk_explained
+from fastdata.opening import open as open_dataset
+from fastdata.printable import printable
 from fastdata.schema import Schema
-from fastdata.suggestions import did_you_mean
 
 from ..packed import refuse_transform
 from ..packing.lock import DirectoryLock

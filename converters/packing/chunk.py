@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.encode import check_header, decode_stored, encode_jpeg, encode_png
+from fastdata.codecs.blobs import check_header, decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import (
     Decoded,
     check_pixels,
@@ -27,8 +27,8 @@ from fastdata.codecs.image import (
     orient,
     to_pixels,
 )
+from fastdata.codecs.image_header import is_stored_as_jpeg
 from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
-from fastdata.codecs.kept import keeps_jpeg
 from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target_size
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
@@ -256,7 +256,7 @@ def _keep(
     keep = options.codec == "keep"
     if header is not None and not field.mask:
         check_pixels(header.height, header.width, options.max_pixels)
-        plain = keeps_jpeg(data, header, field.channels, mask=field.mask)
+        plain = is_stored_as_jpeg(data, header, field.channels, mask=field.mask)
         size = header.height, header.width
         jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
         if plain and (keep or (jpeg and _final(size, options) == size)):

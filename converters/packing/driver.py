@@ -15,10 +15,9 @@ from typing import Any, Literal
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
-from fastdata.errors import OptionError, full_disk_explained
-from fastdata.pages.text import printable
+from fastdata.errors import OptionError, did_you_mean, full_disk_explained
+from fastdata.printable import printable
 from fastdata.schema import Codec
-from fastdata.suggestions import did_you_mean
 
 from ..base import FieldSpec
 from ..finding import find_source
@@ -196,7 +195,7 @@ def pack(
         packer.begin(overwrite)
         for line in (found.read_as, *found.notes):
             log.info("%s", printable(line))
-        with start_workers(found, encode, num_workers, executor, job.directory / "chunks") as run:
+        with start_workers(found, encode, num_workers, executor) as run:
             return packer.run(run)
 
 

@@ -8,9 +8,8 @@ from typing import Any, Literal, get_args
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
-from fastdata.errors import OptionError
+from fastdata.errors import OptionError, did_you_mean
 from fastdata.schema import Codec
-from fastdata.suggestions import did_you_mean
 
 __all__ = ["Container", "EncodeOptions", "PackOptions", "parse_shard_size"]
 

@@ -26,14 +26,13 @@ from fastdata.errors import (
     RejectedError,
     SourceError,
 )
-from fastdata.formats.digest import content_digest
 from fastdata.formats.hdf5 import Hdf5ShardWriter
-from fastdata.formats.layout import is_container
+from fastdata.formats.layout import content_digest, is_container
 from fastdata.formats.lmdb import LmdbShardWriter
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.regular_files import open_regular
 from fastdata.schema import Schema
 

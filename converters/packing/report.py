@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 from fastdata.summary import load_line
 
 from ..base import Reject

@@ -1,100 +1,281 @@
-"""What of a dataset is held on a device, and batches made of it.
+"""``cache="device"``: decoded images that stay where batches arrive, a GPU's memory mostly.
+
+    requests --> FillJob: images that are not there yet, decoded whole by the usual workers
+        |                                     |
+        v                                     v
+    DeviceCache.batch: plan - gather - resize - pixels  <--  ImageStore
 
 The plan of a batch is made on the CPU, by the code and from the draws of any other loader;
-its numbers, some an image, are all that crosses the bus once everything is held.
+its numbers, some an image, are all that crosses the bus once everything is there.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.cache.filling import Filled
 from fastdata.cache.store import ImageStore
-from fastdata.collate import collate_column
-from fastdata.engine.batches import report_skipped
-from fastdata.engine.finishing import finish_on_device
+from fastdata.engine.backend import Backend, BatchStream, buffers_for
+from fastdata.engine.batches import SAMPLES_PER_TASK, BatchMaker
+from fastdata.engine.buffers import BufferPool, Slot
+from fastdata.engine.cpu import SPARE_BUFFERS
+from fastdata.engine.delivery import Delivery
 from fastdata.engine.job import Request
-from fastdata.engine.memory import available_on, in_words
-from fastdata.engine.tasks import PackedData, image_sizes
+from fastdata.engine.memory import available_on, format_bytes
+from fastdata.engine.stream import Stream
+from fastdata.engine.tasks import DecodeTask, Done, PackedData, image_sizes
 from fastdata.engine.work import BatchWork
+from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
+from fastdata.random import SampleKeys
+from fastdata.records import collate_column
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.geometry import Geometry, Ints
-from fastdata.transforms.pipeline import check_sizes_agree, check_sizes_equal
-from fastdata.transforms.some import to_device
+from fastdata.transforms.image_tensors import to_device
+from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
-__all__ = ["DeviceCache"]
+__all__ = ["DeviceCache", "DeviceCacheBackend"]
 
-SAMPLES_AT_ONCE = 1 << 16
+SIZES_AT_ONCE = 1 << 16
+"""Samples whose sizes are asked for together."""
+
+log = logging.getLogger("fastdata")
+
+
+class DeviceCacheBackend(Backend):
+    """Makes batches of decoded images that stay on a device, of all samples or of a `part`.
+
+    In the first epoch workers decode what is not there yet, whole, into pinned memory where
+    `pin_memory` says so; each sample is decoded once.  When all are there the workers end.  `part`
+    is int64 [n], ascending.
+
+    Raises an `OptionError` if the images do not fit, or callables are among the transforms, which
+    run on the CPU.
+    """
+
+    def __init__(
+        self,
+        work: BatchWork,
+        workers: WorkerOptions,
+        *,
+        device: torch.device,
+        pin_memory: bool = False,
+        part: NDArray[np.int64] | None = None,
+    ) -> None:
+        if not work.pipeline.direct:
+            raise OptionError(
+                'cache="device" transforms whole batches on the device, but a callable among the '
+                "transforms takes one sample after another; use those of fastdata.transforms, or "
+                'cache="ram"'
+            )
+        if work.pipeline.views:
+            raise OptionError(
+                'cache="device" makes one view of an image, but Views are among the transforms; '
+                'leave them out, or use cache="ram"'
+            )
+        buffers = buffers_for(workers, workers.ahead + SPARE_BUFFERS, pin_memory=pin_memory)
+        super().__init__(work, workers, device=device, buffers=buffers)
+        self._cache = DeviceCache(work, device, part, self.maker)
+        self.cache_bytes = self._cache.nbytes
+        log.info("%s", self._cache.summary)
+
+    def stream(self) -> BatchStream:
+        """Return a new stream; workers start where there is something to fill."""
+        stream = _CachedStream(self._cache, self.work, self._start_filling)
+        return Delivery(stream, self.pipeline, self.seed, None)  # they are made on the device
+
+    def close(self) -> None:
+        """Free the images, and unused buffers.  Idempotent."""
+        super().close()
+        self._cache.free()
+
+    def __str__(self) -> str:
+        return f"cached on {self._cache.device}"
+
+    def _start_filling(self) -> Stream:
+        return Stream(
+            partial(FillJob, self.work, self.buffers),
+            self.workers.start(self.work),
+            ahead=self.workers.ahead,
+        )
+
+
+class _CachedStream:
+    """A `BatchStream` that fills the cache with what its batches need first.
+
+    `start_filling` returns a stream of `Filled`, with workers.
+    """
+
+    def __init__(
+        self, cache: DeviceCache, work: BatchWork, start_filling: Callable[[], Stream]
+    ) -> None:
+        self._cache = cache
+        self._work = work
+        self._start_filling = start_filling
+        self._filling: Stream | None = None
+        self._requests: Iterator[Request] = iter(())
+        self._announced: deque[Request] = deque()
+        self.request: Request | None = None
+
+    @property
+    def ready(self) -> int:
+        """Batches that can be made without waiting: one, if not those of a filling cache."""
+        return 1 if self._filling is None else self._filling.ready
+
+    def begin(self, requests: Iterable[Request]) -> None:
+        """Make the batches of `requests`."""
+        self.stop()
+        self._requests = iter(requests)
+        if not self._cache.full:
+            self._filling = self._filling or self._start_filling()
+            self._filling.begin(self._missing())
+
+    def _missing(self) -> Iterator[Request]:
+        """Yield a request for each batch, of its samples that are neither there nor on the way."""
+        expected = self._cache.present.copy()
+        for request in self._requests:
+            self._announced.append(request)
+            places = self._cache.places(request.indices)
+            new = np.unique(places[~expected[places]])
+            expected[new] = True
+            yield Request(request.number, SampleKeys(request.epoch, self._cache.indices[new]))
+
+    def stop(self) -> None:
+        """Drop what is in the making."""
+        if self._filling is not None:
+            self._filling.stop()
+        self._announced.clear()
+        self._requests = iter(())
+
+    def __next__(self) -> Any:
+        if self._filling is not None:
+            self._cache.put(next(self._filling))
+            if self._cache.full:
+                self._end_filling()
+        request = self._announced.popleft() if self._announced else next(self._requests)
+        indices, missing = self._cache.sound_samples(request)
+        while len(missing):  # what comes in place of a corrupt sample, and may be corrupt itself
+            self._cache.put(self._decode(missing))
+            indices, missing = self._cache.sound_samples(request)
+        self.request = request
+        return self._cache.batch(request, indices)
+
+    def _decode(self, indices: NDArray[np.int64]) -> Filled:
+        """Decode samples here and now."""
+        pool = BufferPool(0)
+        job = FillJob(self._work, pool, Request(0, SampleKeys(0, indices)))
+        memory = None if job.slot is None else job.slot.memory
+        return job.finish([self._work(task, memory) for task in job.tasks()])
+
+    def _end_filling(self) -> None:
+        if self._filling is not None:
+            self._filling.close()
+            self._filling = None
+
+    def close(self) -> None:
+        """End the workers.  Idempotent."""
+        self.stop()
+        self._end_filling()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """The decoded images of some samples, int64 [k].
+
+    In `memory` there are those of each field one after another, uint8 [m].  Samples that could not
+    be decoded are in `failed`, with the reason; their pixels mean nothing.  `nbytes` are the
+    stored bytes that were read.
+    """
+
+    indices: Ints
+    memory: dict[str, torch.Tensor]
+    failed: dict[int, str]
+    nbytes: int
+
+
+class FillJob:
+    """A `fastdata.engine.job.Job` that decodes the samples of a request, whole.
+
+    They lie one after another in one slot of `buffers`.  There may be none.
+    """
+
+    def __init__(self, work: BatchWork, buffers: BufferPool, request: Request) -> None:
+        self._indices = request.indices
+        self._bounds: dict[str, Ints] = {}  # where the images of a field begin, and the last ends
+        end = 0
+        for name, field in work.dataset.schema.images.items():
+            heights, widths = image_sizes(work.dataset, name, request.indices, work.decoder)
+            sizes = heights * widths * field.channels
+            self._bounds[name] = end + np.concatenate(([0], np.cumsum(sizes)))
+            end = int(self._bounds[name][-1])
+        self.slot: Slot | None = buffers.take(end) if end else None
+
+    def tasks(self) -> Sequence[DecodeTask]:
+        """Return one for each few samples."""
+        tasks = []
+        for first in range(0, len(self._indices) if self.slot else 0, SAMPLES_PER_TASK):
+            some = slice(first, first + SAMPLES_PER_TASK)
+            begins = {name: bounds[:-1][some] for name, bounds in self._bounds.items()}
+            ends = {name: bounds[1:][some] for name, bounds in self._bounds.items()}
+            tasks.append(DecodeTask(self._indices[some], first, begins, ends))
+        return tasks
+
+    def finish(self, results: Sequence[Done]) -> Filled:
+        """Return the images, in the slot's memory."""
+        empty = torch.empty(0, dtype=torch.uint8)
+        tensor = empty if self.slot is None else self.slot.tensor
+        memory = {name: tensor[some[0] : some[-1]] for name, some in self._bounds.items()}
+        failed = {int(self._indices[at]): why for done in results for at, why in done.failed}
+        return Filled(self._indices, memory, failed, sum(done.nbytes for done in results))
 
 
 class DeviceCache:
-    """Decoded images and columns of some samples, on a device.
+    """Decoded images and columns of some samples on a device, and batches made of them.
 
-    Parameters
-    ----------
-    work : BatchWork
-        Data and transforms.
-    device : torch.device
-        With its index, if it has one.
-    part : ndarray of int64, optional
-        The samples to hold, ascending; all by default.
-
-    Attributes
-    ----------
-    nbytes : int
-        Device memory that it takes when all is held.
-    held : ndarray of bool, shape [n]
-        Which samples are there, by their place in `part`.
-    skipped, bytes_read : int
-        As of `fastdata.engine.stats.LoaderStats`.
-
-    Raises
-    ------
-    OptionError
-        If the device has not that much memory left.
-
-    Notes
-    -----
+    The `maker` counts what is read and replaced.  `nbytes` of device memory are taken when all is
+    there; an `OptionError` says so if the device has less left.  `present`, bool [n], says which
+    samples are there, by their place in `part`; `corrupt`, which could not be decoded, and why.
     For one thread at a time.
     """
 
     def __init__(
-        self, work: BatchWork, device: torch.device, part: NDArray[np.int64] | None = None
+        self,
+        work: BatchWork,
+        device: torch.device,
+        part: NDArray[np.int64] | None,
+        maker: BatchMaker,
     ) -> None:
         self._work = work
         self.device = device
         self._part = part
+        self._maker = maker
         dataset, schema = work.dataset, work.dataset.schema
         self.indices = np.arange(len(dataset)) if part is None else part
-        self.held = np.zeros(len(self.indices), np.bool_)
-        self.bad: dict[int, str] = {}
-        self.skipped = 0
-        self.bytes_read = 0
+        self.present = np.zeros(len(self.indices), np.bool_)
+        self.corrupt: dict[int, str] = {}
         sizes = {name: _sizes(dataset, name, self.indices, work) for name in schema.images}
         self._stores = {
             name: ImageStore(*sizes[name], field.channels, device)
             for name, field in schema.images.items()
         }
-        self._names = [  # of columns that are held too
-            name
-            for name, field in schema.items()
-            if isinstance(field, ScalarField) or (isinstance(field, ArrayField) and field.fixed)
-        ]
         self._columns: dict[str, torch.Tensor] | None = None
         self.nbytes = sum(store.nbytes for store in self._stores.values())
         self._mover = Mover(streams_of(device), report=False)
         available = available_on(device)
         self.summary = (
-            f"the decoded dataset ({len(self.indices):,} samples) takes {in_words(self.nbytes)} of "
-            f"{device}, which has {in_words(available)} left"
+            f"the decoded dataset ({len(self.indices):,} samples) takes {format_bytes(self.nbytes)} "
+            f"of {device}, which has {format_bytes(available)} left"
         )
         if self.nbytes > available:
             raise OptionError(
@@ -104,32 +285,26 @@ class DeviceCache:
             )
 
     def free(self) -> None:
-        """Let go of what is held."""
+        """Release the memory."""
         for store in self._stores.values():
             store.free()
         self._columns = None
-        self.held[:] = False
+        self.present[:] = False
 
     @property
     def full(self) -> bool:
         """Whether all samples are there."""
-        return bool(self.held.all())
+        return bool(self.present.all())
 
     def places(self, indices: Ints) -> Ints:
-        """Return where samples stand among those that are held, int64 [k].
-
-        Raises
-        ------
-        OptionError
-            If some are not among them.
-        """
+        """Return where samples stand in `part`, int64 [k]."""
         if self._part is None:
             return indices
         places = np.searchsorted(self._part, indices)
-        found = self._part[np.minimum(places, len(self._part) - 1)] == indices
-        if not found.all():
+        known = self._part[np.minimum(places, len(self._part) - 1)] == indices
+        if not known.all():
             raise OptionError(
-                f"sample {indices[~found][0]} is not in the part of the dataset that this rank "
+                f"sample {indices[~known][0]} is not in the part of the dataset that this rank "
                 "holds"
             )
         return places
@@ -137,7 +312,7 @@ class DeviceCache:
     def put(self, filled: Filled) -> None:
         """Take in images."""
         places = self.places(filled.indices)
-        new = ~self.held[places]  # others may have come another way in the meantime
+        new = ~self.present[places]  # others may have come another way in the meantime
         if new.any():
             try:
                 for name, store in self._stores.items():
@@ -145,54 +320,49 @@ class DeviceCache:
                     if not new.all():
                         memory = store.part(places, memory, new)
                     store.put(places[new], memory)
-                self.held[places] = True
+                self.present[places] = True
             except RuntimeError as error:  # torch's OutOfMemoryError is one
                 raise OptionError(f'cache="device": {self.summary}: {error}') from error
             finally:  # also where Ctrl-C struck in between: what is held is what counts
                 for store in self._stores.values():
-                    store.end_behind(self.held)
-        self.held[places] = True  # where there are no images, too
-        self.bad |= filled.failed
-        self.bytes_read += filled.nbytes
+                    store.end_after(self.present)
+        self.present[places] = True  # where there are no images, too
+        self.corrupt |= filled.failed
+        self._maker.count([Done(filled.nbytes)])
 
-    def stand_ins(self, request: Request) -> tuple[Ints, Ints]:
-        """Return the samples to make a request of, int64 [n], and those of them not there yet."""
+    def sound_samples(self, request: Request) -> tuple[Ints, Ints]:
+        """Return the samples to make a request of, int64 [n], and those of them not there yet.
+
+        Others are in the place of those that are known to be corrupt.
+        """
         indices = request.indices
-        wrong = [at for at, index in enumerate(indices.tolist()) if index in self.bad]
+        wrong = [at for at, index in enumerate(indices.tolist()) if index in self.corrupt]
         if wrong:
             indices = indices.copy()
         for at in wrong:
-            indices[at] = self._stand_in(request.epoch, int(indices[at]))
-        missing = np.unique(indices[~self.held[self.places(indices)]])
+            indices[at] = self._replacement(request.epoch, int(indices[at]))
+        missing = np.unique(indices[~self.present[self.places(indices)]])
         return indices, missing
 
-    def _stand_in(self, epoch: int, index: int) -> int:
-        for other in self._work.stand_ins(epoch, index):
-            if other not in self.bad:
+    def _replacement(self, epoch: int, index: int) -> int:
+        for other in self._work.replacement_samples(epoch, index):
+            if other not in self.corrupt:
                 return other
-        raise ShardCorruptError(self.bad[index])
+        raise ShardCorruptError(self.corrupt[index])
 
     def batch(self, request: Request, indices: Ints) -> Any:
-        """Return the batch of a request, made of samples that are there, finished.
-
-        Parameters
-        ----------
-        request : Request
-        indices : ndarray of int64, shape [n]
-            Those that were asked for, or what stands in for them.
-        """
-        work = self._work
-        for index in request.indices[request.indices != indices].tolist():
-            if not self.skipped:
-                report_skipped(self.bad[index])
-            self.skipped += 1
-        schema, pipeline = work.dataset.schema, work.pipeline
+        """Return the batch of a request, of samples that are there, as `sound_samples` says."""
+        work, pipeline, schema = self._work, self._work.pipeline, self._work.dataset.schema
+        replaced = np.flatnonzero(request.indices != indices).tolist()
+        reasons = [self.corrupt[index] for index in request.indices[replaced].tolist()]
+        replacements = zip(replaced, indices[replaced].tolist(), reasons, strict=True)
+        self._maker.count([Done(replaced=list(replacements))])
         places = self.places(indices)
         geometry = self._geometry(request, indices, places)
-        where = to_device(places, self.device)
-        columns = self._held_columns()
+        device_places = to_device(places, self.device)
+        columns = self._columns_on_device()
         values: dict[str, Any] = {}
-        rest: dict[str, Any] = {}
+        on_host: dict[str, Any] = {}
         for name, field in schema.items():
             if isinstance(field, ImageField):
                 lookup = pipeline.pixels.lookup if pipeline.pixels and not field.mask else None
@@ -200,18 +370,19 @@ class DeviceCache:
                     places, geometry[name], lookup, mask=field.mask
                 )
             elif name in columns:
-                values[name] = columns[name][where]
+                values[name] = columns[name][device_places]
             else:
-                rest[name] = collate_column(field, work.dataset.gather(name, indices))
+                on_host[name] = collate_column(field, work.dataset.gather(name, indices))
         for name in schema.boxes:
-            part = rest if name in rest else values
+            part = on_host if name in on_host else values
             part[name] = move_boxes(geometry[next(iter(geometry))], part[name], name)
         if pipeline.drop is not None:
-            pipeline.drop.run_batch(rest, indices)  # those whose number varies, on the host still
-        if rest:
-            values |= self._mover.take(self._mover.send(rest))
-        batch = schema.sample_type(*(values[name] for name in schema))
-        return finish_on_device(batch, request, pipeline, work.seed)
+            pipeline.drop.run_batch(
+                on_host, indices
+            )  # those whose number varies, on the host still
+        if on_host:
+            values |= self._mover.take(self._mover.send(on_host))
+        return schema.sample_type(*(values[name] for name in schema))
 
     def _geometry(self, request: Request, indices: Ints, places: Ints) -> dict[str, Geometry]:
         """Return what becomes of the images of each field."""
@@ -224,20 +395,21 @@ class DeviceCache:
             heights, widths = (np.stack(sides) for sides in zip(*sizes, strict=True))
             check_sizes_agree(names, heights, widths, indices)
             start = Geometry.of(heights[0], widths[0])
-            one = stage.plan(start, self._work.seed, request.keys.replaced(indices))
-            planned = dict.fromkeys(names, one)
+            shared = stage.plan(start, self._work.seed, request.keys.replaced(indices))
+            planned = dict.fromkeys(names, shared)
         for name, geometry in planned.items():
             shape = (len(indices), int(geometry.height[0]), int(geometry.width[0]))
             check_sizes_equal(name, geometry.height, geometry.width, shape, indices)
         return planned
 
-    def _held_columns(self) -> dict[str, torch.Tensor]:
-        """Return the columns of numbers, on the device; read when they are first wanted."""
+    def _columns_on_device(self) -> dict[str, torch.Tensor]:
+        """Return the columns of fixed size, on the device; read when they are first wanted."""
         if self._columns is None:
             dataset = self._work.dataset
             self._columns = {
                 name: torch.from_numpy(np.array(dataset.gather(name, self.indices))).to(self.device)
-                for name in self._names
+                for name, field in dataset.schema.items()
+                if isinstance(field, ScalarField) or (isinstance(field, ArrayField) and field.fixed)
             }
         return self._columns
 
@@ -245,8 +417,8 @@ class DeviceCache:
 def _sizes(dataset: PackedData, name: str, indices: Ints, work: BatchWork) -> tuple[Ints, Ints]:
     """Return heights and widths of a field's images, int64 [n] each."""
     parts = [
-        image_sizes(dataset, name, indices[first : first + SAMPLES_AT_ONCE], work.decoder)
-        for first in range(0, len(indices), SAMPLES_AT_ONCE)
+        image_sizes(dataset, name, indices[first : first + SIZES_AT_ONCE], work.decoder)
+        for first in range(0, len(indices), SIZES_AT_ONCE)
     ]
     empty = [np.empty(0, np.int64)]
     heights = np.concatenate([part[0] for part in parts] or empty)

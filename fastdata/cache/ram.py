@@ -1,34 +1,49 @@
-"""The backend of ``cache="ram"``: the usual one, whose bytes come to stay in memory.
+"""``cache="ram"``: the usual workers, whose bytes come to stay in host memory.
 
-files --one thread, once, in the first epoch--> copies --> all workers
+    files --one thread, once, in the first epoch--> copies --> all workers
+
+No disk then, and no page cache that others may empty.  A thread fills a copy while workers still
+read the file itself, in the file's order: faster than what is read at random, which it finds in
+the page cache meanwhile.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.cache.copies import FileCopy, Range
 from fastdata.dataset import Dataset
+from fastdata.engine.backend import BatchStream, with_dataset
+from fastdata.engine.buffers import register_pinned
 from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import BatchStream, Usage
-from fastdata.engine.memory import available_bytes, in_words
-from fastdata.engine.pinning import register_pinned
+from fastdata.engine.memory import available_bytes, format_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
-from fastdata.errors import FastdataError, OptionError
+from fastdata.errors import FastdataError, OptionError, ShardCorruptError, WorkerError
 from fastdata.formats.reader import ShardReader
+from fastdata.processes.sharing import map_file, new_file
+from fastdata.regular_files import too_many_files
 
-__all__ = ["RamCacheBackend"]
+__all__ = ["FileCopy", "RamCacheBackend", "SharedFile", "check_memory", "open_shared"]
+
+CHUNK_BYTES = 1 << 23
+"""Read at a time; between two, the filling thread looks whether to go on."""
 
 GAP_BYTES = 1 << 16
 """Images closer than this are read as one."""
+
+Range: TypeAlias = tuple[int, int]
+"""First byte of a file, and the one behind the last."""
 
 log = logging.getLogger("fastdata")
 
@@ -36,22 +51,10 @@ log = logging.getLogger("fastdata")
 class RamCacheBackend(CpuBackend):
     """Makes batches by threads or processes, of packed bytes that stay in memory.
 
-    Parameters
-    ----------
-    work : BatchWork
-        Of a `Dataset`.
-    workers : WorkerOptions
-    device : torch.device, optional
-    pin_memory : bool
-        Whether batches are made in page-locked memory, and, with a GPU as `device`, the
-        bytes are held in it.
-    part : ndarray of int64, optional
-        The samples to hold; all by default.
+    With `pin_memory`, and a GPU as `device`, the bytes too are held in page-locked memory.  They
+    are those of all samples, or of a `part`, int64 [n].
 
-    Raises
-    ------
-    OptionError
-        If they do not fit, or the data lie in no files.
+    Raises an `OptionError` if they do not fit, or the data lie in no files.
     """
 
     def __init__(
@@ -63,29 +66,21 @@ class RamCacheBackend(CpuBackend):
         pin_memory: bool = False,
         part: NDArray[np.int64] | None = None,
     ) -> None:
-        if not isinstance(work.dataset, Dataset):
+        dataset = work.dataset
+        if not isinstance(dataset, Dataset):
             raise OptionError(
-                f'cache="ram" holds files of packed data in memory, but {work.dataset!r} has none'
+                f'cache="ram" holds files of packed data in memory, but {dataset!r} has none'
             )
-        whole = part is None and not work.dataset.is_subset
+        whole = part is None and not dataset.is_subset
         ranges = [
             [(0, shard.file_bytes)] if whole else _ranges(shard, rows)
-            for shard, rows in work.dataset.rows_by_shard(part)
+            for shard, rows in dataset.rows_by_shard(part)
         ]
-        self._cache_bytes = sum(stop - start for some in ranges for start, stop in some)
-        available = available_bytes()
-        summary = (
-            f"the packed dataset takes {in_words(self._cache_bytes)} of host memory, of which "
-            f"{in_words(available)} are left"
-        )
-        if self._cache_bytes > available:
-            raise OptionError(
-                f'cache="ram": {summary}. Leave it out (the system keeps in memory what it can), '
-                'hold a part on each rank (cache_scope="rank"), or pack at a smaller size'
-            )
-        log.info("%s", summary)
-        copies = [FileCopy(shard.path, shard.file_bytes) for shard in work.dataset.shards]
-        work.dataset = work.dataset.held_in(copies)
+        self.cache_bytes = sum(stop - start for parts in ranges for start, stop in parts)
+        check_memory(self.cache_bytes, available_bytes(), "the packed dataset takes", "pack")
+        copies = [FileCopy(shard.path, shard.file_bytes) for shard in dataset.shards]
+        self._held = dataset.with_cached(copies)
+        work = with_dataset(work, self._held)
         super().__init__(work, workers, device=device, pin_memory=pin_memory)
         pin = device if pin_memory and device is not None and device.type == "cuda" else None
         self._filler = _Filler(copies, ranges, pin=pin)
@@ -96,18 +91,24 @@ class RamCacheBackend(CpuBackend):
         self._filler.start()
         return super().stream()
 
-    def usage(self) -> Usage:
-        """Return what has been used and done."""
-        used = super().usage()
-        return Usage(used.buffers_in_use, used.skipped_samples, used.bytes_read, self._cache_bytes)
-
     def close(self) -> None:
-        """End filling, and let go of what is held.  Idempotent."""
+        """End filling, and release the copies.  Idempotent."""
         self._filler.close()
-        dataset = self.dataset
-        assert isinstance(dataset, Dataset), "that was checked"
-        dataset.let_go()
+        self._held.release_cached()
         super().close()
+
+
+def check_memory(nbytes: int, available: int, what: str, remedy: str) -> None:
+    """Log what a cache takes of host memory, or raise an `OptionError` where it does not fit."""
+    summary = (
+        f"{what} {format_bytes(nbytes)} of host memory, of which {format_bytes(available)} are left"
+    )
+    if nbytes > available:
+        raise OptionError(
+            f'cache="ram": {summary}. Leave it out (the system keeps in memory what it can), '
+            f'hold a part on each rank (cache_scope="rank"), or {remedy} at a smaller size'
+        )
+    log.info("%s", summary)
 
 
 class _Filler:
@@ -120,18 +121,17 @@ class _Filler:
         *,
         pin: torch.device | None,
     ) -> None:
-        self._copies = copies
-        self._ranges = ranges
+        self._copies = list(zip(copies, ranges, strict=True))
         self._pin = pin
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, if nobody has."""
+        """Begin, if that has not been done."""
         if self._thread is None and not self._stopped.is_set():
-            arguments = (list(zip(self._copies, self._ranges, strict=True)), self._pin)
+            arguments = list(self._copies), self._pin, self._stopped
             self._thread = threading.Thread(
-                target=_fill, args=(*arguments, self._stopped), name="fastdata cache", daemon=True
+                target=_fill, args=arguments, name="fastdata cache", daemon=True
             )
             self._thread.start()
 
@@ -140,21 +140,21 @@ class _Filler:
         self._stopped.set()
 
     def close(self) -> None:
-        """End the thread, and let go of the copies."""
+        """End the thread, and release the copies."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
-        for copy in self._copies:
+        for copy, _ in self._copies:
             copy.close()
         self._copies = []
 
 
 def _fill(
-    work: list[tuple[FileCopy, Sequence[Range]]],
+    copies: list[tuple[FileCopy, Sequence[Range]]],
     pin: torch.device | None,
     stopped: threading.Event,
 ) -> None:
-    for copy, ranges in work:
+    for copy, ranges in copies:
         try:
             if not copy.fill(ranges, lambda: not stopped.is_set()):
                 return
@@ -189,3 +189,108 @@ def _ranges(shard: ShardReader, rows: NDArray[np.int64]) -> list[Range]:
     heads = np.flatnonzero(np.concatenate(([True], begin[1:] > reached[:-1] + GAP_BYTES)))
     tails = np.maximum.reduceat(end, heads)
     return list(zip(begin[heads].tolist(), tails.tolist(), strict=True))
+
+
+class SharedFile:
+    """Memory that worker processes map too, however they are started: a file without a name.
+
+    `descriptor` is that of the file, where it is made already.  Picklable by a subclass, with
+    `address`, as long as this process lives: unpickled, it maps the same memory.
+    """
+
+    def __init__(self, nbytes: int, descriptor: int | None) -> None:
+        self._descriptor = new_file(nbytes) if descriptor is None else descriptor
+        self.array = map_file(self._descriptor, nbytes)
+
+    @property
+    def address(self) -> tuple[int, int]:
+        """This process and the descriptor, of which `open_shared` makes another one."""
+        return os.getpid(), self._descriptor
+
+    def close(self) -> None:
+        """Close the descriptor: no process can get the memory any more.  Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            self.close()
+
+
+def open_shared(process: int, descriptor: int) -> int:
+    """Return a descriptor of a file that another process of this machine has open."""
+    # multiprocessing's own way of sending descriptors needs a server, or to be the one
+    # that starts a process; this needs the same user.
+    return os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+
+
+class FileCopy(SharedFile):
+    """The copy of a file of `nbytes` bytes; a `fastdata.formats.reader.HeldBytes`."""
+
+    def __init__(self, path: Path, nbytes: int, descriptor: int | None = None) -> None:
+        self.path = path
+        self.nbytes = nbytes
+        self._status = os.stat(path) if descriptor is None else None
+        try:
+            # One byte more says that the copy is complete, to all processes.
+            super().__init__(nbytes + 1, descriptor)
+        except (OSError, RuntimeError) as error:
+            for number in (errno.EMFILE, errno.ENFILE):
+                if os.strerror(number) in str(error):  # torch's errors have no number
+                    raise too_many_files(path, number) from error
+            raise WorkerError(
+                f"no memory for a copy of {path}, of {nbytes} bytes ({error}); "
+                'leave out cache="ram"'
+            ) from error
+        self._memory = self.array.data[:nbytes].toreadonly()
+
+    @property
+    def memory(self) -> memoryview:
+        """The copy; zeros where nothing has been read yet."""
+        return self._memory
+
+    @property
+    def complete(self) -> bool:
+        """Whether `fill` has done all."""
+        return bool(self.array[-1])
+
+    def fill(self, ranges: Sequence[Range], go_on: Callable[[], bool]) -> bool:
+        """Read some ranges of the file; return whether `go_on` allowed all of it.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be read.
+        ShardCorruptError
+            If it is another file than when this was made, shorter, or was written to.
+        """
+        assert self._status is not None, "the process that made a copy fills it"
+        with open(self.path, "rb", buffering=0) as file:
+            if not os.path.samestat(os.fstat(file.fileno()), self._status):
+                raise ShardCorruptError(f"{self.path} has been replaced since it was opened")
+            target = self.array.data
+            for start, stop in ranges:
+                at = start
+                while at < stop:
+                    if not go_on():
+                        return False
+                    end = min(stop, at + CHUNK_BYTES)
+                    count = os.preadv(file.fileno(), [target[at:end]], at)
+                    if not count:
+                        raise ShardCorruptError(
+                            f"{self.path} ends at byte {at}, but had {self.nbytes} when it was "
+                            "opened; somebody has cut it. Restore it from a copy"
+                        )
+                    at += count
+            if os.fstat(file.fileno()).st_mtime_ns != self._status.st_mtime_ns:
+                raise ShardCorruptError(f"{self.path} has been written to since it was opened")
+        self.array[-1] = 1
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _copy_of_process, (self.path, self.nbytes, self.address)
+
+
+def _copy_of_process(path: Path, nbytes: int, address: tuple[int, int]) -> FileCopy:
+    return FileCopy(path, nbytes, open_shared(*address))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.cache.held import HeldImages
+from fastdata.codecs import Pixels
 from fastdata.engine.rendering import render_raw
 from fastdata.kernels.pixels import gather_windows, has_kernels, window_plan
+from fastdata.native.crops import CROP, RAW
 from fastdata.transforms.geometry import Geometry, Ints, Windows
-from fastdata.transforms.lookup import BatchLookup
+from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.ondevice import render_canvas
-from fastdata.transforms.pixel import as_words
-from fastdata.transforms.some import to_device
+from fastdata.transforms.pixel import PixelLookup, as_words
 
 __all__ = ["ImageStore"]
 
@@ -27,21 +28,8 @@ side 256, batches of 256 have 175 sizes in 186 batches; so they have four."""
 class ImageStore:
     """Images of one field, each where there was room when it came.
 
-    Parameters
-    ----------
-    heights, widths : ndarray of int64, shape [n]
-        Of the images that will be put in.
-    channels : int
-    device : torch.device
-
-    Attributes
-    ----------
-    nbytes : int
-        Of device memory, taken when the first images are put in.
-
-    Notes
-    -----
-    For one thread at a time.
+    `heights` and `widths`, int64 [n], are those of all images that will be put in; with the first
+    ones `nbytes` of device memory are taken.  For one thread at a time.
     """
 
     def __init__(self, heights: Ints, widths: Ints, channels: int, device: torch.device) -> None:
@@ -55,15 +43,11 @@ class ImageStore:
         self._pixels: torch.Tensor | None = None
 
     def put(self, places: Ints, memory: torch.Tensor) -> None:
-        """Put in images that lie one after another.
+        """Put in images that lie one after another in memory of the host, uint8 [m].
 
-        Parameters
-        ----------
-        places : ndarray of int64, shape [k]
-            Which of the n they are; none that was put in before.
-        memory : torch.Tensor of uint8, shape [m]
-            On the host.  One copy, which is done when this returns; it is overwritten by the
-            next one unless `end_behind` says that they are there.
+        `places`, int64 [k], says which of the n they are; none was put in before.  It is one copy,
+        which is done when this returns.  The next one overwrites it, unless `end_after` says that
+        they are there.
         """
         assert self._end + len(memory) <= self.nbytes, "no image is put in twice"
         if self._pixels is None:
@@ -73,9 +57,9 @@ class ImageStore:
         self._pixels[self._end : self._end + len(memory)].copy_(memory)
         self._begin[places] = ends - sizes
 
-    def end_behind(self, held: NDArray[np.bool_]) -> None:
-        """Put the next images behind those that are held, bool [n]."""
-        self._end = int(np.dot(held, self.heights * self.widths)) * self.channels
+    def end_after(self, present: NDArray[np.bool_]) -> None:
+        """Put the next images behind those that are there, bool [n]."""
+        self._end = int(np.dot(present, self.heights * self.widths)) * self.channels
 
     def part(self, places: Ints, memory: torch.Tensor, wanted: NDArray[np.bool_]) -> torch.Tensor:
         """Return the memory of some of the images that lie in `memory`."""
@@ -84,43 +68,32 @@ class ImageStore:
         return torch.cat([piece for piece, want in zip(pieces, wanted, strict=True) if want])
 
     def free(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._pixels, self._end = None, 0
 
     def render(
-        self, places: Ints, geometry: Geometry, lookup: BatchLookup | None, *, mask: bool
+        self, places: Ints, geometry: Geometry, lookup: PixelLookup | None, *, mask: bool
     ) -> torch.Tensor:
-        """Return a batch of images that have been put in.
+        """Return a batch [n, C, H, W], channels-last, of images that have been put in.
 
-        Parameters
-        ----------
-        places : ndarray of int64, shape [n]
-        geometry : Geometry
-            Planned for these; all images leave it in one size.
-        lookup : BatchLookup, optional
-            Pixel transforms.
-        mask : bool
-            Resize by nearest neighbour.
-
-        Returns
-        -------
-        torch.Tensor of shape [n, C, H, W], channels-last
+        The geometry is planned for them, and leaves all in one size.  `lookup` are the pixel
+        transforms; a mask is resized by the nearest neighbour.
         """
         assert self._pixels is not None, "what is rendered was put in"
         if self._device.type == "cpu":
-            return self._render_here(self._pixels, places, geometry, lookup, mask)
-        return self._render_there(self._pixels, places, geometry, lookup, mask)
+            return self._render_on_cpu(self._pixels, places, geometry, lookup, mask)
+        return self._render_on_device(self._pixels, places, geometry, lookup, mask)
 
-    def _render_here(
+    def _render_on_cpu(
         self,
         pixels: torch.Tensor,
         places: Ints,
         geometry: Geometry,
-        lookup: BatchLookup | None,
+        lookup: PixelLookup | None,
         mask: bool,
     ) -> torch.Tensor:
         """On the CPU: as raw images are rendered that lie in a file."""
-        held = HeldImages(
+        images = CachedImages(
             pixels.numpy(),
             self._begin[places],
             self.heights[places],
@@ -130,15 +103,15 @@ class ImageStore:
         table = None if lookup is None else lookup.table(self.channels)
         shape = len(places), int(geometry.height[0]), int(geometry.width[0]), self.channels
         out = torch.empty(shape, dtype=torch.uint8 if table is None else table.dtype)
-        render_raw(held, geometry, as_words(out).reshape(shape), table, mask=mask)
+        render_raw(images, geometry, as_words(out).reshape(shape), table, mask=mask)
         return out.permute(0, 3, 1, 2)
 
-    def _render_there(
+    def _render_on_device(
         self,
         store: torch.Tensor,
         places: Ints,
         geometry: Geometry,
-        lookup: BatchLookup | None,
+        lookup: PixelLookup | None,
         mask: bool,
     ) -> torch.Tensor:
         """On a device: windows gathered, then resized, then looked up; or all at once."""
@@ -168,12 +141,75 @@ class ImageStore:
             (np.zeros_like(width), width),
             geometry.flip if plain else np.zeros_like(geometry.flip),
         )
-        where = to_device(plan, self._device)
+        device_plan = to_device(plan, self._device)
         fused = plain and lookup is not None and has_kernels(self._device)
         table = lookup.on_device(self.channels, self._device) if fused and lookup else None
-        pixels = gather_windows(store, where, size, table)
+        pixels = gather_windows(store, device_plan, size, table)
         if not plain:
-            rest = replace(geometry, source_height=rows, source_width=columns, steps=steps)
-            pixels = render_canvas(rest, pixels, mask=mask)
+            remaining = replace(geometry, source_height=rows, source_width=columns, steps=steps)
+            pixels = render_canvas(remaining, pixels, mask=mask)
         images = pixels.permute(0, 3, 1, 2)
         return images if fused or lookup is None else lookup(images)
+
+
+class CachedImages:
+    """Decoded images that lie anywhere in one array; an `Images` of `fastdata.engine.tasks`.
+
+    They are as stored images are that are raw, and never damaged.  In `pixels`, uint8 [m], each
+    begins at its number in `begins`; that and its size are int64 [n].  Thread-safe.
+    """
+
+    all_raw = True
+
+    def __init__(
+        self, pixels: NDArray[np.uint8], begins: Ints, heights: Ints, widths: Ints, channels: int
+    ) -> None:
+        self._pixels = pixels
+        self._begins = begins
+        self._channels = channels
+        self.heights = heights
+        self.widths = widths
+        self.lengths = heights * widths * channels
+        self.refused = np.zeros(len(heights), np.bool_)
+
+    def doubt(self) -> bool:
+        """Return whether any is refused: none, as all were decoded."""
+        return False
+
+    def _view(self, place: int) -> Pixels:
+        begin, length = int(self._begins[place]), int(self.lengths[place])
+        shape = int(self.heights[place]), int(self.widths[place]), self._channels
+        return self._pixels[begin : begin + length].reshape(shape)
+
+    def read(self, place: int, out: Pixels | None = None) -> Pixels:
+        """Return one image, uint8 [H, W, C], copied to `out` where given."""
+        if out is None:
+            return self._view(place)
+        out[:] = self._view(place)
+        return out
+
+    def window(
+        self, place: int, window: tuple[int, int, int, int], factor: int = 1
+    ) -> tuple[Pixels, int]:
+        """Return a view of a rectangle of one image, never reduced."""
+        top, left, height, width = window
+        return self._view(place)[top : top + height, left : left + width], 1
+
+    def gather(self, out: Pixels) -> list[int]:
+        """Copy all images, which are of one size, to `out`; none is damaged."""
+        for place in range(len(self._begins)):
+            out[place] = self._view(place)
+        return []
+
+    def crops(self) -> NDArray[Any]:
+        """Return where all images lie, as the compiled library takes it."""
+        crops = np.zeros(len(self._begins), CROP)
+        crops["data"] = self._pixels.ctypes.data + self._begins
+        crops["size"] = self.lengths
+        crops["codec"] = RAW
+        crops["height"] = crops["rows"] = self.heights
+        crops["width"] = crops["columns"] = self.widths
+        return crops
+
+    def read_ahead(self) -> None:
+        """Do nothing: all is there."""

@@ -32,7 +32,7 @@ def info_command(dataset: str, as_json: bool) -> int:
 
     Looks at columns only: images are neither read nor checked (`fastdata verify` does).
     """
-    from fastdata.pages.text import printable
+    from fastdata.printable import printable
     from fastdata.summary import summarise
 
     summary = summarise(dataset)
@@ -89,7 +89,7 @@ def _spread(values: dict[str, int]) -> str:
 def _class_lines(field: dict[str, Any]) -> list[str]:
     if "class_counts" not in field:  # no classes; or an array's, which stand beside the images
         return []
-    from fastdata.pages.text import printable
+    from fastdata.printable import printable
 
     names = map(printable, field["classes"])
     counts = list(zip(names, field["class_counts"], strict=True))

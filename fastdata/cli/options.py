@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from fastdata.suggestions import did_you_mean
+from fastdata.errors import did_you_mean
 
 __all__ = [
     "CODECS",

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from fastdata.pages.text import printable, printable_lines
+from fastdata.printable import printable, printable_lines
 
 __all__ = ["emit", "emit_json", "leave_stdout", "log_shown", "megabytes", "say"]
 

@@ -20,7 +20,7 @@ from fastdata.cli.options import (
 from fastdata.cli.output import emit, emit_json, say
 from fastdata.cli.shell import DONE, Terminated
 from fastdata.cli.stopping import stopped_by_signals
-from fastdata.cli.target import BATCH_SIZE, choose, loader_of, target_options
+from fastdata.cli.target import BATCH_SIZE, Target, choose, loader_of, target_options
 from fastdata.cli.users import users_code
 from fastdata.errors import OptionError
 
@@ -88,7 +88,7 @@ def profile_command(
     if not 0 < seconds < math.inf:  # click lets nan pass
         raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
     if html is not None:
-        from fastdata.pages.writing import check_page_path
+        from fastdata.pages import check_page_path
 
         check_page_path(html)  # before the time is spent
     try:
@@ -98,7 +98,12 @@ def profile_command(
                 say(note)
         with (
             stopped_by_signals(_STOPPED),
-            _loader(chosen, batch_size, num_workers, worker_method) as loader,
+            _opened(
+                chosen,
+                batch_size=batch_size,
+                num_workers=num_workers,
+                worker_method=worker_method,
+            ) as loader,
             users_code(target) if chosen.is_script else contextlib.nullcontext(),
         ):
             report = fastdata.profile(
@@ -118,11 +123,11 @@ def profile_command(
     if as_json:
         emit_json(report.to_json())
     elif quiet:
-        from fastdata.pages.text import printable
+        from fastdata.printable import printable
 
         emit(printable(report.verdict))
     else:
-        from fastdata.profiling.text import render_text
+        from fastdata.profiling.report import render_text
 
         emit(render_text(report, ascii_only=not _shows_blocks()))
     if html is not None and not quiet:
@@ -131,12 +136,9 @@ def profile_command(
 
 
 @contextlib.contextmanager
-def _loader(target: Any, *options: Any) -> Iterator[Any]:
+def _opened(target: Target, **options: Any) -> Iterator[Any]:
     """Make a target's loader, and end its workers."""
-    batch_size, num_workers, worker_method = options
-    loader = loader_of(
-        target, batch_size=batch_size, num_workers=num_workers, worker_method=worker_method
-    )
+    loader = loader_of(target, **options)
     try:
         yield loader
     finally:

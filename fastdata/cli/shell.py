@@ -36,10 +36,10 @@ from fastdata.errors import (
     FastdataError,
     JobChangedError,
     OptionError,
+    did_you_mean,
 )
 from fastdata.installing import check_not_replaced
-from fastdata.pages.text import printable_lines
-from fastdata.suggestions import did_you_mean
+from fastdata.printable import printable_lines
 
 __all__ = [
     "COPIES_KEPT",

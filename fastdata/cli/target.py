@@ -1,7 +1,7 @@
-"""What a command measures: a dataset or a user's script, with which transforms and step.
+"""What a command measures: a dataset or a user's script, its transforms, step and device.
 
-Shared by the commands that run training steps.  `choose` turns their arguments into a `Target`;
-`loader_of` makes its loader.
+Shared by the commands that run training steps: `choose` turns their arguments into a `Target`,
+and `loader_of` makes its loader.
 """
 
 from __future__ import annotations
@@ -27,35 +27,21 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Target:
-    """What to measure.
-
-    Attributes
-    ----------
-    name : str
-        As it was given.
-    data : path, dataset, loader or iterable
-    is_dataset : bool
-        Whether `data` needs a loader to be made; else it is one.
-    is_script : bool
-        Whether `data` and perhaps `step` are of a user's function.
-    transform : tuple of transforms
-        For a packed dataset given by its path; else empty.
-    step : callable or None
-        What is done with a batch.
-    device : str or None
-        Where steps run; None where a script decides.
-    notes : tuple of str
-        What was chosen for the user, to be said.
-    """
+    """What to measure: `name` is as it was given."""
 
     name: str
     data: Any
     is_dataset: bool
+    """Whether `data` needs a loader to be made; else it is one."""
     is_script: bool = False
+    """Whether `data`, and perhaps `step`, come from a user's function."""
     transform: tuple[Any, ...] = ()
+    """For a packed dataset given by its path."""
     step: Callable[[Any], Any] | None = None
     device: str | None = None
+    """Where steps run; None where a script decides."""
     notes: tuple[str, ...] = ()
+    """What was chosen for the user, to be shown."""
 
 
 def target_options(command: _Command) -> _Command:
@@ -98,32 +84,18 @@ def choose(
 ) -> Target:
     """Return what a command line asks for.
 
-    Parameters
-    ----------
-    target : str
-        A dataset's path, as `fastdata.open` takes it, or ``FILE.py:FUNCTION``.  What exists as a
-        file is a path.
-    model, step_ms
-        The step; not both.  Of a script, in place of its own.
-    crop
-        Size of the crop, "none", or None for what suits the images.
-    device : str, optional
-
-    Raises
-    ------
-    OptionError
-        If options contradict each other, or the target, or there is no such device.
-    DatasetNotFoundError, FormatError, ShardCorruptError
-        If there is no sound dataset.
-    click.ClickException
-        If the script raises something.
+    The target is a dataset's path, as `fastdata.open` takes it, or ``FILE.py:FUNCTION``; what
+    exists as a file is a path.  Of a script, `model` or `step_ms` take the place of its own step.
+    The crop is a size, "none", or None for what suits the images.  Options that contradict each
+    other or the target, and a device that does not exist, are an `OptionError`; what a script
+    raises is a `click.ClickException`.
     """
-    from fastdata.tuning.scripts import names_function
+    from fastdata.measuring.workload import is_script_target
 
     if model is not None and step_ms is not None:
         raise OptionError("--model and --step-ms are two steps: give one of them")
     place = _device(device)
-    if names_function(target):
+    if is_script_target(target):
         return _of_script(target, _step(model, step_ms, place), crop, place if device else None)
     step = _step(model, step_ms, place)
     transform, notes = transform_of(target, crop)
@@ -166,9 +138,9 @@ def _device(name: str | None) -> str:
         raise OptionError(f"--device is cpu, cuda or cuda:N, not {name!r}") from None
     if device.type not in ("cpu", "cuda"):
         raise OptionError(f"--device is cpu, cuda or cuda:N, not {name!r}")
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= there:
-        raise OptionError(f"--device {name}: torch finds {there} CUDA devices here; cpu is there")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise OptionError(f"--device {name}: torch finds {count} CUDA devices here; cpu is there")
     return name
 
 
@@ -236,12 +208,8 @@ def loader_of(
 ) -> Any:
     """Return the loader of a target: its own, or one that is made, shuffled.
 
-    Options that are None are the defaults: batches of `BATCH_SIZE`, one worker a core.
-
-    Raises
-    ------
-    OptionError
-        If an option is given for a loader that is there already.
+    Options that are None are the defaults: batches of `BATCH_SIZE`, one worker a core.  One that
+    is given for a loader which exists already is an `OptionError`.
     """
     given = {
         "--batch-size": batch_size,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,10 +13,7 @@ from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
 from fastdata.cli.target import target_options, transform_of
 from fastdata.cli.users import users_code
 
-if TYPE_CHECKING:
-    from fastdata.tuning.results import Rate, TuningResult
-
-__all__ = ["result_lines", "tune_command"]
+__all__ = ["tune_command"]
 
 _AS_STORED = "images as they are stored"
 
@@ -71,6 +68,11 @@ Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wron
     show_default=True,
     help="When to give up a single measurement.",
 )
+@click.option(
+    "--dali",
+    is_flag=True,
+    help="Measure NVIDIA DALI too: a row to compare, never the choice, as its pixels differ.",
+)
 @click.option("--plot", "picture", type=click.Path(), help="Write the curve to this file (.png).")
 @quiet_option
 @json_option
@@ -95,29 +97,30 @@ def tune_command(
     if target is None:
         raise click.UsageError("Missing argument 'TARGET'.")
     import fastdata
-    from fastdata.tuning.plot import check_plot, plot
-    from fastdata.tuning.scripts import names_function
+    from fastdata.measuring.reports import check_picture_path
+    from fastdata.measuring.workload import is_script_target
+    from fastdata.tuning.report import plot, text_lines
 
     if picture is not None:
-        check_plot(picture)  # now, not after a minute
-    said: tuple[str, ...] = ()
-    if names_function(target):
+        check_picture_path(picture)  # now, not after a minute
+    notes: tuple[str, ...] = ()
+    if is_script_target(target):
         if crop is not None:
             raise click.UsageError("--crop is for a dataset: the function has its own transforms.")
     else:
-        transform, said = transform_of(target, crop)
+        transform, notes = transform_of(target, crop)
         options["transform"] = list(transform) or None
     if not quiet:
-        for note in said:
+        for note in notes:
             say(note)
     result = fastdata.tune_workers(target, step=model, progress=False if quiet else None, **options)
-    transforms = ""  # of a script, its own
+    transforms = ""  # a script has its own
     if "transform" in options:
         transforms = ", ".join(map(repr, options["transform"] or ())) or _AS_STORED
     if as_json:
         emit_json({**result.to_json(), "transforms": transforms})
     else:
-        emit("\n".join(result_lines(result, transforms) if not quiet else [result.verdict]))
+        emit("\n".join(text_lines(result, transforms) if not quiet else [result.verdict]))
     if picture is not None:
         plot(result, picture)
     if not result.complete:
@@ -127,17 +130,18 @@ def tune_command(
 
 def _show(dataset: str | None, quiet: bool, as_json: bool) -> None:
     """Print what is kept."""
-    from fastdata.tuning import listing, store
+    from fastdata.tuned_settings import store
+    from fastdata.tuning import listing
 
-    with _users(dataset):
+    with _script_errors(dataset):
         rows = listing.show(dataset)
     if as_json:
         emit_json(rows)
         return
     for row in rows:
         rate = "" if row["supply"] is None else f", {row['supply']:.4g} batches/s"
-        where = "" if row["here"] else f" (measured on {row['host']}, or with other versions)"
-        emit(f"{row['dataset']}, batches of {row['batch_size']:,}: {row['settings']}{rate}{where}")
+        other = "" if row["here"] else f" (measured on {row['host']}, or with other versions)"
+        emit(f"{row['dataset']}, batches of {row['batch_size']:,}: {row['settings']}{rate}{other}")
         if not quiet:
             emit(f"  {row['measured_at'][:10]}: {row['verdict']}")
     if not quiet:
@@ -148,7 +152,7 @@ def _forget(dataset: str | None, quiet: bool, as_json: bool) -> None:
     """Remove what is kept."""
     from fastdata.tuning import listing
 
-    with _users(dataset):
+    with _script_errors(dataset):
         count = listing.forget(dataset)
     if as_json:
         emit_json({"forgotten": count})
@@ -156,57 +160,10 @@ def _forget(dataset: str | None, quiet: bool, as_json: bool) -> None:
         emit(f"{count:,} result{'s' * (count != 1)} forgotten")
 
 
-def _users(target: str | None) -> contextlib.AbstractContextManager[None]:
-    """Say of an error that it is the script's, where TARGET is one."""
+def _script_errors(target: str | None) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which an error is said to be the script's, where TARGET is one."""
     from fastdata.steps import is_script
 
     if target is not None and is_script(target):
         return users_code(target)
     return contextlib.nullcontext()
-
-
-def result_lines(result: TuningResult, transforms: str = "") -> list[str]:
-    """Return a result as text: a table of trials, notes, advice, and the verdict last."""
-    lines = [f"batches of {result.batch_size:,} samples" + (f": {transforms}" * bool(transforms))]
-    if result.demand is not None:
-        lines.append(f"demand: {_interval(result.demand.rate)} batches/s, by {result.demand.step}")
-    rows: list[tuple[str, ...]] = [
-        ("", "settings", "batches/s", "95% interval", "samples/s", "start", "memory")
-    ]
-    for trial in result.trials:
-        mark = "*" if trial.settings == result.settings else ""
-        if trial.supply is None:
-            rows.append((mark, str(trial.settings), trial.failure))
-            continue
-        rows.append(
-            (
-                mark,
-                str(trial.settings),
-                f"{trial.supply.median:.4g}",
-                f"{trial.supply.low:.4g} - {trial.supply.high:.4g}",
-                f"{trial.supply.median * result.batch_size:,.0f}",
-                f"{trial.start_seconds:.2f} s",
-                f"{trial.memory_bytes / 1e6:,.0f} MB",
-            )
-        )
-    whole = [row for row in rows if len(row) == 7]
-    widths = [max(len(row[place]) for row in whole) for place in range(7)]
-    widths[1] = max(widths[1], *(len(row[1]) for row in rows))
-    for row in rows:
-        cells = [f"{row[0]:<1}", f"{row[1]:<{widths[1]}}"]
-        if len(row) == 7:
-            cells += [f"{row[place]:>{widths[place]}}" for place in range(2, 7)]
-        else:
-            cells.append(row[2])
-        lines.append("  ".join(cells).rstrip())
-    lines.append(f"page cache: {result.cache_state}")
-    lines += [f"note: {note}" for note in result.notes]
-    lines += [f"would help: {advice}" for advice in result.advice]
-    if not result.complete:
-        lines.append("stopped before its end: of what was measured until then")
-    lines.append(result.verdict)
-    return lines
-
-
-def _interval(rate: Rate) -> str:
-    return f"{rate.median:.4g} ({rate.low:.4g} - {rate.high:.4g})"

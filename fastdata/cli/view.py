@@ -51,7 +51,7 @@ def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> in
     if options["html"] == "-":
         raise click.UsageError("--html names a file")
     import fastdata
-    from fastdata.pages.text import printable
+    from fastdata.printable import printable
 
     shown = fastdata.view(dataset, **options)
     if as_json:

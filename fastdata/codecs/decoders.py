@@ -36,11 +36,23 @@ from fastdata.installing import BUILD_AGAIN, install_line
 from fastdata.native.crops import decode_jpeg as decode_compiled
 from fastdata.native.library import compiled
 
-__all__ = ["DecoderName", "JpegDecoder", "jpeg_decoder"]
+__all__ = ["DecoderName", "JpegDecoder", "check_out", "jpeg_decoder"]
 
 DecoderName: TypeAlias = Literal["auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"]
 
+Data: TypeAlias = bytes | memoryview
+_Shape: TypeAlias = tuple[int, int, int]
+
 _EOI = b"\xff\xd9"
+
+
+def check_out(out: Pixels, shape: _Shape) -> None:
+    """Refuse an array into which an image of this shape cannot be decoded."""
+    if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
+        raise OptionError(
+            f"out must be uint8, C-contiguous and of shape {shape}; it is {out.dtype} of "
+            f"shape {out.shape} with strides {out.strides}"
+        )
 
 
 class JpegDecoder(ABC):
@@ -54,49 +66,24 @@ class JpegDecoder(ABC):
 
     def decode(
         self,
-        data: bytes | memoryview,
+        data: Data,
         channels: int,
         *,
         factor: int = 1,
         size: tuple[int, int] | None = None,
         out: Pixels | None = None,
     ) -> Pixels:
-        """Decode a JPEG file.
+        """Return a JPEG's pixels, ceil(height / factor) x ceil(width / factor) x channels.
 
-        Parameters
-        ----------
-        data : bytes or memoryview of bytes
-        channels : {3, 1}
-            RGB, or grey: the brightness of a colour JPEG.
-        factor : {1, 2, 4, 8}
-            Decode at 1/factor of the size, by a smaller inverse DCT; both sides of the
-            image must then have 8 pixels or more.
-        size : tuple of int, optional
-            Height and width that the JPEG must have (before reduction), as the columns of
-            a shard say.  Without, bytes decide how much memory is allocated.
-        out : numpy.ndarray, optional
-            uint8, C-contiguous, of the result's shape, to decode into.
-
-        Returns
-        -------
-        numpy.ndarray
-            uint8, ceil(height / factor) x ceil(width / factor) x channels.
-
-        Raises
-        ------
-        ImageError
-            If this is not such a JPEG of that size, ends early, or is damaged.
-        OptionError
-            If `factor` or `out` cannot be used.
+        `channels` is 3 (RGB) or 1 (grey: the brightness of a colour JPEG).  A `factor` of 2, 4
+        or 8 reduces by a smaller inverse DCT; both sides must then have 8 pixels or more.  `size`
+        is the height and width that the JPEG must have before reduction; without it, the bytes
+        decide how much memory is allocated.  `out` is C-contiguous and of the result's shape.
+        Raises `ImageError` if this is not such a JPEG of that size, ends early, or is damaged.
         """
         shape = self._shape(data, channels, factor, size)
-        if out is not None and (
-            out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous
-        ):
-            raise OptionError(
-                f"out must be uint8, C-contiguous and of shape {shape}; it is {out.dtype} of "
-                f"shape {out.shape} with strides {out.strides}"
-            )
+        if out is not None:
+            check_out(out, shape)
         pixels = self._decode(data, shape, factor, out)
         if pixels is None:
             pixels = decode_jpeg(bytes(data), read_jpeg_header(data), channels, factor)
@@ -107,24 +94,20 @@ class JpegDecoder(ABC):
 
     def decode_window(
         self,
-        data: bytes | memoryview,
+        data: Data,
         channels: int,
         size: tuple[int, int],
         window: tuple[int, int, int, int],
     ) -> Pixels | None:
         """Decode a window (top, left, height, width) of a JPEG of this height and width.
 
-        Returns
-        -------
-        numpy.ndarray or None
-            uint8, height x width x channels; None where the library decodes whole images only,
-            or refuses this one.
+        None where the library decodes whole images only, or refuses this one.
         """
         return None
 
     def _shape(
-        self, data: bytes | memoryview, channels: int, factor: int, size: tuple[int, int] | None
-    ) -> tuple[int, int, int]:
+        self, data: Data, channels: int, factor: int, size: tuple[int, int] | None
+    ) -> _Shape:
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)  # 1.6 µs
         except (ValueError, KeyError) as error:
@@ -146,9 +129,7 @@ class JpegDecoder(ABC):
         return -(-height // factor), -(-width // factor), channels
 
     @abstractmethod
-    def _decode(
-        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
-    ) -> Pixels | None:
+    def _decode(self, data: Data, shape: _Shape, factor: int, out: Pixels | None) -> Pixels | None:
         """Decode to `shape`, into `out` where the library can; None where it refuses."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -158,7 +139,7 @@ class JpegDecoder(ABC):
         return f"jpeg_decoder({self.name!r})"
 
 
-def _unusual(data: bytes | memoryview, error: Exception) -> tuple[int, int, str]:
+def _unusual(data: Data, error: Exception) -> tuple[int, int, str]:
     """Return height, width and colours of a JPEG that TurboJPEG does not read as it is."""
     try:
         header = read_jpeg_header(data)
@@ -182,18 +163,16 @@ class _Native(JpegDecoder):
                 f"({BUILD_AGAIN}); or use the decoder 'simplejpeg'"
             )
 
-    def _decode(
-        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
-    ) -> Pixels | None:
+    def _decode(self, data: Data, shape: _Shape, factor: int, out: Pixels | None) -> Pixels | None:
         if factor > 1:
             return None
         pixels = np.empty(shape, np.uint8) if out is None else out
-        made = decode_compiled(data, shape[:2], (0, 0, *shape[:2]), pixels)
-        return pixels if made else None
+        decoded = decode_compiled(data, shape[:2], (0, 0, *shape[:2]), pixels)
+        return pixels if decoded else None
 
     def decode_window(
         self,
-        data: bytes | memoryview,
+        data: Data,
         channels: int,
         size: tuple[int, int],
         window: tuple[int, int, int, int],
@@ -206,9 +185,7 @@ class _Native(JpegDecoder):
 class _SimpleJpeg(JpegDecoder):
     name = "simplejpeg"
 
-    def _decode(
-        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
-    ) -> Pixels | None:
+    def _decode(self, data: Data, shape: _Shape, factor: int, out: Pixels | None) -> Pixels | None:
         height, width, channels = shape
         try:
             pixels: Pixels = simplejpeg.decode_jpeg(
@@ -240,9 +217,7 @@ class _Jpeg4py(JpegDecoder):
             ) from error
         self._module = jpeg4py
 
-    def _decode(
-        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
-    ) -> Pixels | None:
+    def _decode(self, data: Data, shape: _Shape, factor: int, out: Pixels | None) -> Pixels | None:
         # TurboJPEG chooses the scale by the size of the array.
         pixels = np.empty(shape, np.uint8) if out is None else out
         layout = self._module.TJPF_RGB if shape[2] == 3 else self._module.TJPF_GRAY
@@ -256,9 +231,7 @@ class _Jpeg4py(JpegDecoder):
 class _OpenCV(JpegDecoder):
     name = "opencv"
 
-    def _decode(
-        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
-    ) -> Pixels | None:
+    def _decode(self, data: Data, shape: _Shape, factor: int, out: Pixels | None) -> Pixels | None:
         flags = cv2.IMREAD_COLOR_RGB if shape[2] == 3 else cv2.IMREAD_GRAYSCALE
         flags |= _OPENCV_REDUCED[factor] | cv2.IMREAD_IGNORE_ORIENTATION
         try:
@@ -274,15 +247,13 @@ _OPENCV_REDUCED = {
     4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
     8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
 }
-"""Bits that say "reduced"; whether colours are decoded is said by another."""
+"""Flags of the reduction alone; whether colours are decoded is another bit."""
 
 
 class _Pil(JpegDecoder):
     name = "pil"
 
-    def _decode(
-        self, data: bytes | memoryview, shape: tuple[int, int, int], factor: int, out: Pixels | None
-    ) -> Pixels | None:
+    def _decode(self, data: Data, shape: _Shape, factor: int, out: Pixels | None) -> Pixels | None:
         try:
             return reduced_by_pil(data, shape[2], factor).reshape(shape)
         except (ImageError, ValueError):
@@ -295,12 +266,7 @@ _DECODERS: dict[str, type[JpegDecoder]] = {
 
 
 def jpeg_decoder(name: DecoderName = "auto") -> JpegDecoder:
-    """Return the JPEG decoder of that name.
-
-    Parameters
-    ----------
-    name : {"auto", "native", "simplejpeg", "jpeg4py", "opencv", "pil"}
-        ``auto`` is the fastest that is installed: native, else simplejpeg, which always is.
+    """Return the JPEG decoder of that name; "auto" is the fastest that is installed.
 
     Raises
     ------

@@ -38,18 +38,22 @@ from fastdata.errors import ImageError
 __all__ = [
     "MAX_PIXELS",
     "Decoded",
+    "check_end",
     "check_pixels",
     "contiguous",
+    "dct_scale",
     "decode_image",
     "decode_jpeg",
     "is_jpeg",
     "orient",
-    "orientation_of",
-    "size_of",
+    "pil_errors_explained",
+    "pil_orientation",
+    "quiet_pil",
+    "reduced_by_pil",
     "to_pixels",
+    "turbo_decodes",
     "turbo_reads",
 ]
-
 
 MAX_PIXELS = 178_956_970
 """Default limit against decompression bombs: the one at which PIL refuses."""
@@ -59,7 +63,6 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _HARMLESS = ("extraneous bytes before marker", "Invalid SOS parameters")
 """libjpeg warnings after which the picture is whole.  Other software writes
 such files; several of ImageNet's are among them."""
-
 
 _ORIENTATION_TAG = 0x0112
 """Exif 2.3, 4.6.4 A."""
@@ -102,7 +105,7 @@ class Decoded:
 
 
 def is_jpeg(data: bytes | memoryview) -> bool:
-    """Tell by its first bytes whether this is a JPEG."""
+    """Return whether this is a JPEG, by its first bytes."""
     return bytes(data[:3]) == b"\xff\xd8\xff"
 
 
@@ -123,14 +126,12 @@ def decode_image(
     header: JpegHeader | None = None,
     scale: Callable[[int, int], int] | None = None,
 ) -> Decoded:
-    """Decode an image file.
+    """Decode a whole image file to RGB (3 channels) or grey (1).
+
+    Raises `ImageError` with the reason, if there is no defined result.
 
     Parameters
     ----------
-    data : bytes
-        The whole file.
-    channels : {3, 1}
-        RGB or grey.
     mask : bool
         Whether pixels are class numbers, to be taken over as they are.
     max_pixels : int
@@ -140,11 +141,6 @@ def decode_image(
     scale : callable, optional
         Given oriented height and width, returns 1, 2, 4 or 8: by how much a JPEG
         may be reduced while it is decoded.
-
-    Raises
-    ------
-    ImageError
-        With the reason, if there is no defined result.
     """
     if len(data) == 0:
         raise ImageError("the file is empty")
@@ -164,14 +160,14 @@ def decode_image(
 
 
 def turbo_decodes(header: JpegHeader) -> bool:
-    """Tell whether libjpeg-turbo decodes a JPEG; PIL decodes the others."""
+    """Return whether libjpeg-turbo decodes a JPEG; PIL decodes the others."""
     return (
         header.frame in (0xC0, 0xC1, 0xC2) and header.precision == 8 and header.components in (1, 3)
     )
 
 
 def turbo_reads(data: bytes | memoryview) -> bool:
-    """Tell whether TurboJPEG, and with it every decoder of shards, reads a JPEG as it is.
+    """Return whether TurboJPEG, and with it every decoder of shards, reads a JPEG as it is.
 
     It refuses stray bytes between markers, broken colour profiles, and samplings that it has no
     name for; simplejpeg one more, 4:4:1.
@@ -215,7 +211,7 @@ def decode_jpeg(data: bytes, header: JpegHeader, channels: int, factor: int = 1)
 def reduced_by_pil(data: bytes | memoryview, channels: int, factor: int) -> Pixels:
     """Decode a JPEG by PIL, at full, 1/2, 1/4 or 1/8 size; it does not notice damage."""
     try:
-        with _quiet():
+        with quiet_pil():
             opened = Image.open(io.BytesIO(data), formats=("JPEG",))
         with opened as image:
             # "L" asks libjpeg for the brightness; convert("L") would come by way of RGB.
@@ -234,63 +230,24 @@ def check_end(data: bytes, header: JpegHeader) -> None:
         raise ImageError("the JPEG is truncated: it has no end-of-image marker")
 
 
-def orientation_of(data: bytes | memoryview) -> int:
-    """Return the Exif orientation, 1 to 8, that decoding a file applies.
-
-    Raises
-    ------
-    ImageError
-        If the bytes are no image of a known format.
-    """
-    if is_jpeg(data):
-        return read_jpeg_header(bytes(data)).orientation
-    try:
-        with _quiet(), Image.open(io.BytesIO(data)) as image:
-            return _orientation(image)
-    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-        raise ImageError(
-            f"its orientation cannot be read: {type(error).__name__}: {error}"
-        ) from error
-
-
-def size_of(data: bytes | memoryview, *, turned: bool = True) -> tuple[int, int]:
-    """Return height and width of the picture that a file claims to hold, upright if `turned`.
-
-    Raises
-    ------
-    ImageError
-        If the bytes are no image of a known format.
-    """
-    if is_jpeg(data):
-        header = read_jpeg_header(data)
-        size, orientation = (header.height, header.width), header.orientation
-    else:
-        try:
-            with _quiet(), Image.open(io.BytesIO(data)) as image:
-                size, orientation = (image.height, image.width), _orientation(image)
-        except Exception as error:  # PIL's plugins raise nearly anything on damaged files
-            raise ImageError(f"its size cannot be read: {type(error).__name__}: {error}") from error
-    return size[::-1] if turned and orientation >= 5 else size
-
-
-def _orientation(image: Image.Image) -> int:
+def pil_orientation(image: Image.Image) -> int:
     """Return what `ImageOps.exif_transpose` goes by; before PIL loads, and turns, a TIFF."""
-    found = image.getexif().get(_ORIENTATION_TAG, 1)
-    return found if found in range(2, 9) else 1
+    orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    return orientation if orientation in range(2, 9) else 1
 
 
 def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) -> tuple[Pixels, int]:
     """Return upright pixels, and the orientation by which they were turned."""
-    with _pil_explained(data):
-        with _quiet():
+    with pil_errors_explained(data):
+        with quiet_pil():
             opened = Image.open(io.BytesIO(data))
         with opened as image:
             check_pixels(image.height, image.width, max_pixels)
-            with _quiet():
-                turned = _orientation(image)
+            with quiet_pil():
+                turned = pil_orientation(image)
             largest = _pgm_largest(image) if mask else None
             image.load()
-            with _quiet():
+            with quiet_pil():
                 upright = ImageOps.exif_transpose(image)
             if largest is not None:
                 upright = _unscaled(upright, largest)
@@ -299,28 +256,8 @@ def _decode_with_pil(data: bytes, channels: int, mask: bool, max_pixels: int) ->
             return (pixels // _png_grey_step(data) if mask else pixels), turned
 
 
-def size_by_pil(data: bytes, max_pixels: int = MAX_PIXELS) -> tuple[int, int, int] | None:
-    """Return height and width of the upright picture, and its orientation, by PIL's header.
-
-    None where the header does not tell for sure: releases of PIL differ in whether the size of
-    a TIFF is that before or after turning.
-
-    Raises
-    ------
-    ImageError
-        If PIL cannot open it, or it has too many pixels.
-    """
-    with _pil_explained(data), _quiet(), Image.open(io.BytesIO(data)) as image:
-        size, kind = (image.height, image.width), image.format
-        check_pixels(*size, max_pixels)
-        turned = _orientation(image)
-    if turned < 5:
-        return *size, turned
-    return (*size[::-1], turned) if kind in ("JPEG", "MPO", "PNG", "WEBP") else None
-
-
 @contextlib.contextmanager
-def _pil_explained(data: bytes) -> Iterator[None]:
+def pil_errors_explained(data: bytes) -> Iterator[None]:
     """Turn what PIL raises into an `ImageError`."""
     try:
         yield
@@ -339,7 +276,7 @@ def _pil_explained(data: bytes) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_pil() -> Iterator[None]:
     """Keep PIL from warning of odd metadata.
 
     Filters of warnings belong to the process, so threads take turns here; decoding,

@@ -24,40 +24,18 @@ _INTEGERS = {1: "B", 3: "H", 4: "I"}
 
 @dataclass(frozen=True, slots=True)
 class JpegHeader:
-    """What the markers before the first scan say.
+    """What the markers before the first scan say."""
 
-    Attributes
-    ----------
-    height, width : int
-        Pixels as coded, before orientation.
-    precision : int
-        Bits a sample.
-    sampling : tuple of (int, int)
-        Horizontal and vertical sampling factors, one pair a component.
-    frame : int
-        The SOF marker's second byte: 0xC0 baseline, 0xC1 extended, 0xC2 progressive.
-    restart_interval : int
-        MCUs between restart markers, 0 for none.
-    adobe_transform : int or None
-        From the Adobe segment: 0 RGB or CMYK, 1 YCbCr, 2 YCCK.
-    orientation : int
-        Exif orientation, 1 to 8; 1 where there is none.
-    frame_offset : int
-        Where the segment of the frame header (SOF) begins: its length, without the marker.
-    scan_offset : int
-        Where the first scan's entropy-coded bytes begin.
-    """
-
-    height: int
+    height: int  # in pixels as coded, before orientation
     width: int
-    precision: int
-    sampling: tuple[tuple[int, int], ...]
-    frame: int
-    restart_interval: int
-    adobe_transform: int | None
-    orientation: int
-    frame_offset: int
-    scan_offset: int
+    precision: int  # bits a sample
+    sampling: tuple[tuple[int, int], ...]  # horizontal and vertical factor of each component
+    frame: int  # SOF marker's second byte: 0xC0 baseline, 0xC1 extended, 0xC2 progressive
+    restart_interval: int  # MCUs between restart markers, 0 for none
+    adobe_transform: int | None  # of the Adobe segment: 0 RGB or CMYK, 1 YCbCr, 2 YCCK
+    orientation: int  # of Exif, 1 to 8; 1 where there is none
+    frame_offset: int  # where the frame header (SOF) begins, with its length, behind the marker
+    scan_offset: int  # where the first scan's entropy-coded bytes begin
 
     @property
     def components(self) -> int:
@@ -89,13 +67,7 @@ class JpegHeader:
 
 
 def read_jpeg_header(data: bytes | memoryview) -> JpegHeader:
-    """Parse the markers of a JPEG up to its first scan.
-
-    Raises
-    ------
-    ImageError
-        If it is no JPEG, or ends or breaks before its first scan.
-    """
+    """Parse the markers of a JPEG up to its first scan; `ImageError` if it breaks before that."""
     try:
         return _parse(data)
     except IndexError as error:
@@ -178,21 +150,15 @@ def _segments(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
 
 
 def tidy_jpeg(data: bytes) -> bytes:
-    """Return a JPEG with the same pixels, and before its first scan what these take and no more.
+    """Return a JPEG with the same pixels, without metadata and stray bytes before its first scan.
 
-    Without metadata, which libraries stumble over where it is broken, and without stray bytes.
-    The Exif orientation goes with it.
-
-    Raises
-    ------
-    ImageError
-        As `read_jpeg_header`.
+    Libraries stumble over broken metadata.  The Exif orientation is lost with it.
     """
     scan = read_jpeg_header(data).scan_offset
     pieces = [b"\xff\xd8"]
     for marker, begin, end in _segments(data):
         start = data[begin + 2 : begin + 7]
-        # Only these two tell anything of colours.
+        # Only these two determine how colours are decoded.
         colours = {0xE0: b"JFIF\0", 0xEE: b"Adobe"}.get(marker) == start and end - begin >= 14
         if colours or not (0xE0 <= marker <= 0xEF or marker == 0xFE):
             pieces += [bytes((0xFF, marker)), data[begin:end]]
@@ -205,7 +171,7 @@ def _orientation(exif: bytes) -> int:
     Not by ``PIL.Image.Exif``, which warns of damage that does not concern us.
     """
     order = {b"II": "<", b"MM": ">"}.get(exif[6:8])
-    found = 1
+    orientation = 1
     if order is not None:
         # Offsets count from the byte order mark, which follows "Exif\0\0".
         try:
@@ -215,7 +181,7 @@ def _orientation(exif: bytes) -> int:
                 at = 6 + directory + 2 + 12 * entry
                 tag, kind, count = struct.unpack_from(f"{order}HHI", exif, at)
                 if tag == _ORIENTATION_TAG and kind in _INTEGERS and count == 1:
-                    (found,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
+                    (orientation,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
         except struct.error:
-            pass  # it ends before its directory does; what was found stands
-    return found if 1 <= found <= 8 else 1
+            pass  # it ends before its directory does; what was read stands
+    return orientation if 1 <= orientation <= 8 else 1

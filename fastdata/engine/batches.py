@@ -18,16 +18,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.collate import collate_field
-from fastdata.engine.buffers import BufferPool, Slot
-from fastdata.engine.columns import read_columns
+from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
+from fastdata.engine.context import BatchContext
 from fastdata.engine.job import Job, Request
-from fastdata.engine.layout import Place, lay_out
+from fastdata.engine.rendering import plan_geometry
 from fastdata.engine.tasks import Done, Images, RenderTask, SampleTask, image_sizes
 from fastdata.engine.work import BatchWork
 from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
+from fastdata.records import collate_column, collate_field
 from fastdata.schema import ImageField
+from fastdata.transforms.boxes import move_boxes
 
 __all__ = ["BatchMaker", "RenderJob", "batch_of", "report_skipped"]
 
@@ -160,7 +161,7 @@ class RenderJob:
     ----------
     slot : Slot or None
         Memory of the images; None where there are none.
-    places : tuple of Place
+    places : tuple of TensorLayout
         Where they go, one place an image field and view.
     """
 
@@ -205,11 +206,38 @@ class RenderJob:
         return batch_of(self._maker.work, images, self._request.keys.replaced(indices))
 
 
-def batch_of(work: BatchWork, images: Mapping[str, Any], keys: SampleKeys) -> Any:
+def batch_of(work: BatchContext, images: Mapping[str, Any], keys: SampleKeys) -> Any:
     """Return the batch of some samples, of their images and the columns that are none."""
-    values = {**images, **read_columns(work, keys)}
+    values = {**images, **_read_columns(work, keys)}
     schema = work.dataset.schema
     return schema.sample_type(*(values[name] for name in schema))
+
+
+def _read_columns(work: BatchContext, keys: SampleKeys) -> dict[str, Any]:
+    """Return the fields that are no images, of samples that a direct pipeline makes.
+
+    `keys` are the samples whose images are in the batch: in place of a corrupt one, the one that
+    was taken instead.  Boxes are moved as the images are, and dropped as the pipeline says.
+    Workers draw and plan geometry for the images of their tasks.  Here it is planned once more
+    for the whole batch: what is drawn is a function of the sample, so it is the same geometry,
+    and cheaper than having it sent.
+    """
+    dataset, pipeline = work.dataset, work.pipeline
+    schema = dataset.schema
+    values = {
+        name: collate_column(field, dataset.gather(name, keys.indices))
+        for name, field in schema.items()
+        if not isinstance(field, ImageField)
+    }
+    if pipeline.geometry is not None and schema.boxes:
+        first = next(iter(schema.images))
+        sizes = image_sizes(dataset, first, keys.indices, work.decoder)
+        geometry = plan_geometry(work, keys, *sizes)
+        for name in schema.boxes:
+            values[name] = move_boxes(geometry, values[name], name)
+    if pipeline.drop is not None:
+        pipeline.drop.run_batch(values, keys.indices)
+    return values
 
 
 class _SampleJob:
@@ -266,12 +294,14 @@ class _SampleJob:
             self._maker.expected[key] = ((height, width, channels), value.dtype)
 
 
-def _of_views(work: BatchWork, views: Sequence[Any]) -> Any:
+def _of_views(work: BatchContext, views: Sequence[Any]) -> Any:
     """Return what an image field of a batch is: one tensor, or a tuple of those of its views."""
     return tuple(views) if work.pipeline.views else views[0]
 
 
-def _tensors(places: Sequence[Place], slot: Slot | None) -> dict[tuple[str, int], torch.Tensor]:
+def _tensors(
+    places: Sequence[TensorLayout], slot: Slot | None
+) -> dict[tuple[str, int], torch.Tensor]:
     """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again.
 
     By field and view.

@@ -1,4 +1,4 @@
-"""Memory of batches, used again once nobody looks at it any more.
+"""Memory of batches, used again once nobody has a view of it any more.
 
 Fresh memory is expensive: the kernel zeroes each page when it is first
 touched, which made a normalised float32 batch of 256 x 3 x 224 x 224 (154 MB)
@@ -11,25 +11,31 @@ batch has died, be it a tensor, a NumPy array or a storage, its block returns.
 from __future__ import annotations
 
 import itertools
+import logging
+import math
 import os
 import weakref
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.engine.pinning import register_pinned
-from fastdata.engine.sharing import map_file, new_file
 from fastdata.errors import WorkerError
+from fastdata.processes.sharing import map_file, new_file
+from fastdata.transforms.pixel import word_dtype
 
-__all__ = ["Block", "BufferPool", "Kind", "Slot"]
+__all__ = ["Block", "BufferPool", "Kind", "Slot", "TensorLayout", "lay_out", "register_pinned"]
+
+log = logging.getLogger("fastdata")
 
 Kind: TypeAlias = Literal["private", "pinned", "shared"]
 
-_ALIGNMENT = 64
-"""Bytes; that of torch's own memory, and of a cache line."""
+ALIGNMENT = 64
+"""Bytes: that of torch's own memory and of a cache line, and more than any dtype asks for."""
 
 _numbers = itertools.count()
 
@@ -142,8 +148,8 @@ class BufferPool:
         # that is too small for the next.  Pages never touched take no memory.
         nbytes = max(self._largest, 1)
         if self.kind == "private":
-            spacious = np.empty(nbytes + _ALIGNMENT - 1, np.uint8)
-            start = -spacious.ctypes.data % _ALIGNMENT
+            spacious = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
+            start = -spacious.ctypes.data % ALIGNMENT
             return Block(nbytes), spacious[start : start + nbytes]
         try:
             block = Block(nbytes, new_file(nbytes))
@@ -230,3 +236,111 @@ class _State:
     def close(self) -> None:
         self.keep = 0
         self._trim()
+
+
+# -- where the arrays of a batch lie in a slot -------------------------------------------
+
+
+class TensorLayout(NamedTuple):
+    """An array in a slot: picklable, so that a worker process finds it too.
+
+    Attributes
+    ----------
+    name : str
+        The field.
+    offset : int
+        Bytes from the beginning of the slot.
+    shape : tuple of int
+        C-contiguous; an image field's is [N, H, W, C].
+    dtype : torch.dtype
+    view : int
+        Which of several views of the images; 0 where there is one.
+    """
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    view: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the array takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def array(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
+        """Return the array for writing, of an integer or float dtype of that size.
+
+        NumPy has no bfloat16; see `fastdata.transforms.pixel.as_words`.
+        """
+        part = memory[self.offset : self.offset + self.nbytes]
+        return part.view(word_dtype(self.dtype)).reshape(self.shape)
+
+    def tensor(self, memory: torch.Tensor) -> torch.Tensor:
+        """Return the array as a tensor, which keeps `memory` alive."""
+        return memory[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
+
+
+def lay_out(
+    fields: Iterable[tuple[str, tuple[int, ...], torch.dtype, int]],
+) -> tuple[tuple[TensorLayout, ...], int]:
+    """Return places for arrays one behind the other, and the bytes in all.
+
+    `fields` are (name, shape, dtype, view) each.
+    """
+    places, end = [], 0
+    for name, shape, dtype, view in fields:
+        place = TensorLayout(name, end, shape, dtype, view)
+        places.append(place)
+        end += -(-place.nbytes // ALIGNMENT) * ALIGNMENT
+    return tuple(places), end
+
+
+# -- page-locking memory that is there already, so that a GPU copies from it by itself ---
+
+
+def register_pinned(memory: NDArray[np.uint8], device: torch.device | None = None) -> bool:
+    """Page-lock an array's memory, until the array dies; return whether that worked.
+
+    torch then takes tensors over this memory for pinned ones (``Tensor.is_pinned``).  A
+    failure is logged.
+
+    Parameters
+    ----------
+    memory : ndarray of uint8, shape [n]
+        The one object that keeps the memory mapped; views keep it alive.
+    device : torch.device, optional
+        The GPU whose context is used; by default the calling thread's current one, which in
+        a new thread is the first of the machine.
+
+    Notes
+    -----
+    Thread-safe.  For this process alone: another one that maps the same memory does not
+    see it as pinned.
+    """
+    with nullcontext() if device is None else torch.cuda.device(device):
+        return _register(memory)
+
+
+def _register(memory: NDArray[np.uint8]) -> bool:
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    # 1 is cudaHostRegisterPortable: pinned for every device, not only the current one.
+    status = runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 1)
+    if int(status) != 0:
+        log.warning(
+            "CUDA cannot page-lock %.0f MB of shared memory (cudaHostRegister: error %d): what is "
+            "in it is copied once more on its way to a GPU",
+            memory.nbytes / 1e6,
+            int(status),
+        )
+        # CUDA also keeps the error for whoever asks next, which would be an innocent kernel.
+        with suppress(RuntimeError, AssertionError):
+            torch.zeros(1, device="cuda")
+        return False
+    # The callback comes before the memory is unmapped: the array is what keeps it.
+    weakref.finalize(memory, _unregister, runtime, memory.ctypes.data).atexit = False
+    return True
+
+
+def _unregister(runtime: Any, address: int) -> None:
+    runtime.cudaHostUnregister(address)

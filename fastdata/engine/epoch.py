@@ -1,28 +1,68 @@
-"""One pass over a loader: where it stands, and the batches that it gives."""
+"""The passes over a loader: where it stands, its iterators, and the streams that these take from.
+
+A stream of batches outlives the pass that it was made for, so that workers begin the next epoch
+while the last batches of this one are in use; meanwhile `Passes` holds it as the idle one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fastdata.engine.job import BatchStream
+from fastdata.distributed import rank_and_world_size
+from fastdata.engine.backend import Backend, BatchStream
+from fastdata.engine.job import BatchOrder, Request, request_of
 
-if TYPE_CHECKING:
-    from fastdata.engine.packed import Loader
-
-__all__ = ["Counts", "Epoch", "Place"]
+__all__ = ["Counts", "Epoch", "LoaderStats", "Passes", "Position"]
 
 
-@dataclass(slots=True)
-class Place:
-    """A place in training: the next batch of an epoch."""
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """What a loader has done since it was made.
 
-    epoch: int
-    batch: int
-    claim: object = field(default=None, compare=False, repr=False)
-    """Of the `Epoch` that begins, or began, here."""
+    Attributes
+    ----------
+    batches, samples : int
+        Handed out.
+    seconds : float
+        From the start of each iteration to its last batch, the time of the
+        training loop included.
+    wait_seconds : float
+        Of these, how long the loop waited for batches.
+    ready_batches : float
+        Batches that were made and waiting when the loop asked for one, in the
+        mean.  Near `prefetch_factor`, loading is ahead of training; near 0,
+        training waits for it.
+    buffers_in_use : int
+        Slots of memory that batches lie in now: made ahead, or kept by
+        somebody.
+    skipped_samples : int
+        Corrupt samples that others took the place of (``on_corrupt="skip"``).
+    bytes_read : int
+        Stored bytes of the images that were decoded for batches handed out.
+    cache_bytes : int
+        Memory that ``cache=`` takes when it is full.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    wait_seconds: float = 0.0
+    ready_batches: float = 0.0
+    buffers_in_use: int = 0
+    skipped_samples: int = 0
+    bytes_read: int = 0
+    cache_bytes: int = 0
+
+    @property
+    def images_per_second(self) -> float:
+        """Samples handed out over seconds; 0 before the first batch."""
+        return self.samples / self.seconds if self.seconds else 0.0
 
 
 @dataclass(slots=True)
@@ -36,31 +76,220 @@ class Counts:
     ready: int = 0
 
 
-class Epoch(Iterator[Any]):
-    """One epoch of a loader: what ``iter(loader)`` returns.
+@dataclass(slots=True)
+class Position:
+    """A place in training: the next batch of an epoch."""
+
+    epoch: int
+    batch: int
+    claim: object = field(default=None, compare=False, repr=False)
+    """Of the `Epoch` that begins, or began, here."""
+
+
+class Passes:
+    """Where a loader stands, and the streams of its iterators.
 
     Parameters
     ----------
-    loader : Loader
-    spent : float
-        Seconds that it took to start the workers.
+    batches : BatchOrder
+    backend : Backend
+
+    Attributes
+    ----------
+    next, latest : Position
+        Where the next pass begins, and where the iterator stands that began last.
+    counts : Counts
+    closed : bool
     """
 
-    def __init__(self, loader: Loader, spent: float) -> None:
-        self._loader = loader
+    def __init__(self, batches: BatchOrder, backend: Backend) -> None:
+        self.batches = batches
+        self.backend = backend
+        self.next = Position(0, 0)
+        self.latest = self.next
+        self.counts = Counts()
+        self.closed = False
+        self._idle: tuple[BatchStream, Position | None] | None = None
+        # Epochs' streams are held here too.  Otherwise the garbage collector might
+        # find one together with its epoch, and end its processes before the epoch
+        # gives it back to be used again.
+        self._in_use: set[BatchStream] = set()
+        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an iterator has begun and not ended."""
+        return bool(self._in_use)
+
+    def replace(self, batches: BatchOrder, backend: Backend) -> None:
+        """Go on with another order and backend; when no stream is left."""
+        before, told = self.backend, self.batches.sampler_epoch
+        self.batches, self.backend = batches, backend
+        if told is not None and batches.sampler_epoch is not None:
+            batches.sampler_epoch.follow(told)
+        before.close()
+
+    # -- where the loader stands ------------------------------------------------------------
+
+    def aim(self, place: Position, *, asked: bool = False) -> None:
+        """Make `place` the one where the next pass begins; the user's sampler too, if `asked`."""
+        self.latest = self.next = place
+        told = self.batches.sampler_epoch
+        if told is not None and asked:
+            told.set(place.epoch, asked=True)
+
+    def upcoming(self, claim: object = None) -> Position:
+        """Return the place where the next pass begins, or the one that was claimed by `claim`.
+
+        It is of the epoch that the user gave their own sampler, if they did.
+        """
+        place = self.next
+        if place.claim is not None and place.claim is not claim:
+            place = self.next = Position(place.epoch + 1, 0)
+        told = self.batches.sampler_epoch
+        given = None if told is None else told.given()
+        if given is not None and given != place.epoch:
+            place = self.next = Position(given, 0)
+        return place
+
+    def standing(self) -> Position:
+        """Return the place of the next batch, of the iterator that began last."""
+        if self.latest is self.next and self.next.claim is None:
+            self.latest = self.upcoming()  # of the epoch of the user's sampler
+        return self.within_epoch(self.latest)
+
+    def within_epoch(self, place: Position) -> Position:
+        """Return `place`, or the beginning of the next epoch where this one is at its end."""
+        return Position(place.epoch + 1, 0) if place.batch >= len(self.batches) else place
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Have the loader stand afterwards where it stands now, whatever is iterated over."""
+        before = self.latest, self.next
+        self.next = dataclasses.replace(self.next)  # an iterator moves it on
+        try:
+            yield
+        finally:
+            self.latest, self.next = before
+
+    # -- passes -----------------------------------------------------------------------------
+
+    def open(self, resolve: Callable[[], None], handed_out: Callable[[Any], Any]) -> Epoch:
+        """Return a new iterator; workers start now, where the order is known already.
+
+        Parameters
+        ----------
+        resolve : callable
+            Called before the first batch, to look up the rank.
+        handed_out : callable
+            Returns a batch as the user gets it.
+        """
+        began = time.perf_counter()
+        if self.batches.joins:  # a user's sampler is asked when the first batch is
+            upcoming = self.upcoming()
+            place = Position(upcoming.epoch, upcoming.batch)
+            self._idle = self._stream_at(place), place
+        epoch = Epoch(self, resolve, handed_out, time.perf_counter() - began)
+        self._epochs.add(epoch)
+        return epoch
+
+    def begin(self, claim: object) -> tuple[BatchStream, Position]:
+        """Begin the next epoch for the iterator of this claim; if this fails, it is still to come.
+
+        Ctrl-C may strike between any two lines: until the iterator has its place, calling this
+        again begins the same epoch, and no other iterator begins it.
+        """
+        place = self.upcoming(claim)
+        place.claim = claim
+        try:
+            stream = self._stream_at(place)
+        except Exception:
+            place.claim = None
+            raise
+        self._in_use.add(stream)
+        return stream, place
+
+    def _stream_at(self, place: Position) -> BatchStream:
+        """Return a stream that stands at `place`: the idle one, or a new one."""
+        stream, stands_at = self._idle or (None, None)
+        self._idle = None
+        if stream is None:
+            stream, stands_at = self.backend.stream(), None
+        if stands_at != place:
+            joins = self.batches.joins and self.backend.persistent
+            # Samplers of several ranks may yield the same sample, and each time it draws anew.
+            own = self.batches.sampler_epoch is not None
+            rank = rank_and_world_size(None, None)[0] if own else 0
+            try:
+                stream.begin(_requests(self.batches, place, joins, rank))
+            except BaseException:
+                stream.close()
+                raise
+        return stream
+
+    def give_back(self, stream: BatchStream, stands_at: Position | None) -> None:
+        """Keep a stream for the next epoch, or end it."""
+        self._in_use.discard(stream)
+        if stands_at is None or not self.batches.joins:
+            stands_at = None
+            stream.stop()
+        worth_keeping = stands_at is not None or self.backend.slow_to_start
+        if not (self.backend.persistent and worth_keeping) or self.closed or self._idle:
+            stream.close()
+            return
+        self._idle = (stream, stands_at)
+
+    def end(self, stream: BatchStream) -> None:
+        """End a stream and its workers."""
+        self._in_use.discard(stream)
+        stream.close()
+
+    def end_idle(self) -> None:
+        """End the stream that no iterator uses."""
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle[0].close()
+
+    def close(self) -> None:
+        """End all iterators and their workers.  Idempotent."""
+        self.closed = True
+        for epoch in list(self._epochs):
+            epoch.close()
+        for stream in list(self._in_use):  # of an epoch that was interrupted
+            self.end(stream)
+        self.end_idle()
+        self.backend.close()
+
+
+class Epoch(Iterator[Any]):
+    """One epoch of a loader: what ``iter(loader)`` returns.
+
+    `spent` are the seconds that it took to start the workers; else see `Passes.open`.
+    """
+
+    def __init__(
+        self,
+        passes: Passes,
+        resolve: Callable[[], None],
+        handed_out: Callable[[Any], Any],
+        spent: float,
+    ) -> None:
+        self._passes = passes
+        self._resolve = resolve
+        self._handed_out = handed_out
         self._clock = -spent
         self._length = 0
         self._claim = object()
         self._closed = False
-        self._place: Place | None = None
+        self._place: Position | None = None
         """Where it stands, moved on with each batch handed out; None before the first."""
         self._stream: BatchStream | None = None
 
     def __next__(self) -> Any:
-        loader, counts = self._loader, self._loader._counts
-        if self._place is None and not (self._closed or loader._closed):
+        passes, counts = self._passes, self._passes.counts
+        if self._place is None and not (self._closed or passes.closed):
             called = time.perf_counter()
-            loader._begin(self)
+            self._begin()
             self._clock += called
         # Out of hand until all is well: where Ctrl-C strikes between taking a batch and
         # counting it, the stream is ahead of `_place` and must not be gone on with.
@@ -68,7 +297,7 @@ class Epoch(Iterator[Any]):
         if stream is None or self._place is None:
             raise StopIteration
         if self._place.batch >= self._length:
-            loader._give_back(stream, Place(self._place.epoch + 1, 0))
+            passes.give_back(stream, Position(self._place.epoch + 1, 0))
             raise StopIteration
         try:
             called = time.perf_counter()
@@ -76,7 +305,7 @@ class Epoch(Iterator[Any]):
             batch = next(stream)
             now = time.perf_counter()
         except BaseException:  # nothing else would end the workers
-            loader._end(stream)
+            passes.end(stream)
             raise
         counts.ready += ready
         counts.batches += 1
@@ -89,18 +318,41 @@ class Epoch(Iterator[Any]):
         if self._place.batch < self._length:
             self._stream = stream
         else:  # at once: who counts batches, as Lightning does, never asks for one more
-            loader._give_back(stream, Place(self._place.epoch + 1, 0))
-        return loader._record.format(batch)
+            passes.give_back(stream, Position(self._place.epoch + 1, 0))
+        return self._handed_out(batch)
+
+    def _begin(self) -> None:
+        self._resolve()
+        if self._stream is not None:  # Ctrl-C has struck below
+            self._passes.end(self._stream)
+        self._stream, place = self._passes.begin(self._claim)
+        self._length = len(self._passes.batches)
+        self._place = self._passes.latest = place
 
     def close(self) -> None:
         """End this epoch; workers may stay for the next.  Idempotent."""
         stream, self._stream = self._stream, None
-        loader, self._closed = self._loader, True
+        passes, self._closed = self._passes, True
         if stream is not None:
-            loader._give_back(stream, None)
-        elif self._place is None and not loader._backend.persistent:
-            loader._end_idle()
+            passes.give_back(stream, None)
+        elif self._place is None and not passes.backend.persistent:
+            passes.end_idle()
 
     def __del__(self) -> None:
         if hasattr(self, "_stream"):
             self.close()
+
+
+def _requests(batches: BatchOrder, place: Position, joins: bool, rank: int) -> Iterator[Request]:
+    """Yield the requests from `place` on: of this epoch, or without end where epochs join.
+
+    No method of the loader: workers' streams outlive what they would hold.
+    """
+    epoch, first = place.epoch, place.batch
+    while True:
+        found = batches.of(epoch)
+        for number in range(first, len(found)):
+            yield request_of(found, epoch, number, rank)
+        if not joins or not len(found):
+            return
+        epoch, first = epoch + 1, 0

@@ -21,7 +21,7 @@ def finish_on_device(batch: Any, request: Request, pipeline: Pipeline, seed: int
     Parameters
     ----------
     batch : named tuple
-        As `fastdata.engine.delivery.deliver` returns it.
+        Where it has arrived.
     request : Request
         What it is the answer to: random draws depend on it.
     pipeline : Pipeline

@@ -1,8 +1,8 @@
-"""The contracts between what is done (a batch) and who does it (workers).
+"""The contracts between batches, which are cut into tasks, and the workers that do these.
 
     Request  --Prepare-->  Job: tasks  --Workers-->  results  --Job.finish-->  batch
 
-Who makes batches altogether is a `Backend`; most of this is how one of them does it.
+What makes batches altogether is a `fastdata.engine.backend.Backend`.
 
 A task says what to do and a slot where to put it.  Both can reach a worker in
 this process as they are, and one in another process as a short message and a
@@ -11,33 +11,37 @@ block of shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.engine.buffers import Slot
-from fastdata.engine.tasks import PackedData
 from fastdata.random import SampleKeys
-from fastdata.sampling import SamplerEpoch
-from fastdata.transforms.pipeline import Pipeline
+from fastdata.sampling import Batches, SampledBatches
+from fastdata.sampling.batches import EpochBatches
 
 __all__ = [
-    "Backend",
     "BatchOrder",
-    "BatchStream",
-    "EpochOfBatches",
     "Job",
     "Pending",
     "Prepare",
     "Request",
-    "Usage",
     "Work",
     "Workers",
     "request_of",
 ]
+
+
+BatchOrder: TypeAlias = Batches | SampledBatches
+"""Which samples make which batch."""
+
+Work: TypeAlias = "Callable[[Any, NDArray[np.uint8] | None], Any]"
+"""What a worker does with a task: leaves in the memory what is large, and returns what is small.
+
+Picklable, and safe in any number of threads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +69,7 @@ class Request:
         return self.keys.indices
 
 
-def request_of(batches: EpochOfBatches, epoch: int, number: int, rank: int = 0) -> Request:
+def request_of(batches: EpochBatches, epoch: int, number: int, rank: int = 0) -> Request:
     """Return the request of a batch of an epoch.
 
     `rank` is given where each rank has an order of its own, in which samples of others may come.
@@ -74,119 +78,6 @@ def request_of(batches: EpochOfBatches, epoch: int, number: int, rank: int = 0) 
     if places is not None:
         places = places + (rank << 48)
     return Request(number, SampleKeys(epoch, batches[number], places))
-
-
-class EpochOfBatches(Protocol):
-    """The batches of one epoch: sample indices, int64 [n] each."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, number: int, /) -> NDArray[np.int64]: ...
-
-    def places(self, number: int, /) -> NDArray[np.int64] | None:
-        """Return where these samples stand in the epoch; None if none comes more than once."""
-
-
-class BatchOrder(Protocol):
-    """Which samples make which batch; see `fastdata.sampling.Batches`."""
-
-    @property
-    def joins(self) -> bool:
-        """Whether an epoch may be looked up before the one before it has ended."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What must be the same for a place in training to mean the same."""
-
-    @property
-    def padding(self) -> int:
-        """Samples of an epoch that are there twice."""
-
-    @property
-    def samples(self) -> int | None:
-        """Samples of an epoch on this rank; None where they are not known before."""
-
-    @property
-    def sampler_epoch(self) -> SamplerEpoch | None:
-        """The epoch of the user's sampler that decides the order; None where none does."""
-
-    def __len__(self) -> int: ...
-
-    def of(self, epoch: int, /) -> EpochOfBatches: ...
-
-
-class BatchStream(Protocol):
-    """Batches in the order of their requests, some ahead: as the training loop gets them."""
-
-    @property
-    def request(self) -> Request | None:
-        """What the batch that was taken last is the answer to."""
-
-    @property
-    def ready(self) -> int:
-        """Batches that are made and not yet taken."""
-
-    def begin(self, requests: Iterable[Request], /) -> None:
-        """Drop what is in the making and make the batches of `requests`."""
-
-    def stop(self) -> None:
-        """Drop what is in the making; workers stay."""
-
-    def __next__(self) -> Any:
-        """Return the next batch, or raise its error in its place; `StopIteration` after all."""
-
-    def close(self) -> None:
-        """End all workers.  Idempotent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a backend has used and done; attributes as of `LoaderStats`."""
-
-    buffers_in_use: int = 0
-    skipped_samples: int = 0
-    bytes_read: int = 0
-    cache_bytes: int = 0
-
-
-class Backend(Protocol):
-    """Who makes batches: from requests to what the training loop gets."""
-
-    @property
-    def dataset(self) -> PackedData: ...
-
-    @property
-    def pipeline(self) -> Pipeline: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def num_workers(self) -> int:
-        """Threads or processes that make batches."""
-
-    @property
-    def persistent(self) -> bool:
-        """Whether a stream outlives an epoch, and begins the next one in this."""
-
-    @property
-    def slow_to_start(self) -> bool:
-        """Whether a stream is worth keeping also where it stands at no next batch."""
-
-    def stream(self) -> BatchStream:
-        """Return a new stream, with whatever workers it needs."""
-
-    def usage(self) -> Usage: ...
-
-    def close(self) -> None:
-        """Free what streams share.  Idempotent; after all streams are closed."""
-
-
-class Work(Protocol):
-    """What a worker does with a task: picklable, safe in any number of threads."""
-
-    def __call__(self, task: Any, memory: NDArray[np.uint8] | None, /) -> Any:
-        """Do it, leaving in `memory` what is large, and return what is small."""
 
 
 class Pending(Protocol):
@@ -225,7 +116,5 @@ class Job(Protocol):
         """Return the batch; called once, with the results of the tasks in their order."""
 
 
-class Prepare(Protocol):
-    """Turns a request into a job: quick, as the caller's thread does it."""
-
-    def __call__(self, request: Request) -> Job: ...
+Prepare: TypeAlias = Callable[[Request], Job]
+"""Plans a batch: quick, as the caller's thread does it."""

@@ -8,7 +8,7 @@ import psutil
 import torch
 from tqdm import tqdm
 
-__all__ = ["available_bytes", "available_on", "in_words", "limit_bytes"]
+__all__ = ["available_bytes", "available_on", "format_bytes", "limit_bytes"]
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -65,7 +65,7 @@ def available_on(device: torch.device) -> int:
     return int(free) + int(unused)
 
 
-def in_words(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """Return a number of bytes for people: ``12.3GB``."""
     return str(tqdm.format_sizeof(nbytes, "B"))
 

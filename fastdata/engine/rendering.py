@@ -14,7 +14,7 @@ compressed              only what the crop needs is decoded, then resized, flipp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.resize import resize_box
+from fastdata.engine.context import BatchContext
 from fastdata.engine.tasks import Done, Images, RenderTask
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
@@ -29,13 +30,9 @@ from fastdata.native.crops import JPEG, OTHER_CODEC, render_crops
 from fastdata.native.library import compiled
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
-from fastdata.transforms.pipeline import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.pixel import PixelTable
-from fastdata.transforms.render import antialiases, render
-from fastdata.transforms.stack import Stack, render_stack, stackable
-
-if TYPE_CHECKING:
-    from fastdata.engine.work import BatchWork
+from fastdata.transforms.render import Stack, antialiases, render, render_stack, stack_plan
+from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
 __all__ = ["plan_geometry", "plan_images", "render_raw", "render_task"]
 
@@ -48,9 +45,9 @@ AT_ONCE = 4
 Indices: TypeAlias = NDArray[np.int64]
 
 
-def render_task(work: BatchWork, task: RenderTask, memory: NDArray[np.uint8]) -> Done:
+def render_task(work: BatchContext, task: RenderTask, memory: NDArray[np.uint8]) -> Done:
     """Render the images of a task into `memory`, the slot of their batch."""
-    views: list[tuple[BatchWork, dict[str, NDArray[Any]]]] = [(part, {}) for part in work.parts]
+    views: list[tuple[BatchContext, dict[str, NDArray[Any]]]] = [(part, {}) for part in work.parts]
     for place in task.places:
         some = place.array(memory)[task.first : task.first + len(task.keys)]
         views[place.view][1][place.name] = some
@@ -77,7 +74,7 @@ def render_task(work: BatchWork, task: RenderTask, memory: NDArray[np.uint8]) ->
 
 
 def _render_samples(
-    work: BatchWork,
+    work: BatchContext,
     keys: SampleKeys,
     outputs: dict[str, NDArray[Any]],
     done: Done,
@@ -92,7 +89,7 @@ def _render_samples(
     whole = True  # nothing to be done one by one
     if geometry is not None and not geometry.identity:
         if not compiled() and all(_is_small(stored) for stored in images.values()):
-            stack = stackable(geometry)
+            stack = stack_plan(geometry)
         whole = stack is not None
     failed: dict[int, ShardCorruptError] = {}
     for name, stored in images.items():
@@ -114,7 +111,7 @@ def _render_samples(
 
 
 def plan_images(
-    work: BatchWork,
+    work: BatchContext,
     keys: SampleKeys,
     images: Mapping[str, Images],
     shapes: Mapping[str, tuple[int, ...]],
@@ -125,7 +122,7 @@ def plan_images(
 
     Parameters
     ----------
-    work : BatchWork
+    work : BatchContext
     keys : SampleKeys
     images : mapping of str to Images
         Of these samples, of every image field.
@@ -147,7 +144,7 @@ def plan_images(
 
 
 def _plan_images(
-    work: BatchWork,
+    work: BatchContext,
     keys: SampleKeys,
     images: Mapping[str, Images],
     shapes: Mapping[str, tuple[int, ...]],
@@ -202,7 +199,9 @@ def render_raw(
         _fill(stored, left, geometry.crops(), output, table, mask, "raise")
 
 
-def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: Indices) -> Geometry:
+def plan_geometry(
+    work: BatchContext, keys: SampleKeys, heights: Indices, widths: Indices
+) -> Geometry:
     """Return the geometry of samples of these sizes, of a pipeline that has some."""
     assert work.pipeline.geometry is not None, "there is something to plan"
     # Sizes that no image has are planned for as others are; reading says what is wrong.

@@ -1,26 +1,24 @@
-"""Make samples one by one, for callables that want to see each by itself."""
+"""Make samples one by one: for callables that see each by itself, or whole, to be kept."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.collate import split_column
-from fastdata.engine.layout import Place
-from fastdata.engine.tasks import Done, Images, SampleTask
+from fastdata.engine.buffers import TensorLayout
+from fastdata.engine.context import BatchContext
+from fastdata.engine.tasks import DecodeTask, Done, Images, SampleTask
 from fastdata.errors import ShardCorruptError
+from fastdata.records import split_column
 from fastdata.schema import ImageField
 
-if TYPE_CHECKING:
-    from fastdata.engine.work import BatchWork
-
-__all__ = ["make_samples"]
+__all__ = ["decode_whole", "make_samples"]
 
 
-def make_samples(work: BatchWork, task: SampleTask, memory: NDArray[np.uint8]) -> Done:
+def make_samples(work: BatchContext, task: SampleTask, memory: NDArray[np.uint8]) -> Done:
     """Make the samples of a task, leaving in `memory` what fits its places."""
     done = Done()
     keys = task.keys
@@ -84,7 +82,7 @@ def _read_images(stored: dict[str, Images], at: int) -> dict[str, torch.Tensor]:
     return found
 
 
-def _fits(values: list[Any], place: Place) -> bool:
+def _fits(values: list[Any], place: TensorLayout) -> bool:
     """Return whether all values are images [C, H, W] as the place expects them."""
     height, width, channels = place.shape[1:]
     return all(
@@ -93,3 +91,32 @@ def _fits(values: list[Any], place: Place) -> bool:
         and value.shape == (channels, height, width)
         for value in values
     )
+
+
+def decode_whole(work: BatchContext, task: DecodeTask, memory: NDArray[np.uint8]) -> Done:
+    """Decode the images of a task into `memory`; a corrupt one is left out, or an error."""
+    done = Done()
+    broken = work.unreadable(task.indices)
+    failed = {task.first + at: str(error) for at, error in broken.items()}
+    for name, begins in task.begins.items():
+        stored = work.dataset.images(name, task.indices, work.decoder)
+        channels = work.dataset.schema.images[name].channels
+        ends = task.ends[name].tolist()
+        sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
+        places = zip(begins.tolist(), ends, sizes, strict=True)
+        for at, (begin, end, (height, width)) in enumerate(places):
+            try:
+                if height * width * channels != end - begin:
+                    raise ShardCorruptError(
+                        f"{name!r} of {work.dataset.describe_sample(int(task.indices[at]))} is "
+                        f"{height} x {width} pixels (height x width) now and was of another size "
+                        "when its place was made: somebody has changed the file"
+                    )
+                stored.read(at, memory[begin:end].reshape(height, width, channels))
+            except ShardCorruptError as error:
+                if work.on_corrupt == "raise":
+                    raise
+                failed[task.first + at] = str(error)
+        done.nbytes += int(stored.lengths.sum())
+    done.failed = list(failed.items())
+    return done

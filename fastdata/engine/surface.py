@@ -17,8 +17,8 @@ from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSam
 from fastdata.errors import OptionError
 
 if TYPE_CHECKING:
-    from fastdata.engine.job import Backend
-    from fastdata.engine.packed import Loader
+    from fastdata.engine.epoch import Passes
+    from fastdata.engine.loader import Loader
     from fastdata.options import LoaderOptions
 
 __all__ = ["DataLoaderSurface"]
@@ -28,7 +28,7 @@ class DataLoaderSurface:
     """The attributes of a `DataLoader`, which can be read and not set."""
 
     _options: LoaderOptions
-    _backend: Backend
+    _passes: Passes
 
     @property
     def batch_size(self) -> int | None:
@@ -65,18 +65,18 @@ class DataLoaderSurface:
     @property
     def num_workers(self) -> int:
         """Threads or processes that make batches."""
-        return self._backend.num_workers
+        return self._passes.backend.num_workers
 
     @property
     def prefetch_factor(self) -> int:
         """Batches made ahead, as tuned where that was left to tuning."""
-        workers = getattr(self._backend, "workers", None)
-        return self._options.prefetched if workers is None else workers.prefetch_factor
+        workers = getattr(self._passes.backend, "workers", None)
+        return self._options.batches_ahead if workers is None else workers.prefetch_factor
 
     @property
     def persistent_workers(self) -> bool:
         """Whether workers outlive an epoch."""
-        return self._backend.persistent
+        return self._passes.backend.persistent
 
     @property
     def pin_memory(self) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder
-from fastdata.engine.layout import Place
+from fastdata.engine.buffers import TensorLayout
 from fastdata.random import SampleKeys
 from fastdata.schema import Schema
 
@@ -33,7 +33,7 @@ Indices: TypeAlias = NDArray[np.int64]
 
 
 class Images(Protocol):
-    """Images of a field of some samples; see `fastdata.stored.StoredImages`."""
+    """Images of a field of some samples; see `fastdata.batch_images.BatchImages`."""
 
     heights: Indices
     widths: Indices
@@ -123,13 +123,13 @@ class RenderTask:
         The samples of this task.
     first : int
         Place in the batch of the first of them.
-    places : tuple of Place
+    places : tuple of TensorLayout
         Where the batch's images go, one place an image field and view.
     """
 
     keys: SampleKeys
     first: int
-    places: tuple[Place, ...]
+    places: tuple[TensorLayout, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,14 +138,14 @@ class SampleTask:
 
     Attributes
     ----------
-    places : tuple of Place
+    places : tuple of TensorLayout
         For values that are expected to be tensors of one shape and dtype.
         What is as expected is left there, anything else comes back as a value.
     """
 
     keys: SampleKeys
     first: int
-    places: tuple[Place, ...]
+    places: tuple[TensorLayout, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

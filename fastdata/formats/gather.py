@@ -46,23 +46,19 @@ def gather_rows(
     memory : ndarray of uint8, shape [size], C-contiguous
         The file.  Never written to.
     offsets : ndarray of int64, shape [n]
-        Where each row begins, in bytes; in any order, with repetitions.
-    length : int
-        Bytes of a row, at least 1.
+        In bytes; in any order, with repetitions.
     out : ndarray of uint8, shape [n, length]
         Rows C-contiguous, no part of `memory`.
     checksums : ndarray of uint64, shape [n], optional
-        What each row should hash to (`fastdata.formats.layout.checksum`).  It
-        is the copy that is hashed, while it is in the cache: that adds 2-3 µs to
-        the 10-13 µs of a row of 150 kB, and 0.2 µs to the 0.2 µs of one of 3 kB.
+        What each row should hash to.  The copy is hashed, while it is in the cache: that adds
+        2-3 µs to the 10-13 µs of a row of 150 kB, and 0.2 µs to the 0.2 µs of one of 3 kB.
 
     Returns
     -------
     ndarray of intp, shape [bad]
         Ascending positions k of rows that are not to be used, because they do
         not lie inside `memory` or do not match their checksum; what is in
-        ``out[k]`` is then not defined.  Empty if all is well.  Which sample of
-        which file that was, the caller knows.
+        ``out[k]`` is then not defined.
 
     Notes
     -----
@@ -115,16 +111,16 @@ def _select_rows(
     """
     import torch
 
-    source = torch.from_numpy(np.asarray(_Quietly(memory)))
+    source = torch.from_numpy(np.asarray(_AsWritable(memory)))
     rows = source.as_strided((len(memory) - length + 1, length), (1, 1))
     places = torch.from_numpy(np.ascontiguousarray(offsets))
     torch.index_select(rows, 0, places, out=torch.from_numpy(out))
 
 
 def _torch_may_copy() -> bool:
-    """Return whether PyTorch would copy in threads that are there for it.
+    """Return whether PyTorch would copy in the threads that it already has.
 
-    In any other thread it would start as many again, which then wait by spinning:
+    From any other thread than the main one it starts as many again, which then wait by spinning:
     two workers copy at 7 GB/s so, and at 10 by NumPy.
     """
     import torch
@@ -133,11 +129,11 @@ def _torch_may_copy() -> bool:
     return main or torch.get_num_threads() == 1
 
 
-class _Quietly:
-    """Memory as an array that PyTorch takes without warning that it cannot be written to."""
+class _AsWritable:
+    """Read-only memory that PyTorch takes without a warning that it cannot be written to."""
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
-        self._memory = memory  # kept, as the array made of this keeps this
+        self._memory = memory  # stays alive with the array made of this object
         interface = dict(memory.__array_interface__)
         interface["data"] = (interface["data"][0], False)
         self.__array_interface__ = interface

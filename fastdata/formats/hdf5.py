@@ -100,9 +100,6 @@ class Hdf5ShardWriter(ShardWriter):
             return (self.num_samples, int(heights[0]), int(widths[0]), channels)
         return (self.spools[self._blobs(field)].length,)
 
-    def close(self) -> None:
-        super().close()
-
 
 def _allocate(file: Any, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     """Make a contiguous dataset with room but no content; return its file offset."""

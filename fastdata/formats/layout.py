@@ -1,10 +1,10 @@
-"""What lies where in a shard: columns, header and footer.
+"""What lies where in a shard: columns, header, footer, and the digest of its content.
 
 A shard is an ordinary LMDB or HDF5 file whose values are plain bytes at file
 offsets that never change.  The last 64 bytes, the *footer*, which both
-containers ignore, tell where the *header* (JSON) is; the header tells where
-each *column* (one array over all samples) is; the columns tell where each
-image is.  So reading needs no container library and is the same for all.
+containers ignore, have the offset of the *header* (JSON); the header has that of
+each *column* (one array over all samples); the columns have that of each
+image.  So reading needs no container library and is the same for all.
 
 ``docs/format.md`` is the specification; this module is its one implementation.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,8 +41,10 @@ __all__ = [
     "ColumnSpec",
     "Header",
     "StoredColumn",
+    "canonical_json",
     "checksum",
     "column_specs",
+    "content_digest",
     "is_container",
     "pack_footer",
     "unpack_footer",
@@ -151,6 +153,54 @@ def column_specs(schema: Schema) -> dict[str, ColumnSpec]:
     return {spec.name: spec for spec in specs}
 
 
+_DIGEST_BLOCK_BYTES = 1 << 24
+
+
+def content_digest(schema: Schema, shards: Sequence[Callable[[str], np.ndarray[Any, Any]]]) -> str:
+    """Return the fingerprint of what a dataset holds, whatever files hold it.
+
+    It is the same for LMDB and HDF5 and for any number of shards, and depends on the order of
+    samples, their keys and values, and the encoded bytes of images (through the checksum of
+    each).  It finds accidents, not adversaries: XXH3 is no cryptographic hash.
+
+    Parameters
+    ----------
+    schema : Schema
+    shards : sequence of callable
+        Each returns a shard's column, given the column's name; the shards are taken as one
+        sequence of samples.
+
+    Returns
+    -------
+    str
+        32 hex digits: XXH3-128 over the schema's canonical JSON and, column by column,
+        name and bytes.  File offsets are left out, and bounds of flat
+        columns enter as lengths, so that the cut into shards does not show.
+    """
+    total = xxhash.xxh3_128(canonical_json(schema.to_json()))
+    for name, spec in column_specs(schema).items():
+        if spec.computed:
+            continue
+        column = xxhash.xxh3_128(name.encode() + b"\0")
+        for shard in shards:
+            values = shard(name)
+            step = max(1, _DIGEST_BLOCK_BYTES // max(1, values[:1].nbytes))
+            if spec.bounds:
+                for start in range(0, len(values) - 1, step):
+                    column.update(np.diff(values[start : start + step + 1]).tobytes())
+            else:
+                for start in range(0, len(values), step):
+                    column.update(np.ascontiguousarray(values[start : start + step]).data)
+        total.update(column.digest())
+    return total.hexdigest()
+
+
+def canonical_json(document: object) -> bytes:
+    """Return the one JSON text of a document without floats (RFC 8785)."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode()
+
+
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
     """Where a column's bytes are, and what they hash to (16 hex digits)."""
@@ -180,7 +230,7 @@ class Header:
     num_samples : int
     schema : Schema
     digest : str
-        Hash of the content (`fastdata.formats.digest`), 32 hex digits.
+        Hash of the content (`content_digest`), 32 hex digits.
     blob_bytes : int
         Bytes of all images together.
     options : mapping

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 
 from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS
-from fastdata.formats.lmdb_pages import data_end, walk
+from fastdata.formats.lmdb_pages import Entry, LmdbFile
 from fastdata.formats.writer import Array, EncodedImage, Layout, Record, ShardWriter
 from fastdata.schema import Schema
 
@@ -150,11 +149,10 @@ class LmdbShardWriter(ShardWriter):
         self._put("header", bytes(header_bytes))
         self._flush()
         self._environment.close()
-        with open(self.path, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return self._locate(mapped, arrays)
+        return self._locate(arrays)
 
-    def _locate(self, mapped: mmap.mmap, arrays: Mapping[str, Array]) -> Layout:
+    def _locate(self, arrays: Mapping[str, Array]) -> Layout:
+        file = LmdbFile(self.path)
         columns: dict[str, int] = {}
         header = 0
         blobs = {field: np.zeros(self.num_samples, np.uint64) for field in self.schema.images}
@@ -162,8 +160,11 @@ class LmdbShardWriter(ShardWriter):
             field: np.cumsum(arrays[f"{field}.length"].values(), dtype=np.uint64)
             for field in self.schema.images
         }
-        for key, offset, length in walk(mapped):
-            kind, _, rest = key.decode().partition("/")
+        for entry in file.entries():
+            if not isinstance(entry, Entry):
+                raise RuntimeError(f"{self.path}: what was written does not read back: {entry}")
+            offset = entry.offset
+            kind, _, rest = entry.key.decode().partition("/")
             if kind == "header":
                 header = offset
             elif kind == "column":
@@ -171,13 +172,13 @@ class LmdbShardWriter(ShardWriter):
             elif kind.endswith(".raw"):
                 field, first = kind.removesuffix(".raw"), int(rest)
                 before = ends[field][first - 1] if first else np.uint64(0)
-                last = int(np.searchsorted(ends[field], before + np.uint64(length))) + 1
+                last = int(np.searchsorted(ends[field], before + np.uint64(entry.length))) + 1
                 starts = ends[field][first : last - 1] - before
                 blobs[field][first] = offset
                 blobs[field][first + 1 : last] = starts + np.uint64(offset)
             else:
                 blobs[kind][int(rest)] = offset
-        return Layout(self.path, data_end(mapped), header, columns, blobs)
+        return Layout(self.path, file.data_end, header, columns, blobs)
 
     def close(self) -> None:
         self._environment.close()

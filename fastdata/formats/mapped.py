@@ -1,4 +1,4 @@
-"""Map a file into memory without keeping it open.
+"""One file of a dataset, mapped into memory without being kept open.
 
 ``mmap.mmap`` keeps a descriptor of its own (before Python 3.13 it cannot do without), so that a
 dataset of a thousand shards would be out of descriptors where a process may have 1,024.
@@ -7,15 +7,28 @@ dataset of a thousand shards would be out of descriptors where a process may hav
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["advise", "map_read_only"]
+from fastdata.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    NotRegularFileError,
+    ResourceLimitError,
+    ShardCorruptError,
+)
+from fastdata.formats.layout import FOOTER_BYTES, checksum
+from fastdata.native.faults import watch
+from fastdata.regular_files import open_regular
+
+__all__ = ["MappedFile"]
 
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -33,21 +46,105 @@ _system.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _system.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def map_read_only(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
-    """Return a file's first bytes as a read-only array, uint8 [nbytes].
+class MappedFile:
+    """A shard's file as a read-only array of bytes, which needs no descriptor.
 
-    The array needs the descriptor no longer, survives a fork, and unmaps the file when it and all
-    its views are gone.
+    The array survives a fork, and unmaps the file when it and all its views are gone.
 
     Raises
     ------
-    OSError
+    DatasetNotFoundError
+        If there is no such file.
+    FormatError
+        If it cannot be opened or mapped, or is too short for a shard.
+    ResourceLimitError
+        If the system allows no more open files or memory maps.
     """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            descriptor = open_regular(path)
+        except FileNotFoundError:
+            raise DatasetNotFoundError(
+                f"{path}: no such file. Make it with: fastdata pack IMAGES {path}"
+            ) from None
+        except ResourceLimitError:
+            raise
+        except NotRegularFileError as error:
+            raise FormatError(f"{path}: not a fastdata shard: {error.strerror}") from error
+        except OSError as error:
+            raise FormatError(f"{path}: cannot be opened: {error.strerror}") from error
+        try:
+            status = os.fstat(descriptor)
+            self._identity = _identity_of(status)
+            if status.st_size < FOOTER_BYTES:
+                raise FormatError(
+                    f"{path}: not a fastdata shard: {status.st_size} bytes are too few for one"
+                )
+            self.array = _map_read_only(descriptor, status.st_size)
+        except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise ResourceLimitError(
+                    f"{path}: cannot be mapped: {error.strerror}. Nothing is wrong with "
+                    "the file: this process has as much mapped as it may. Raise the limit "
+                    "(ulimit -v unlimited; sysctl vm.max_map_count), or pack into fewer shards"
+                ) from error
+            raise FormatError(f"{path}: cannot be mapped: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+        watch(self.array, path)
+
+    def was_written_to(self, header: slice, header_checksum: int) -> bool:
+        """Return whether the file has been written to since the last call.
+
+        A file that was replaced by renaming, or removed, can be read as before.
+
+        Raises
+        ------
+        ShardCorruptError
+            If its header or length is not as it was: something else was written over it, or it
+            was cut short.
+        """
+        try:
+            now = _identity_of(os.stat(self.path))
+        except OSError:
+            return False
+        before = self._identity
+        if now == before or now[:2] != before[:2]:
+            return False
+        if now[2] != before[2] or checksum(self.array[header]) != header_checksum:
+            raise ShardCorruptError(
+                f"{self.path}: something else was written over this shard while it was in use: it "
+                f"had {before[2]} bytes when it was opened, and has {now[2]} now. "
+                "Restore it and start again; put a new file in the place of one by renaming "
+                "(mv), never by writing over it (cp)."
+            )
+        self._identity = now
+        return True
+
+    def read_soon(self, starts: NDArray[Any], ends: NDArray[Any]) -> None:
+        """Ask the system to read these ranges, int64 [n] each; returns before they are read.
+
+        Does nothing where the system has no such call.
+        """
+        advice = getattr(mmap, "MADV_WILLNEED", None)
+        if advice is None:
+            return
+        address, size = self.array.ctypes.data, len(self.array)
+        starts = np.clip(starts, 0, size) // mmap.PAGESIZE * mmap.PAGESIZE
+        lengths = np.clip(ends, 0, size) - starts
+        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+            if length > 0:
+                _system.madvise(address + start, length, advice)
+
+
+def _map_read_only(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
     address = _system.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    # All views, of whatever kind, keep this object.
+    # All views, of whatever kind, keep this object alive.
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
     weakref.finalize(memory, _system.munmap, address, nbytes).atexit = False
     array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
@@ -55,6 +152,6 @@ def map_read_only(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
     return array
 
 
-def advise(address: int, nbytes: int, advice: int) -> None:
-    """Tell the system how mapped memory, from the beginning of a page on, will be used."""
-    _system.madvise(address, nbytes, advice)
+def _identity_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return which file it is, and what changes when it is written to."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

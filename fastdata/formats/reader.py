@@ -8,39 +8,34 @@ trusted: every offset is checked against the file before it is followed.
 from __future__ import annotations
 
 import codecs
-import errno
-import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fastdata.errors import (
-    DatasetNotFoundError,
-    FormatError,
-    NotRegularFileError,
-    ResourceLimitError,
-    ShardCorruptError,
-)
+from fastdata.errors import FastdataError, ShardCorruptError
 from fastdata.formats.layout import (
     CODECS,
     FOOTER_BYTES,
     Header,
     checksum,
     column_specs,
+    content_digest,
     unpack_footer,
 )
-from fastdata.formats.mapped import advise, map_read_only
-from fastdata.native.faults import watch
-from fastdata.regular_files import open_regular
+from fastdata.formats.mapped import MappedFile
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, StringField
 
-__all__ = ["HeldBytes", "ShardReader"]
+__all__ = ["CachedFile", "Damage", "ShardReader", "find_damage"]
+
+_TEXT_BLOCK_BYTES = 1 << 24
 
 
-class HeldBytes(Protocol):
-    """A copy of a file in memory, which may still be in the making."""
+class CachedFile(Protocol):
+    """A copy of a file in memory, which may not be filled yet."""
 
     @property
     def complete(self) -> bool:
@@ -48,21 +43,7 @@ class HeldBytes(Protocol):
 
     @property
     def memory(self) -> memoryview:
-        """The copy, of the file's length; what nobody will read may be missing."""
-
-
-_STEP_BYTES = 1 << 24
-
-
-def _is_utf8(data: Any) -> bool:
-    decode = codecs.getincrementaldecoder("utf-8")().decode
-    try:
-        for start in range(0, len(data), _STEP_BYTES):
-            decode(data[start : start + _STEP_BYTES].tobytes())
-        decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
+        """The copy, of the file's length; what will not be read may be missing."""
 
 
 class ShardReader:
@@ -76,10 +57,10 @@ class ShardReader:
         image each time `blob` reads it (3 µs for a JPEG of 30 kB), and when a
         loader first does.  Without, only bounds are checked; `verify` still
         finds all damage.
-    held : HeldBytes, optional
+    cached : CachedFile, optional
         A copy of the file, read instead of it as soon as it is complete.
     max_pixels : int, optional
-        For who decodes images of it: what has more is refused.  Default: what packing has.
+        Limit for decoding images of this shard; by default that of packing.
 
     Attributes
     ----------
@@ -110,23 +91,21 @@ class ShardReader:
         path: str | os.PathLike[str],
         *,
         check: bool = True,
-        held: HeldBytes | None = None,
+        cached: CachedFile | None = None,
         max_pixels: int | None = None,
     ) -> None:
         self.path = Path(path)
         self.max_pixels = max_pixels
         self._check = check
-        self._columns: dict[str, np.ndarray[Any, Any]] = {}
-        self._shapes_read: dict[str, np.ndarray[Any, Any]] = {}
-        self._unread: dict[str, np.ndarray[Any, np.dtype[np.bool_]]] = {}
-        self._unreadable: np.ndarray[Any, np.dtype[np.bool_]] | None = None
-        self._map: np.ndarray[Any, np.dtype[np.uint8]] | None = None
-        self._identity: tuple[int, ...] = ()
-        """Of the file that is mapped; see `_identity_of`."""
-        self._held = held
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._shapes: dict[str, NDArray[Any]] = {}
+        self._unverified: dict[str, NDArray[np.bool_]] = {}
+        self._unreadable: NDArray[np.bool_] | None = None
+        self._file: MappedFile | None = None
+        self._cached = cached
         self._header_checksum = 0
         self.header_range = 0, 0
-        memory = held.memory if held is not None and held.complete else self._mapped()
+        memory = cached.memory if cached is not None and cached.complete else self._mapped()
         size = len(memory)
         self._data_end = size - FOOTER_BYTES
         offset, length, expected = unpack_footer(bytes(memory[self._data_end :]), size, self.path)
@@ -137,122 +116,59 @@ class ShardReader:
         self._header_checksum = expected
         self.header_range = offset, offset + length
         self._specs = column_specs(self.header.schema)
-        self._look_at(memory)
+        self._read_from(memory)
         for name, column in self.header.columns.items():
             if column.offset + column.nbytes > self._data_end:
                 raise self._corrupt(f"column {name!r} ends beyond the end of the file")
 
+    # -- where the bytes are ------------------------------------------------------
+
     def _mapped(self) -> memoryview:
-        """Return the file, mapped into memory."""
-        if self._map is not None:
-            return self._map.data
-        try:
-            descriptor = open_regular(self.path)
-        except FileNotFoundError:
-            raise DatasetNotFoundError(
-                f"{self.path}: no such file. Make it with: fastdata pack IMAGES {self.path}"
-            ) from None
-        except ResourceLimitError:
-            raise
-        except NotRegularFileError as error:
-            raise FormatError(f"{self.path}: not a fastdata shard: {error.strerror}") from error
-        except OSError as error:
-            raise FormatError(f"{self.path}: cannot be opened: {error.strerror}") from error
-        try:
-            status = os.fstat(descriptor)
-            size, self._identity = status.st_size, _identity_of(status)
-            if size < FOOTER_BYTES:
-                raise FormatError(
-                    f"{self.path}: not a fastdata shard: {size} bytes are too few for one"
-                )
-            try:
-                self._map = map_read_only(descriptor, size)
-            except OSError as error:
-                if error.errno == errno.ENOMEM:
-                    raise ResourceLimitError(
-                        f"{self.path}: cannot be mapped: {error.strerror}. Nothing is wrong with "
-                        "the file: this process has as much mapped as it may. Raise the limit "
-                        "(ulimit -v unlimited; sysctl vm.max_map_count), or pack into fewer shards"
-                    ) from error
-                raise FormatError(f"{self.path}: cannot be mapped: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
-        watch(self._map, self.path)
-        return self._map.data
+        if self._file is None:
+            self._file = MappedFile(self.path)
+        return self._file.array.data
 
-    def look_again(self) -> None:
-        """See whether the file is still as it was when it was opened.
-
-        Where it has been written to, its header is compared, and whatever is read from now on
-        is compared with its checksum again.  A file that was replaced by renaming, or removed,
-        can be read as before.
-
-        Raises
-        ------
-        ShardCorruptError
-            If something else was written over it, or it was cut short.
-        """
-        if self._map is None or self.in_memory:
-            return
-        try:
-            now = _identity_of(os.stat(self.path))
-        except OSError:
-            return
-        if now == self._identity or now[:2] != self._identity[:2]:
-            return
-        first, behind = self.header_range
-        same = now[2] == self._identity[2]
-        if not same or checksum(self._map[first:behind]) != self._header_checksum:
-            raise ShardCorruptError(
-                f"{self.path}: something else was written over this shard while it was in use: it "
-                f"had {self._identity[2]} bytes when it was opened, and has {now[2]} now. "
-                "Restore it and start again; put a new file in the place of one by renaming "
-                "(mv), never by writing over it (cp)."
-            )
-        self._identity = now
-        self._columns, self._unread = {}, {}
-
-    def _corrupt(self, what: str) -> ShardCorruptError:
-        self.look_again()  # which says it better where somebody has just written over it
-        return ShardCorruptError(
-            f"{self.path}: {what}. The file is damaged; restore it from a copy or pack it again "
-            f"(`fastdata verify {self.path}` lists all damage)."
-        )
-
-    def unread(self, field: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return which images of a field are still to be compared with their checksums.
-
-        bool [num_samples], to be set to False by who compared one: each is
-        compared once a process, as columns are.  All False where nothing is
-        compared.
-        """
-        unread = self._unread.get(field)
-        if unread is None:
-            unread = np.full(len(self), self._check)
-            unread = self._unread.setdefault(field, unread)
-        return unread
-
-    def let_go(self) -> None:
-        """Read from the file again, not from a copy of it; nobody may be reading."""
-        if self._held is not None:
-            self._held = None
-            self._look_at(self._mapped())
-
-    def _look_at(self, memory: memoryview) -> None:
+    def _read_from(self, memory: memoryview) -> None:
         """Read from here from now on; views of where it was before stay valid."""
         self._memory = memory
         self._data = memory[: self._data_end]
         self._address = int(np.frombuffer(self._data, np.uint8).ctypes.data)
         self._columns = {}
-        self._shapes_read = {}
+        self._shapes = {}
 
     @property
     def in_memory(self) -> bool:
         """Whether reading is from a copy in memory."""
-        held = self._held
-        if held is not None and held.complete and self._memory is not held.memory:
-            self._look_at(held.memory)
-        return held is not None and self._memory is held.memory
+        cached = self._cached
+        if cached is not None and cached.complete and self._memory is not cached.memory:
+            self._read_from(cached.memory)
+        return cached is not None and self._memory is cached.memory
+
+    def release_cached(self) -> None:
+        """Read from the file again, not from a copy of it; no thread may be reading."""
+        if self._cached is not None:
+            self._cached = None
+            self._read_from(self._mapped())
+
+    def check_unchanged(self) -> None:
+        """Check that the file is still as it was when it was opened.
+
+        Where it has been written to, its header is compared (`ShardCorruptError` if it differs),
+        and whatever is read from now on is compared with its checksum again.
+        """
+        if (
+            self._file is not None
+            and not self.in_memory
+            and self._file.was_written_to(slice(*self.header_range), self._header_checksum)
+        ):
+            self._columns, self._unverified = {}, {}
+
+    def _corrupt(self, what: str) -> ShardCorruptError:
+        self.check_unchanged()  # which says it better where the file has just been written over
+        return ShardCorruptError(
+            f"{self.path}: {what}. The file is damaged; restore it from a copy or pack it again "
+            f"(`fastdata verify {self.path}` lists all damage)."
+        )
 
     @property
     def data(self) -> memoryview:
@@ -262,42 +178,31 @@ class ShardReader:
 
     @property
     def address(self) -> int:
-        """Where `data` begins in memory, for who hands it to other libraries than Python's.
+        """Where `data` begins in memory, for libraries other than Python's.
 
         Asked for after `data`, that is where that began, or its copy does.
         """
         return self._address
-
-    def will_need(self, starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
-        """Ask the system to read these ranges of the file, int64 [n] each, soon.
-
-        Returns before they are read.  Does nothing where the system has no such call.
-        """
-        advice = getattr(mmap, "MADV_WILLNEED", None)
-        if advice is None or self.in_memory or self._map is None:
-            return
-        first = self._map.ctypes.data
-        starts = np.clip(starts, 0, self._data_end) // mmap.PAGESIZE * mmap.PAGESIZE
-        lengths = np.clip(ends, 0, self._data_end) - starts
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-            if length > 0:
-                advise(first + start, length, advice)
 
     @property
     def file_bytes(self) -> int:
         """Length of the file."""
         return self._data_end + FOOTER_BYTES
 
+    def will_need(self, starts: NDArray[Any], ends: NDArray[Any]) -> None:
+        """Ask the system to read these ranges of the file, int64 [n] each, soon."""
+        if not self.in_memory and self._file is not None:
+            self._file.read_soon(starts, ends)
+
+    # -- columns ------------------------------------------------------------------
+
     def __len__(self) -> int:
         return self.header.num_samples
 
-    def column(self, name: str) -> np.ndarray[Any, Any]:
+    def column(self, name: str) -> NDArray[Any]:
         """Return a column as a read-only array over the map; nothing is copied.
 
-        Raises
-        ------
-        ShardCorruptError
-            If the bytes do not match the column's checksum (once a process).
+        Its checksum is compared once a process; `ShardCorruptError` if it does not match.
         """
         values = self._columns.get(name)
         if values is None:
@@ -307,69 +212,26 @@ class ShardReader:
             self._columns[name] = values
         return values
 
-    def raw_column(self, name: str) -> np.ndarray[Any, Any]:
+    def raw_column(self, name: str) -> NDArray[Any]:
         """Return a column without comparing its checksum."""
         stored = self.header.columns[name]
-        flat = np.frombuffer(
-            self._memory[stored.offset : stored.offset + stored.nbytes], np.dtype(stored.dtype)
-        )
+        flat = np.frombuffer(self._column_bytes(name), np.dtype(stored.dtype))
         return flat.reshape(stored.shape)
 
     def column_is_intact(self, name: str) -> bool:
         """Tell whether a column's bytes have the checksum in the header."""
+        return f"{checksum(self._column_bytes(name)):016x}" == self.header.columns[name].checksum
+
+    def _column_bytes(self, name: str) -> memoryview:
         stored = self.header.columns[name]
-        data = self._memory[stored.offset : stored.offset + stored.nbytes]
-        return f"{checksum(data):016x}" == stored.checksum
+        return self._memory[stored.offset : stored.offset + stored.nbytes]
 
-    def unreadable(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return which samples have a value, other than an image, that `value` cannot read.
-
-        bool [num_samples].  Found out when first asked for, for all samples at once.
-        """
-        if self._unreadable is None:
-            found = np.zeros(len(self), np.bool_)
-            for name, field in self.header.schema.items():
-                if f"{name}.bounds" in self._specs:
-                    found |= self._unreadable_entries(name, field)
-            self._unreadable = found
-        return self._unreadable
-
-    def _unreadable_entries(self, name: str, field: Field) -> Any:
-        bounds, data = self.column(f"{name}.bounds"), self.column(f"{name}.data")
-        starts, ends = bounds[:-1], bounds[1:]
-        wrong = (starts > ends) | (ends > data.nbytes)
-        if isinstance(field, ArrayField):
-            # Products in floats: they are exact where a file can be so long, and do not overflow.
-            shapes = self._shapes(name, field).astype(np.float64)
-            absurd = np.maximum(shapes, 1).prod(axis=1) * data.itemsize >= 2.0**62
-            wrong |= absurd | (shapes.prod(axis=1) * data.itemsize != (ends - starts))
-        elif isinstance(field, StringField):
-            wrong |= self._not_utf8(name, starts, np.where(wrong, starts, ends))
-        return wrong
-
-    def _not_utf8(self, name: str, starts: Any, ends: Any) -> Any:
-        """Return which texts are no UTF-8: looked for one by one only where there is any."""
-        data = self.column(f"{name}.data")
-        inside = ends[ends < len(data)]
-        cut = bool((data[inside.astype(np.int64)] & 0xC0 == 0x80).any())
-        if not cut and _is_utf8(data):
-            return np.zeros(len(starts), np.bool_)
-        return np.array(
-            [not _is_utf8(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)],
-            np.bool_,
-        )
-
-    def key(self, index: int) -> str:
-        """Return the key of a sample: what its source called it."""
-        return bytes(self._entry("key", index)).decode("utf-8", "replace")
+    # -- images -------------------------------------------------------------------
 
     def blob(self, field: str, index: int) -> memoryview:
         """Return the stored bytes of one image, a view of the map.
 
-        Raises
-        ------
-        ShardCorruptError
-            If they lie outside the file or do not match their checksum.
+        `ShardCorruptError` if they lie outside the file or do not match their checksum.
         """
         data = self.raw_blob(field, index)
         if self._check and checksum(data) != self.column(f"{field}.checksum")[index]:
@@ -397,14 +259,26 @@ class ShardReader:
             raise self._corrupt(f"{field!r} of sample {index} has unknown codec {number}")
         return CODECS[number]
 
-    def value(self, name: str, index: int) -> Any:
-        """Return one entry of a field that is no image.
+    def unverified(self, field: str) -> NDArray[np.bool_]:
+        """Return which images of a field are still to be compared with their checksums.
 
-        Returns
-        -------
-        numpy scalar, str, bytes or numpy.ndarray
-            Arrays are read-only views of the map.
+        bool [num_samples]; the caller sets to False what it has compared: each is
+        compared once a process, as columns are.  All False where nothing is compared.
         """
+        unverified = self._unverified.get(field)
+        if unverified is None:
+            unverified = np.full(len(self), self._check)
+            unverified = self._unverified.setdefault(field, unverified)
+        return unverified
+
+    # -- other values -------------------------------------------------------------
+
+    def key(self, index: int) -> str:
+        """Return the key of a sample: what its source called it."""
+        return bytes(self._entry("key", index)).decode("utf-8", "replace")
+
+    def value(self, name: str, index: int) -> Any:
+        """Return one entry of a field that is no image; arrays are read-only views of the map."""
         field = self.header.schema[name]
         if isinstance(field, ImageField):
             raise TypeError(f"{name!r} is an image field; use blob()")
@@ -416,7 +290,7 @@ class ShardReader:
         if isinstance(field, BytesField):
             return bytes(self._entry(name, index))
         if isinstance(field, ArrayField) and not field.fixed:
-            shape = tuple(int(n) for n in self._shapes(name, field)[index])
+            shape = tuple(int(n) for n in self._shapes_of(name, field)[index])
             entry = self._entry(name, index)
             try:
                 return np.frombuffer(entry, self._specs[f"{name}.data"].dtype).reshape(shape)
@@ -426,18 +300,6 @@ class ShardReader:
                     f"which do not make the shape {shape}"
                 ) from error
         return self.column(name)[index]
-
-    def _shapes(self, name: str, field: ArrayField) -> np.ndarray[Any, Any]:
-        """Return the shapes of a field's arrays; absurd ones where they are not of the schema."""
-        shapes = self._shapes_read.get(name)
-        if shapes is None:
-            shapes = self.column(f"{name}.shape")
-            fixed = [at for at, length in enumerate(field.shape) if length is not None]
-            wrong = (shapes[:, fixed] != [field.shape[at] for at in fixed]).any(axis=1)
-            if wrong.any():
-                shapes = np.where(wrong[:, None], np.iinfo(shapes.dtype).max, shapes)
-            self._shapes_read[name] = shapes
-        return shapes
 
     def _entry(self, name: str, index: int) -> memoryview:
         """Return one sample's bytes in a flat column."""
@@ -449,7 +311,105 @@ class ShardReader:
         self.column(f"{name}.data")
         return self._memory[stored.offset + start : stored.offset + end]
 
+    def _shapes_of(self, name: str, field: ArrayField) -> NDArray[Any]:
+        """Return the shapes of a field's arrays; absurd ones where they are not of the schema."""
+        shapes = self._shapes.get(name)
+        if shapes is None:
+            shapes = self.column(f"{name}.shape")
+            fixed = [at for at, length in enumerate(field.shape) if length is not None]
+            wrong = (shapes[:, fixed] != [field.shape[at] for at in fixed]).any(axis=1)
+            if wrong.any():
+                shapes = np.where(wrong[:, None], np.iinfo(shapes.dtype).max, shapes)
+            self._shapes[name] = shapes
+        return shapes
 
-def _identity_of(status: os.stat_result) -> tuple[int, int, int, int]:
-    """Return which file it is, and what changes when it is written to."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    def unreadable(self) -> NDArray[np.bool_]:
+        """Return which samples have a value, other than an image, that `value` cannot read.
+
+        bool [num_samples].  Computed at the first call, for all samples at once.
+        """
+        if self._unreadable is None:
+            unreadable = np.zeros(len(self), np.bool_)
+            for name, field in self.header.schema.items():
+                if f"{name}.bounds" in self._specs:
+                    unreadable |= self._unreadable_entries(name, field)
+            self._unreadable = unreadable
+        return self._unreadable
+
+    def _unreadable_entries(self, name: str, field: Field) -> Any:
+        bounds, data = self.column(f"{name}.bounds"), self.column(f"{name}.data")
+        starts, ends = bounds[:-1], bounds[1:]
+        wrong = (starts > ends) | (ends > data.nbytes)
+        if isinstance(field, ArrayField):
+            # Products in floats: they are exact where a file can be so long, and do not overflow.
+            shapes = self._shapes_of(name, field).astype(np.float64)
+            absurd = np.maximum(shapes, 1).prod(axis=1) * data.itemsize >= 2.0**62
+            wrong |= absurd | (shapes.prod(axis=1) * data.itemsize != (ends - starts))
+        elif isinstance(field, StringField):
+            wrong |= _not_utf8(data, starts, np.where(wrong, starts, ends))
+        return wrong
+
+
+def _not_utf8(data: NDArray[np.uint8], starts: NDArray[Any], ends: NDArray[Any]) -> Any:
+    """Return which texts are no UTF-8: looked for one by one only where there is any."""
+    inside = ends[ends < len(data)]
+    cut = bool((data[inside.astype(np.int64)] & 0xC0 == 0x80).any())
+    if not cut and _is_utf8(data):
+        return np.zeros(len(starts), np.bool_)
+    bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+    return np.array([not _is_utf8(data[start:end]) for start, end in bounds], np.bool_)
+
+
+def _is_utf8(data: NDArray[np.uint8]) -> bool:
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    try:
+        for start in range(0, len(data), _TEXT_BLOCK_BYTES):
+            decode(data[start : start + _TEXT_BLOCK_BYTES].tobytes())
+        decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class Damage(NamedTuple):
+    """One thing that is wrong: where (a column, or a field of a sample) and why."""
+
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+def find_damage(shard: ShardReader) -> Iterator[Damage]:
+    """Compare every checksum of a shard, and the content digest.
+
+    Damaged columns come first; images are then looked at as far as the columns that locate
+    them are sound.
+    """
+    header = shard.header
+    broken = set()
+    for name in header.columns:
+        if not shard.column_is_intact(name):
+            broken.add(name)
+            yield Damage(f"column {name!r}", "the checksum does not match")
+    for field in header.schema.images:
+        parts = {f"{field}.{part}" for part in ("offset", "length", "checksum", "codec")}
+        if parts & broken:
+            yield Damage(f"field {field!r}", "its images cannot be checked: a column is damaged")
+            continue
+        checksums = shard.column(f"{field}.checksum")
+        codec_numbers = shard.column(f"{field}.codec")
+        for index in range(len(shard)):
+            place = f"{field!r} of sample {index}"
+            try:
+                if "key.data" not in broken and "key.bounds" not in broken:
+                    place += f" (key {shard.key(index)!r})"
+                if checksum(shard.raw_blob(field, index)) != checksums[index]:
+                    yield Damage(place, "the checksum does not match")
+                elif codec_numbers[index] >= len(CODECS):
+                    yield Damage(place, f"unknown codec number {codec_numbers[index]}")
+            except FastdataError as error:
+                yield Damage(place, str(error))
+    if not broken and content_digest(header.schema, [shard.raw_column]) != header.digest:
+        yield Damage("header", "the content digest is not that of the columns")

@@ -13,6 +13,7 @@ the footer, and reads everything back before the rename.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,18 +21,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fastdata.formats.digest import content_digest
 from fastdata.formats.layout import (
     ColumnSpec,
     Header,
     StoredColumn,
     checksum,
     column_specs,
+    content_digest,
     pack_footer,
 )
-from fastdata.formats.reader import ShardReader
+from fastdata.formats.reader import ShardReader, find_damage
 from fastdata.formats.spool import Spool, sync_directory
-from fastdata.formats.verify import first_damage
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
 
 __all__ = ["EncodedImage", "Record", "ShardWriter"]
@@ -124,13 +124,12 @@ class ShardWriter(abc.ABC):
         made.  May run again after a crash in the middle.
         """
 
-    @abc.abstractmethod
+    # -- what all share -----------------------------------------------------------
+
     def close(self) -> None:
         """Release files, keeping what was committed."""
         for spool in self.spools.values():
             spool.close()
-
-    # -- what all share -----------------------------------------------------------
 
     def append(self, records: Sequence[Record]) -> None:
         """Add samples at the end; they are durable after the next `commit`."""
@@ -226,7 +225,7 @@ class ShardWriter(abc.ABC):
                     values = array.values()
                 digits = f"{checksum(np.ascontiguousarray(values)):016x}"
                 columns[name] = StoredColumn(array.dtype.str, array.shape, offset, digits)
-            sealed = Header(**{**_fields(header), "columns": columns}).to_bytes(header_bytes)
+            sealed = dataclasses.replace(header, columns=columns).to_bytes(header_bytes)
             _write_at(descriptor, sealed, layout.header)
             footer_size = len(pack_footer(0, b"", 0))
             size = layout.file_bytes + footer_size
@@ -234,7 +233,7 @@ class ShardWriter(abc.ABC):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        damage = first_damage(ShardReader(layout.path))
+        damage = next(find_damage(ShardReader(layout.path)), None)
         if damage is not None:
             raise RuntimeError(f"{layout.path}: what was written does not read back: {damage}")
         os.replace(layout.path, path)
@@ -278,10 +277,6 @@ class Layout(NamedTuple):
     header: int
     columns: dict[str, int]
     blobs: dict[str, np.ndarray[Any, Any]]
-
-
-def _fields(header: Header) -> dict[str, Any]:
-    return {name: getattr(header, name) for name in header.__dataclass_fields__}
 
 
 def _write_at(descriptor: int, data: bytes, offset: int) -> None:

@@ -18,7 +18,7 @@ from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader, DistributedSampler
 
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 
 __all__ = ["PreparedLoader", "prepare", "skip_first_batches"]
@@ -78,7 +78,7 @@ class PreparedLoader(DataLoaderStateMixin, DataLoader[Any]):
         # That of DataLoader is not called: it would make samplers, and nothing of it is used.
         own = {"loader": loader, "accelerator": accelerator, "skip_batches": skip_batches}
         self.__dict__.update(own, gradient_state=accelerator.gradient_state)
-        loader._adapted = True
+        loader.adapt_to_accelerate()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__.get("loader"), name)

@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 import fastdata
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.transforms import Transform
 
@@ -115,7 +115,7 @@ class PackedDataModule(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Return the seed of training, for a checkpoint."""
         train, seed = self._loaders.get("train"), self._saved_seed
-        if train is not None and (train.options.seed is not None or train._agreed):
+        if train is not None and train.seed_is_final:
             seed = train.seed  # not one that only this rank has drawn, before the first pass
         return {} if seed is None else {"seed": seed}
 

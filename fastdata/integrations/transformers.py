@@ -16,10 +16,10 @@ from accelerate.utils import find_batch_size
 from transformers import default_data_collator
 
 import fastdata
-from fastdata.dataset import packed_view
 from fastdata.errors import OptionError
 from fastdata.integrations.accelerate import prepare, skip_first_batches
 from fastdata.loading import is_location
+from fastdata.opening import packed_view
 
 if TYPE_CHECKING:
     from transformers import Trainer

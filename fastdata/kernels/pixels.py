@@ -25,7 +25,7 @@ ROWS, ROW_BLOCK = 4, 256
 """Of a window, that a program makes; and values at a time.  A row of 224 pixels is 672."""
 
 OPTIONS = {"enable_fp_fusion": False}
-"""There is no arithmetic to fuse; Triton 3.9 warns those who do not say."""
+"""There is no arithmetic to fuse; Triton 3.9 warns where the option is missing."""
 
 ADDRESSES = 1 << 22
 """That torch's indexing takes at a time: 32 MB of them."""
@@ -47,8 +47,8 @@ def _kernels() -> ModuleType | None:
 def has_kernels(device: torch.device) -> bool:
     """Return whether there are kernels for a device.
 
-    Said of CUDA devices, once and for all by trying one there: Triton may be installed, and
-    lack the compiler that it needs.
+    One is tried on each CUDA device, once: Triton may be installed, and lack the compiler that
+    it needs.
     """
     return device.type in KERNEL_DEVICES and _work_on(device)
 
@@ -176,8 +176,8 @@ def _gather(store: torch.Tensor, plan: torch.Tensor, size: tuple[int, int, int])
     # In pixels: an image begins at a whole one, as all images here have as many channels.
     address = ((begin + y * pitch.abs()) // channels)[:, :, None] + x[:, None]
     pixels = store.view(-1, channels)
-    found = pixels[torch.where(seen, address, 0)]
-    return torch.where(seen[..., None], found, 0)
+    values = pixels[torch.where(seen, address, 0)]
+    return torch.where(seen[..., None], values, 0)
 
 
 def window_plan(

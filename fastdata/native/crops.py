@@ -1,8 +1,8 @@
 """Crops by the compiled library: stored bytes to pixels, a whole task in one call.
 
 What a task costs around its pixels is paid once: one call, without the interpreter's lock.
-The library makes what it fully understands, and refuses the rest crop by crop; that is for
-the caller to do in another way, and to say of it what is wrong.
+The library makes what it fully understands, and refuses the rest crop by crop; the caller
+does that in another way, and reports what is wrong with it.
 """
 
 from __future__ import annotations

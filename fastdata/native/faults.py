@@ -1,8 +1,8 @@
 """Files that are mapped into memory, named when one of them cannot be read any more.
 
 The kernel ends a process by SIGBUS that reads behind the end of a file which was cut short after
-it was mapped.  The compiled library has a handler that names the file first; without that library
-the process ends without a word.
+it was mapped.  The compiled library has a handler that prints the file's name first; without that
+library the process ends without a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.native.library import loaded_library
-from fastdata.pages.text import printable
+from fastdata.printable import printable
 
 __all__ = ["shortened_files", "watch"]
 
@@ -25,7 +25,7 @@ _watched: dict[int, tuple[Path, int]] = {}
 
 
 def watch(memory: NDArray[np.uint8], path: Path) -> None:
-    """Have a file named if its memory cannot be read, as long as that is mapped."""
+    """Name a file if its memory cannot be read, as long as that is mapped."""
     _watched[id(memory)] = path, len(memory)
     weakref.finalize(memory, _watched.pop, id(memory), None).atexit = False
     library = loaded_library()
@@ -38,11 +38,11 @@ def watch(memory: NDArray[np.uint8], path: Path) -> None:
 
 def shortened_files() -> list[Path]:
     """Return the files that this process has mapped and that have become shorter since."""
-    found = []
+    shortened = []
     for path, length in list(_watched.values()):
         try:
             if os.stat(path).st_size < length:
-                found.append(path)
+                shortened.append(path)
         except OSError:
             continue  # removed: what was mapped can be read as before
-    return sorted(set(found))
+    return sorted(set(shortened))

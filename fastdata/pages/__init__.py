@@ -1,7 +1,97 @@
 """HTML pages: one file each, no script, nothing from a network, for light, dark and paper.
 
-They are well-formed XML too.
-
-``writing.py`` renders a template and writes the page whole or not at all; ``base.html.jinja``
-has the look that pages share.  ``text.py`` makes any text fit to be shown.
+They are well-formed XML too.  ``base.html.jinja`` has the look that pages share.  Whatever a page
+shows is text in it: everything is escaped, and a policy in its head forbids the browser to run or
+fetch anything, should that ever fail.
 """
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from fastdata import __version__
+from fastdata.errors import OptionError, full_disk_explained
+
+__all__ = ["check_page_path", "render", "write_page"]
+
+
+def render(package: str, template: str, content: Mapping[str, Any]) -> str:
+    """Return a page: `template` of `package` (or of this one), filled with `content`.
+
+    A name that the template uses and `content` lacks is an error.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(package, ""), jinja2.PackageLoader(__name__, "")]
+        ),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(content, version=__version__) + "\n"
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> None:
+    """Write a page to a file, which is there whole or, after an error, as before.
+
+    An earlier page there is replaced, and nothing else: see `check_page_path`.
+
+    Raises
+    ------
+    OptionError
+        As `check_page_path`.
+    DiskFullError
+        If there is no room.
+    """
+    check_page_path(path)
+    target = Path(os.path.realpath(path))  # the file that a link points to is replaced
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.new")
+    with full_disk_explained(target, "Make room, or write the page to another disk."):
+        try:
+            scratch.write_bytes(page.encode())
+            os.replace(scratch, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                scratch.unlink()
+            raise
+
+
+def check_page_path(path: str | os.PathLike[str]) -> None:
+    """Check that a page can be written to `path`, before the work for it is done.
+
+    Raises
+    ------
+    OptionError
+        If it is a folder, a file that is no page (e.g. the dataset) or another thing, or its
+        folder does not exist.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise OptionError(
+            f"{target} is a folder: name a file for the page, such as {target / 'page.html'}"
+        )
+    if target.exists() and not target.is_file():
+        raise OptionError(f"{target} is no ordinary file: name another for the page")
+    if target.exists() and not _is_page(target):
+        raise OptionError(
+            f"{target} is a file, and no page that could be replaced: name another for the page, "
+            "or remove it yourself"
+        )
+    if not target.parent.is_dir():
+        raise OptionError(
+            f"{target.parent} is no folder: make it (mkdir -p), or write the page elsewhere"
+        )
+
+
+def _is_page(target: Path) -> bool:
+    """Return whether a file is HTML, or empty."""
+    with open(target, "rb") as file:
+        start = file.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return start.startswith((b"<!doctype html", b"<html")) or target.stat().st_size == 0

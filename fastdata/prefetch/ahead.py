@@ -1,128 +1,270 @@
-"""Some batches on their way, in the order of their source."""
+"""Items that are pulled from a source before they are wanted, and handed out in its order.
+
+`Ahead` pulls in the thread that asks, `Background` in a thread of its own.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
+import queue
+import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
 
-from fastdata.prefetch.mover import Mover, Sent
+from fastdata.errors import WorkerError
 
-__all__ = ["Ahead", "Pulled", "send"]
+__all__ = ["Ahead", "Background"]
 
+WAKE_SECONDS = 1.0
+"""How often a thread that waits for the other one looks for itself."""
 
-class Pulled(NamedTuple):
-    """A batch as it comes from its source.
+EXIT_SECONDS = 5.0
+"""How long the end of the program waits for threads that are making an item."""
 
-    Attributes
-    ----------
-    batch : Any
-    transform : callable or None
-        Of the batch, to be run on the device.
-    tag : Any
-        Whatever the source wants to know again when the batch is handed out.
-    """
-
-    batch: Any
-    transform: Callable[[Any], Any] | None
-    tag: Any
+Pull: TypeAlias = Callable[[], tuple[Any, Any]]
+"""Returns the next item and its tag; raises `StopIteration` after the last one."""
 
 
-def send(mover: Mover, pulled: Pulled) -> Sent:
-    """Send a batch on its way; raises what its transform raises.
+class _Entry(NamedTuple):
+    """An item and its tag, or the error that ends the source: `StopIteration` at its end."""
 
-    But `StopIteration`, which would be taken for the end: as in a generator (PEP 479) that
-    is a `RuntimeError`.
-    """
-    try:
-        return mover.send(pulled.batch, pulled.transform)
-    except StopIteration as error:
-        raise RuntimeError("a transform raised StopIteration") from error
+    item: Any = None
+    tag: Any = None
+    error: BaseException | None = None
 
 
 class Ahead:
-    """Hands out batches of a source, which are sent some time before.
+    """A bounded queue of items, filled by the thread that takes them out.
 
-    Parameters
-    ----------
-    pull : callable
-        Returns the next batch as `Pulled`; raises `StopIteration` after the last.
-    mover : Mover
-    depth : int
-        Batches on their way behind the one that is handed out.
-    may_pull : callable, optional
-        Whether to pull another one now, if none has to be.
+    `depth` items are pulled behind the one that is handed out; `tag` is the tag of that one.  An
+    error of `pull` or `finish` is raised in its place: after all items before it.  It is then the
+    end.  For one thread at a time.
 
-    Attributes
-    ----------
-    tag : Any
-        That of the batch that was handed out last.
-
-    Notes
-    -----
-    An error of the source, or of a transform, is raised in its place: after all batches
-    before it.  It is then the end.  For one thread at a time.
+    A subclass has `pull`, and perhaps `finish`, `may_pull` and `at_end`.  (They are no functions
+    that are given here: whatever has the queue would be in a cycle with it, and live, with its
+    workers, until the garbage collector comes.)
     """
 
-    def __init__(
-        self,
-        pull: Callable[[], Pulled],
-        mover: Mover,
-        depth: int,
-        may_pull: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._pull = pull
-        self._mover = mover
+    def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._may_pull = may_pull
-        self._sent: deque[tuple[Sent, Any]] = deque()
-        self._error: Exception | None = None
-        self._ended = False
+        self._entries: deque[_Entry] = deque()
         self.tag: Any = None
 
-    def __len__(self) -> int:
-        """Batches on their way."""
-        return len(self._sent)
+    def pull(self) -> tuple[Any, Any]:
+        """Return the next item and its tag; raise `StopIteration` after the last one."""
+        raise NotImplementedError
+
+    def may_pull(self) -> bool:
+        """Return whether to pull another item now, if none has to be."""
+        return True
+
+    def finish(self, item: Any) -> Any:
+        """Return what is handed out for an item; called when it is."""
+        return item
+
+    def at_end(self) -> None:
+        """Do what is to be done after the last item, or for `close`, which forgets the others."""
+
+    @property
+    def items(self) -> list[Any]:
+        """The items that were pulled and not yet handed out."""
+        return [entry.item for entry in self._entries if entry.error is None]
+
+    @property
+    def waiting(self) -> int:
+        """How many these are."""
+        return len(self._entries) - self._ended
+
+    @property
+    def _ended(self) -> bool:
+        """Whether nothing more is pulled."""
+        return bool(self._entries) and self._entries[-1].error is not None
 
     def __next__(self) -> Any:
-        # All pulling is done before a batch is taken out: where Ctrl-C strikes, none is lost.
-        while not self._ended and len(self._sent) <= self._depth:
-            if self._sent and not self._may_pull():
-                break
-            self._send_next()
-        if not self._sent:
-            self._mover.finish()
-            error, self._error = self._error, None
-            if error is not None:
-                raise error
-            raise StopIteration
-        sent, tag = self._sent[0]
-        batch = self._mover.take(sent)
-        self._sent.popleft()
-        self.tag = tag
-        return batch
+        # All pulling is done before an item is taken out: where Ctrl-C strikes, none is lost.
+        self._fill()
+        entry = self._entries[0]
+        if entry.error is not None:
+            self._end()
+            try:
+                raise entry.error
+            finally:
+                del entry  # its error holds this frame, by its traceback
+        try:
+            finished = self.finish(entry.item)
+        except Exception:
+            self._end()
+            raise
+        self.tag = entry.tag
+        # Last of all: where Ctrl-C strikes before, the item is still there.
+        self._remove()
+        return finished
 
-    def _send_next(self) -> None:
-        try:
-            pulled = self._pull()
-        except StopIteration:
-            self._ended = True
-            return
-        except Exception as error:
-            self._ended, self._error = True, error
-            return
-        try:
-            self._sent.append((send(self._mover, pulled), pulled.tag))
-        except Exception as error:
-            self._ended, self._error = True, error
+    def _fill(self) -> None:
+        """Have an entry, and pull others that may be pulled now."""
+        entries = self._entries
+        while not self._ended and len(entries) <= self._depth:
+            if entries and not self.may_pull():
+                break
+            try:
+                entries.append(_Entry(*self.pull()))
+            except StopIteration:
+                entries.append(_Entry(error=StopIteration()))
+            except Exception as error:
+                entries.append(_Entry(error=error))
+
+    def _remove(self) -> None:
+        self._entries.popleft()
 
     def drop(self) -> None:
-        """Forget what is on its way; the source may be pulled from again."""
-        self._sent.clear()
-        self._ended, self._error = False, None
+        """Forget the items; the source may be pulled from again."""
+        self._entries.clear()
 
     def close(self) -> None:
-        """Drop what is on its way, for good.  Idempotent."""
-        self.drop()
-        self._ended = True
-        self._mover.finish()
+        """Forget the items, for good.  Idempotent."""
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            self.at_end()
+        finally:
+            self._entries.clear()
+            self._entries.append(_Entry(error=StopIteration()))
+
+
+class Background(Ahead):
+    """A bounded queue of items, filled by a thread, of which at most `depth` wait.
+
+    `pull` is called in the thread, and must not know this object, which ends the thread when it
+    dies.  Not to be used in a forked process: the thread is not there, which is an error.
+    """
+
+    def __init__(self, pull: Pull, depth: int) -> None:
+        super().__init__(depth)
+        self._shared = _Shared(self._entries, depth)
+        self.thread = threading.Thread(
+            target=_run, args=(pull, self._shared), name="fastdata prefetch", daemon=True
+        )
+        weakref.finalize(self, self._shared.stop).atexit = False
+        _running[self.thread] = self._shared
+        self.thread.start()
+
+    def _fill(self) -> None:
+        """Wait until there is an entry."""
+        shared, entries = self._shared, self._entries
+        if entries and entries[0].error is not None:
+            return
+        # The last thing that the thread makes is an error or the end, whatever happens to it.
+        while shared.has_thread and not entries:
+            if threading.current_thread() is self.thread:
+                raise WorkerError("a source cannot wait for a batch that is made of its own")
+            _sleep(shared.filled)
+        if not shared.has_thread:
+            self._end()
+            raise WorkerError(
+                "the thread that prefetches is gone: this process was forked after it had been "
+                "started. Make a new iterator here"
+            )
+
+    def _remove(self) -> None:
+        self._shared.take()
+
+    def _end(self) -> None:
+        """End the thread, once it has made what it is making."""
+        self._shared.stop()
+        if self._shared.has_thread and threading.current_thread() is not self.thread:
+            self.thread.join()
+        # An error holds, by its traceback, whoever it was raised to, and with it this object.
+        super()._end()
+
+
+class _Shared:
+    """What both threads have.
+
+    Entries are in a deque, and the queues only wake the thread that waits: Ctrl-C may strike the
+    consumer anywhere, and Python's own conditions do not survive that.  A wake-up that is
+    lost costs `WAKE_SECONDS`.
+    """
+
+    def __init__(self, entries: deque[_Entry], depth: int) -> None:
+        self.entries = entries
+        self.filled: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.stopped = False
+        self._depth = depth
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._owner = os.getpid()
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether this process is the one that has the thread."""
+        return os.getpid() == self._owner
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._room.put(None)
+
+    def put(self, entry: _Entry) -> None:
+        self.entries.append(entry)
+        self.filled.put(None)
+
+    def take(self) -> None:
+        _drain(self.filled)
+        self.entries.popleft()
+        self._room.put(None)
+
+    def wait_for_room(self) -> bool:
+        """Wait until another item may be made; return whether one is still wanted."""
+        while not self.stopped and len(self.entries) >= self._depth:
+            _sleep(self._room)
+        _drain(self._room)
+        return not self.stopped
+
+
+def _sleep(wakes: queue.SimpleQueue[None]) -> None:
+    with suppress(queue.Empty):
+        wakes.get(timeout=WAKE_SECONDS)
+
+
+def _drain(wakes: queue.SimpleQueue[None]) -> None:
+    with suppress(queue.Empty):
+        while True:
+            wakes.get_nowait()
+
+
+_running: dict[threading.Thread, _Shared] = {}
+"""Threads that were started, each until it ends."""
+
+
+def _run(pull: Pull, shared: _Shared) -> None:
+    """Pull until the end, or until nobody wants any more."""
+    try:
+        while shared.wait_for_room():
+            try:
+                shared.put(_Entry(*pull()))  # no name of its own: items are the consumer's alone
+            except StopIteration:
+                shared.put(_Entry(error=StopIteration()))
+                return
+    except BaseException as error:
+        shared.put(_Entry(error=error))
+    finally:
+        _running.pop(threading.current_thread(), None)
+
+
+@atexit.register
+def _end_threads() -> None:
+    """End all threads before the interpreter does.
+
+    One that is in the middle of torch's code then could not come back, and C++ would abort
+    the program.
+    """
+    running = dict(_running)
+    for shared in running.values():
+        shared.stop()
+    deadline = time.monotonic() + EXIT_SECONDS
+    for thread in running:
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -6,21 +6,20 @@ import copy
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 
 from fastdata.errors import OptionError
-from fastdata.prefetch.ahead import Ahead, Pulled, send
-from fastdata.prefetch.background import Background
-from fastdata.prefetch.fixed import FixedBatch
-from fastdata.prefetch.mover import Mover
-from fastdata.prefetch.streams import streams_of
+from fastdata.prefetch.ahead import Ahead, Background
+from fastdata.prefetch.mover import Mover, Sent
+from fastdata.prefetch.streams import DeviceStreams, streams_of
+from fastdata.prefetch.tree import leaves, map_leaves
 
 __all__ = ["CUDAPrefetcher"]
 
 _UNKNOWN = object()
+"""In place of a state, where the iterable has no `state_dict`."""
 
 
 class CUDAPrefetcher:
@@ -121,7 +120,7 @@ class CUDAPrefetcher:
         self._mover = Mover(streams)
         # One for all passes: a captured graph reads from the same addresses in every epoch.
         self._fixed = FixedBatch(streams) if static else None
-        self._standing: _Standing | None = None
+        self._latest: _State | None = None
         self._threads: list[tuple[weakref.ref[_Pass], threading.Thread]] = []
 
     def __len__(self) -> int:
@@ -130,55 +129,46 @@ class CUDAPrefetcher:
 
     def __iter__(self) -> Iterator[Any]:
         in_thread = self.device.type == "cpu"
-        self._finish_left()
-        source = _Source(self.iterable, self._transform)
-        standing = _Standing(source.state())
-        made = _Pass(
-            source,
-            standing,
-            # A mover is for one thread, and passes may be several.
-            Mover(self._streams) if in_thread else self._mover,
-            self._depth,
-            in_thread=in_thread,
-            fixed=self._fixed,
-        )
-        self._standing = standing
-        if made.thread is not None:
-            self._threads.append((weakref.ref(made), made.thread))
-        return made
+        self._join_dropped()
+        # A mover is for one thread, and passes may be several.
+        mover = Mover(self._streams) if in_thread else self._mover
+        source = _Source(self.iterable, self._transform, mover)
+        self._latest = _State(source.state())
+        new = _Pass(source, self._latest, self._depth, in_thread=in_thread, fixed=self._fixed)
+        if new.thread is not None:
+            self._threads.append((weakref.ref(new), new.thread))
+        return new
 
-    def _finish_left(self) -> None:
+    def _join_dropped(self) -> None:
         """Wait for threads of passes that were left: they may be in the midst of the iterable.
 
         One with workers that stay gives the same iterator to the next pass.
         """
-        for left, thread in self._threads:
-            if left() is None:
+        for dropped, thread in self._threads:
+            if dropped() is None:
                 thread.join()
-        self._threads = [(left, thread) for left, thread in self._threads if thread.is_alive()]
+        self._threads = [pair for pair in self._threads if pair[1].is_alive()]
 
     def _state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        state = _UNKNOWN if self._standing is None else self._standing.state
-        return self._own("state_dict")(*args, **kwargs) if state is _UNKNOWN else state
-
-    def _own(self, name: str) -> Any:
-        """Return an attribute of the iterable."""
-        return getattr(self.iterable, name)
+        state = _UNKNOWN if self._latest is None else self._latest.state
+        return self.iterable.state_dict(*args, **kwargs) if state is _UNKNOWN else state
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "iterable":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        value = self._own(name)
+        value = getattr(self.iterable, name)
         if name == "state_dict":
             return self._state_dict
-        if name in ("load_state_dict", "set_epoch"):  # from here on it stands elsewhere
-            return self._anew(value)
+        if name in ("load_state_dict", "set_epoch"):
+            return self._forgetting_state(value)
         return value
 
-    def _anew(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _forgetting_state(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of the iterable, behind which it stands elsewhere."""
+
         def call(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
-            self._standing = None
+            self._latest = None
             return result
 
         return call
@@ -187,38 +177,62 @@ class CUDAPrefetcher:
         return f"CUDAPrefetcher({self.iterable!r}, {str(self.device)!r}, depth={self._depth})"
 
 
-class _Source:
-    """One pass over an iterable, and its state after each batch."""
+class _State:
+    """The state of the iterable when the batch that was handed out last had been taken from it.
 
-    def __init__(self, iterable: Any, transform: Callable[[Any], Any] | None) -> None:
+    It outlives its pass.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Source:
+    """One pass over an iterable, each batch with the state after it."""
+
+    def __init__(self, iterable: Any, transform: Callable[[Any], Any] | None, mover: Mover) -> None:
         self._state_dict = getattr(iterable, "state_dict", None)
         self._iterator = iter(iterable)
         self._transform = transform
+        self.mover = mover
 
     def state(self) -> Any:
-        # A copy: some give out what they go on to change.
+        """Return a copy of the state: some iterables give out what they go on to change."""
         return _UNKNOWN if self._state_dict is None else copy.deepcopy(self._state_dict())
 
-    def pull(self) -> Pulled:
+    def send(self) -> tuple[Sent, Any]:
+        """Send the next batch on its way; return it and the state after it."""
         batch = next(self._iterator)
         try:
             state = self.state()
         except StopIteration as error:
             raise RuntimeError("the iterable's state_dict raised StopIteration") from error
-        return Pulled(batch, self._transform, state)
+        return self.mover.send(batch, self._transform), state
+
+    def make(self) -> tuple[Any, Any]:
+        """Return the next batch, finished, and the state after it: for a thread, on the CPU."""
+        sent, state = self.send()
+        return self.mover.take(sent), state
 
 
-class _Standing:
-    """Where a pass stands; outlives it.
+class _Sending(Ahead):
+    """Batches of a source on their way to a device."""
 
-    Parameters
-    ----------
-    state : Any
-        Of the iterable, when the batch that was handed out last had been taken from it.
-    """
+    def __init__(self, source: _Source, depth: int) -> None:
+        super().__init__(depth)
+        self._source = source
 
-    def __init__(self, state: Any) -> None:
-        self.state = state
+    def pull(self) -> tuple[Sent, Any]:
+        """Send the next batch."""
+        return self._source.send()
+
+    def finish(self, item: Any) -> Any:
+        """Return a batch that was sent."""
+        return self._source.mover.take(item)
+
+    def at_end(self) -> None:
+        """Wait for the last copies, and release host memory."""
+        self._source.mover.finish()
 
 
 class _Pass(Iterator[Any]):
@@ -227,38 +241,35 @@ class _Pass(Iterator[Any]):
     def __init__(
         self,
         source: _Source,
-        standing: _Standing,
-        mover: Mover,
+        latest: _State,
         depth: int,
         *,
         in_thread: bool,
         fixed: FixedBatch | None,
     ) -> None:
-        self._standing = standing
+        self._latest = latest
         self._source: _Source | None = source
         self._fixed = fixed
-        self._batches: Ahead | Background
+        self._batches: Ahead
+        self.thread: threading.Thread | None = None
+        """That makes batches for the CPU."""
         if in_thread:
-            self._batches = Background(partial(_pull_and_move, source, mover), depth)
+            self._batches = background = Background(source.make, depth)
+            self.thread = background.thread
         else:
-            self._batches = Ahead(source.pull, mover, depth)
+            self._batches = _Sending(source, depth)
 
     def __next__(self) -> Any:
         try:
-            batch = self._batches.__next__()
+            batch = next(self._batches)
         except BaseException as error:
             if isinstance(error, StopIteration) and self._source is not None:
-                self._standing.state = self._source.state()  # the next epoch's beginning, perhaps
+                self._latest.state = self._source.state()  # the next epoch's beginning, perhaps
             if isinstance(error, Exception):
                 self._source = None
             raise
-        self._standing.state = self._batches.tag
+        self._latest.state = self._batches.tag
         return batch if self._fixed is None else self._fixed.fill(batch)
-
-    @property
-    def thread(self) -> threading.Thread | None:
-        """The thread that makes batches for the CPU."""
-        return self._batches.thread if isinstance(self._batches, Background) else None
 
     def close(self) -> None:
         """Drop what is on its way; a thread has ended when this returns.  Idempotent."""
@@ -266,7 +277,49 @@ class _Pass(Iterator[Any]):
         self._batches.close()
 
 
-def _pull_and_move(source: _Source, mover: Mover) -> Pulled:
-    """Return a batch that has been through everything: for a thread, on the CPU."""
-    pulled = source.pull()
-    return Pulled(send(mover, pulled).batch, None, pulled.tag)
+class FixedBatch:
+    """Device memory that one batch after another is copied into, for captured CUDA graphs.
+
+    The copy is from device to device, on the stream that is current, behind what the one
+    before it was used for there.  If that was another stream, this one waits for it.  For one
+    thread at a time.
+    """
+
+    def __init__(self, streams: DeviceStreams) -> None:
+        self._streams = streams
+        self._tensors: list[torch.Tensor] = []
+        self._stream: Any = None
+
+    def fill(self, batch: Any) -> Any:
+        """Return `batch`, which was just taken, in the tensors of the first one."""
+        streams = self._streams
+        tensors = [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
+        current = streams.current()
+        if not self._tensors:
+            self._tensors = [streams.twin(tensor) for tensor in tensors]
+        elif self._stream != current:
+            streams.wait(current, streams.mark(self._stream))
+            for tensor in self._tensors:  # which are the first stream's
+                streams.use(tensor, current)
+        self._stream = current
+        _check_same(self._tensors, tensors)
+        for target, source in zip(self._tensors, tensors, strict=True):
+            streams.copy_within(target, source)
+        supply = iter(self._tensors)
+        return map_leaves(
+            lambda leaf: next(supply) if isinstance(leaf, torch.Tensor) else leaf, batch
+        )
+
+
+def _check_same(expected: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    kinds = [[(tuple(t.shape), t.dtype) for t in some] for some in (expected, tensors)]
+    if kinds[0] == kinds[1]:
+        return
+    texts = [
+        ", ".join(f"{str(dtype).removeprefix('torch.')} {list(shape)}" for shape, dtype in kind)
+        for kind in kinds
+    ]
+    raise OptionError(
+        f"static=True needs every batch like the first one, which was {texts[0]}; this one is "
+        f"{texts[1]}. Leave out a short last batch (drop_last=True), and pad what varies"
+    )

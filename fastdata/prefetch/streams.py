@@ -2,32 +2,34 @@
 
 On a device with streams work is only *submitted*: it runs later, in order within a
 stream, in any order between streams but where one waits for an event of another.  What
-keeps that safe is in `fastdata.prefetch.mover`; here are the words for it, so that the
-same code runs on devices without streams, and under a simulation of adversarial ones
+keeps that safe is in `fastdata.prefetch.mover`.  The calls that it makes are collected here, so
+that the same code runs on devices without streams, and under a simulation of adversarial ones
 (``tests/simulated_device.py``).
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from fastdata.errors import OptionError
 
-__all__ = ["CudaStreams", "DeviceStreams", "NoStreams", "streams_of"]
+__all__ = ["CudaStreams", "DeviceStreams", "streams_of"]
 
 
-class DeviceStreams(Protocol):
-    """What a device can do; streams and events are its own objects."""
+class DeviceStreams:
+    """A device that has done its work when a call returns, as the CPU.
 
-    @property
-    def device(self) -> torch.device: ...
+    A device with streams is a subclass.  Streams and events are its own objects, here None.
+    """
 
-    @property
-    def stages(self) -> bool:
-        """Whether copies are only submitted, and want page-locked memory."""
+    stages = False
+    """Whether copies are only submitted, and want page-locked memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
     def side(self) -> Any:
         """Return a new stream."""
@@ -35,52 +37,51 @@ class DeviceStreams(Protocol):
     def current(self) -> Any:
         """Return the stream that the calling thread submits work to."""
 
-    def on(self, stream: Any, /) -> AbstractContextManager[Any]:
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Submit to this stream within the context."""
+        return nullcontext()
 
-    def mark(self, stream: Any, /) -> Any:
+    def mark(self, stream: Any) -> Any:
         """Return an event: all that has been submitted to a stream so far."""
 
-    def wait(self, stream: Any, event: Any, /) -> None:
+    def wait(self, stream: Any, event: Any) -> None:
         """Have what is submitted to a stream from now on run after an event."""
 
-    def passed(self, event: Any, /) -> bool:
+    def passed(self, event: Any) -> bool:
         """Return whether all work before an event has been done."""
+        return True
 
-    def synchronize(self, event: Any, /) -> None:
+    def synchronize(self, event: Any) -> None:
         """Wait, in the calling thread, until it has."""
 
-    def use(self, tensor: torch.Tensor, stream: Any, /) -> None:
+    def use(self, tensor: torch.Tensor, stream: Any) -> None:
         """Keep the memory of a tensor of the device, once it dies, for what a stream does."""
 
-    def pin(self, nbytes: int, /) -> torch.Tensor:
+    def pin(self, nbytes: int) -> torch.Tensor:
         """Return page-locked memory of the host, uint8 [nbytes]."""
+        return torch.empty(nbytes, dtype=torch.uint8)
 
-    def is_pinned(self, tensor: torch.Tensor, /) -> bool: ...
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor of the host lies in page-locked memory."""
+        return True
 
-    def copy(self, source: torch.Tensor, /) -> torch.Tensor:
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
         """Submit a copy from the host to new memory of the device, to the current stream."""
+        return source.to(self.device)
 
-    def twin(self, tensor: torch.Tensor, /) -> torch.Tensor:
+    def twin(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return new memory of the device for a tensor like this one, which may be on the host."""
+        return torch.empty_like(tensor, device=self.device)
 
-    def copy_within(self, target: torch.Tensor, source: torch.Tensor, /) -> None:
+    def copy_within(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Submit a copy from device to device, to the current stream."""
+        target.copy_(source)
 
 
-class CudaStreams:
-    """CUDA, by way of torch.
-
-    Parameters
-    ----------
-    device : torch.device
-        With an index.
-    """
+class CudaStreams(DeviceStreams):
+    """CUDA, by way of torch; `device` has an index."""
 
     stages = True
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
 
     def side(self) -> torch.cuda.Stream:
         return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -118,74 +119,9 @@ class CudaStreams:
     def copy(self, source: torch.Tensor) -> torch.Tensor:
         return source.to(self.device, non_blocking=True)
 
-    def twin(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor, device=self.device)
-
-    def copy_within(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        target.copy_(source)
-
-
-class NoStreams:
-    """A device that has done its work when a call returns.
-
-    Parameters
-    ----------
-    device : torch.device
-    """
-
-    stages = False
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def side(self) -> None:
-        return None
-
-    def current(self) -> None:
-        return None
-
-    def on(self, stream: Any) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-    def mark(self, stream: Any) -> None:
-        return None
-
-    def wait(self, stream: Any, event: Any) -> None:
-        pass
-
-    def passed(self, event: Any) -> bool:
-        return True
-
-    def synchronize(self, event: Any) -> None:
-        pass
-
-    def use(self, tensor: torch.Tensor, stream: Any) -> None:
-        pass
-
-    def pin(self, nbytes: int) -> torch.Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8)
-
-    def is_pinned(self, tensor: torch.Tensor) -> bool:
-        return True
-
-    def copy(self, source: torch.Tensor) -> torch.Tensor:
-        return source.to(self.device)
-
-    def twin(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(tensor, device=self.device)
-
-    def copy_within(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        target.copy_(source)
-
 
 def streams_of(device: torch.device | str) -> DeviceStreams:
-    """Return the streams of a device.
-
-    Raises
-    ------
-    OptionError
-        If it is no device, or a GPU that is not there.
-    """
+    """Return the streams of a device; an `OptionError` if it is none, or a GPU not there."""
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -193,7 +129,7 @@ def streams_of(device: torch.device | str) -> DeviceStreams:
             f'device is a torch.device or its name, as "cuda", not {device!r} ({error})'
         ) from None
     if device.type != "cuda":
-        return NoStreams(device)
+        return DeviceStreams(device)
     if not torch.cuda.is_available():
         raise OptionError(
             f"device is {str(device)!r}, but torch finds no CUDA device "

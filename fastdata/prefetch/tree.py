@@ -22,19 +22,9 @@ __all__ = ["leaves", "map_leaves"]
 def map_leaves(function: Callable[[Any], Any], batch: Any) -> Any:
     """Return a batch with `function` applied to every tensor and array in it.
 
-    Parameters
-    ----------
-    function : callable
-        Of one `torch.Tensor` or `numpy.ndarray`.
-    batch : nested dict, list, tuple, named tuple, dataclass or leaf
-        Never changed.
-
-    Returns
-    -------
-    Any
-        Containers of the same types; a dict or tuple in place of a mapping or tuple that
-        cannot be made of its values.  What is no container, tensor or array is the same
-        object as before.
+    The batch itself is never changed.  Containers are of the same types; a dict or tuple takes the
+    place of a mapping or tuple that cannot be made of its values.  What is no container, tensor or
+    array is the same object as before.
     """
     if isinstance(batch, np.ma.MaskedArray):  # no tensor has a mask
         return batch
@@ -45,8 +35,8 @@ def map_leaves(function: Callable[[Any], Any], batch: Any) -> Any:
         moved = [None if order is None else function(order) for order in orders]
         return PackedSequence(function(data), sizes, *moved)
     if isinstance(batch, Mapping):
-        found = {key: map_leaves(function, value) for key, value in batch.items()}
-        return found if type(batch) is dict else _like_mapping(batch, found)
+        entries = {key: map_leaves(function, value) for key, value in batch.items()}
+        return entries if type(batch) is dict else _like_mapping(batch, entries)
     if isinstance(batch, tuple):
         values = [map_leaves(function, value) for value in batch]
         if type(batch) is tuple:
@@ -76,14 +66,14 @@ def map_leaves(function: Callable[[Any], Any], batch: Any) -> Any:
 
 def leaves(batch: Any) -> list[Any]:
     """Return the tensors and arrays of a batch, in order."""
-    found: list[Any] = []
+    collected: list[Any] = []
 
-    def note(leaf: Any) -> Any:
-        found.append(leaf)
+    def collect(leaf: Any) -> Any:
+        collected.append(leaf)
         return leaf
 
-    map_leaves(note, batch)
-    return found
+    map_leaves(collect, batch)
+    return collected
 
 
 def _like_mapping(batch: Mapping[Any, Any], values: dict[Any, Any]) -> Any:

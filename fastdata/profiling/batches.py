@@ -1,190 +1,228 @@
-"""Some batches of a loader, kept: what training would be fed without one.
+"""Batches of the profiled loader: taken one after another, and cached on the host and the device.
 
-    host    before they travel, as they were made        --copy, arrive-->    device
-
-A loader that brings its batches to a device itself may hand out something else than what it
-sends there: uint8 images travel, and arrive as float32.  So where they are made is asked.
+LoaderBatches    epoch after epoch, with the clock stopped while an epoch begins
+CachedBatches    what training would be fed without a loader:  host --copy, arrive--> device
+CopyCosts        what it takes to bring a batch to the device
 """
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.delivery import arrive
-from fastdata.engine.job import Request, request_of
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
+from fastdata.errors import OptionError
+from fastdata.measuring.batches import (
+    BatchesExhaustedError,
+    EndlessBatches,
+    batch_nbytes,
+    batch_size,
+    move_batch,
+)
+from fastdata.measuring.loaders import inner_loader, loader_info
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.prefetch.tree import leaves, map_leaves
-from fastdata.profiling.source import Ended, Source
-from fastdata.profiling.subject import standing
+from fastdata.profiling.model import Cost
+from fastdata.profiling.packed import make_batch, requests_of
+from fastdata.steps.meter import Meter
 
-__all__ = ["Batches", "move", "nbytes_of", "requests_of", "size_of"]
+__all__ = [
+    "CachedBatches",
+    "LoaderBatches",
+    "batches_of",
+    "measure_copying",
+    "measure_prefetcher_transform",
+]
 
 CACHED = 4
-"""Batches that are kept."""
+"""Batches."""
 
-Arrive = Callable[[Any], Any]
+COPIES, PINNINGS = 10, 5
+"""How often each is timed."""
+
+
+@contextmanager
+def batches_of(loader: Any) -> Iterator[LoaderBatches]:
+    """Give batches of a loader inside the block; at its end a `Loader` is where it was before."""
+    inner = inner_loader(loader)
+    # Not by `state_dict`: an epoch that is under way keeps its position, and the next is the next.
+    place = inner.position_restored() if isinstance(inner, Loader) else nullcontext()
+    with place, closing(LoaderBatches(loader)) as batches:
+        yield batches
+
+
+class LoaderBatches(EndlessBatches):
+    """Batches of a loader, epoch after epoch, as they come in a steady state.
+
+    When an epoch ends and the next one has to start its workers anew, the clock is stopped, and
+    the batches that were made before they were asked for are thrown away.
+
+    `primed` batches may be made before they are asked for, by workers or a prefetcher's thread if
+    it `makes_ahead`; `wave` of them come at once, where the loop waits for them.  A loader that
+    `joins_epochs` makes the next one's first batches ahead, like any other.  `start_seconds` passed
+    from the beginning of the first epoch to its first batch, `restart_seconds` of each later one
+    that is not joined, and `paused_seconds` of all together.  `epoch_length` are the batches of
+    the last epoch that ended, or as the loader says, else a large number.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        info = loader_info(loader)
+        prefetched = inner_loader(loader) is not loader
+        self.workers = info.workers
+        self.primed = info.batches_ahead + (2 if prefetched else 1)
+        self.wave = info.batches_at_once
+        self.makes_ahead = bool(info.workers) or prefetched
+        self.joins_epochs = isinstance(loader, Loader) and loader.backend.persistent
+        self.paused_seconds = self.start_seconds = 0.0
+        self.restart_seconds: list[float] = []
+        length = info.batches_per_epoch
+        self.epoch_length = 1 << 30 if length is None else length
+        self._requested = 0.0
+
+    def __next__(self) -> Any:
+        self._requested = time.perf_counter()
+        return super().__next__()
+
+    def end_epoch(self) -> None:
+        """Note the length of the epoch that has ended."""
+        self.epoch_length = self.taken
+        super().end_epoch()
+
+    def begin_epoch(self) -> Any:
+        """Begin an epoch, and return the first batch that was not made before it was asked for."""
+        try:
+            batch = super().begin_epoch()
+        except BatchesExhaustedError:
+            raise
+        except OptionError:
+            raise OptionError(
+                f"{type(self.loader).__name__} gave no batch: a profile needs some; is the "
+                "dataset empty, or smaller than a batch with drop_last=True?"
+            ) from None
+        # Ending the workers of the last epoch is no part of a step either.
+        took = time.perf_counter() - self._requested
+        if self.epochs == 1:
+            self.start_seconds = took
+        elif self.joins_epochs:
+            return batch
+        else:
+            self.restart_seconds.append(took)
+            assert self.iterator is not None, "the epoch has begun"
+            # Of a short epoch, half the batches remain.
+            for ahead in islice(self.iterator, min(self.primed, (self.epoch_length - 1) // 2)):
+                batch = ahead
+                self.taken += 1
+        self.paused_seconds += time.perf_counter() - self._requested
+        return batch
+
+    def ready(self) -> float:
+        """Return how many batches wait to be taken; nan where the loader does not say."""
+        stream = getattr(self.iterator, "_stream", None)
+        if stream is not None and hasattr(stream, "ready"):
+            return float(stream.ready)
+        queue, tasks = (getattr(self.iterator, n, None) for n in ("_data_queue", "_task_info"))
+        if queue is None or tasks is None:
+            return float("nan")
+        try:  # including later batches that came before an earlier one
+            return float(queue.qsize() + sum(len(info) > 1 for info in tasks.values()))
+        except NotImplementedError:  # macOS
+            return float("nan")
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
-    """Some batches of a loader, as copies that are ours.
+class CachedBatches:
+    """Copies of some batches of a loader.
 
-    Attributes
-    ----------
-    host : list of batch
-        On the CPU, as they travel; page-locked where they are.
-    device : list of batch
-        On the device, as the step gets them, or would if it were given them there.
-    arrive : callable or None
-        What the loader does on the device to the first of `host`, once it is copied there;
-        None where it does nothing.
-    arrives : bool
-        Whether it is the loader that copies, and not the step.
-    known : bool
-        Whether `host` is what travels.  Where it could not be asked for, it is copies of what
-        arrived.
-    size : int
-        Samples a batch.
-    nbytes : int
-        Of tensors and arrays, a batch that travels.
+    A loader that copies its batches to a device may hand out something else than what it sends
+    there: uint8 images travel, and arrive as float32.  So `host` is taken where batches are made.
     """
 
     host: list[Any]
+    """On the CPU, as they travel; page-locked where the loader's are."""
     device: list[Any]
-    arrive: Arrive | None
-    arrives: bool
-    known: bool
+    """On the device, as the step gets them, or would if it were given them there."""
+    on_arrival: Callable[[Any], Any] | None
+    """What the loader does on the device to the first of `host`, once it is copied there."""
+    loader_copies: bool
+    """Whether the loader copies batches to the device, and not the step."""
+    host_known: bool
+    """Whether `host` is what travels; if not, it is copies of what arrived."""
     size: int
     nbytes: int
+    """Samples of a batch, and bytes of one that travels."""
 
     @classmethod
-    def of(cls, source: Source, device: torch.device) -> Batches:
-        """Take some from a source; the first of all have been made before they were asked for.
-
-        Parameters
-        ----------
-        source : Source
-            Of a loader whose batches of later epochs, or of a pass more, may be made too.
-        device : torch.device
-        """
-        taken = [source.next()]
-        with suppress(Ended):
-            for _ in range(CACHED - 1):
-                taken.append(source.next())
+    def take(cls, batches: LoaderBatches, device: torch.device) -> CachedBatches:
+        """Take some batches; the loader may be made to make more of them for it."""
+        taken = list(_some(batches))
         tensors = [leaf for leaf in leaves(taken[0]) if isinstance(leaf, torch.Tensor)]
-        arrives = device.type != "cpu" and any(t.device.type == device.type for t in tensors)
-        if not arrives:
-            host = [map_leaves(_own, batch) for batch in taken]
-            there = [move(batch, device) for batch in host] if device.type != "cpu" else host
-            return cls(host, there, None, False, True, size_of(host[0]), _nbytes(host[0]))
-        there = [map_leaves(_kept, batch) for batch in taken]
-        host, then = _before_they_travel(source.loader)
+        copies = device.type != "cpu" and any(t.device.type == device.type for t in tensors)
+        if not copies:
+            host = [map_leaves(_copied_to_host, batch) for batch in taken]
+            moved = [move_batch(b, device) for b in host] if device.type != "cpu" else host
+            return cls(host, moved, None, False, True, batch_size(host[0]), batch_nbytes(host[0]))
+        arrived = [map_leaves(_copied_in_place, batch) for batch in taken]
+        host, on_arrival = _before_copying(batches.loader)
         known = bool(host)
         if not known:
-            host = [map_leaves(_back, batch) for batch in there]
-        return cls(host, there, then, True, known, size_of(there[0]), _nbytes(host[0]))
+            host = [map_leaves(_copied_back, batch) for batch in arrived]
+        size, nbytes = batch_size(arrived[0]), batch_nbytes(host[0])
+        return cls(host, arrived, on_arrival, True, known, size, nbytes)
 
-    def sent(self, batch: Any, device: torch.device) -> Any:
-        """Return a host batch as the loader would hand it out: copied, and changed there."""
-        there = move(batch, device)
-        return there if self.arrive is None else self.arrive(there)
+    def delivered(self, batch: Any, device: torch.device) -> Any:
+        """Return a host batch as the loader would hand it out: on the device, and changed there."""
+        moved = move_batch(batch, device)
+        return moved if self.on_arrival is None else self.on_arrival(moved)
 
 
-def _before_they_travel(loader: Any) -> tuple[list[Any], Arrive | None]:
+def _some(batches: LoaderBatches) -> Iterator[Any]:
+    with suppress(BatchesExhaustedError):
+        for _ in range(CACHED):
+            yield next(batches)
+
+
+def _before_copying(loader: Any) -> tuple[list[Any], Callable[[Any], Any] | None]:
     """Return batches that are made anew and stay on the host, and what becomes of the first."""
     if isinstance(loader, CUDAPrefetcher):
-        if isinstance(loader.iterable, Iterator):  # it has one pass, and is in the midst of it
+        if isinstance(loader.iterable, Iterator):  # it has one epoch, which is under way
             return [], None
-        with standing(loader.iterable), closing(Source(loader.iterable)) as source:
-            found = []
-            with suppress(Ended):
-                for _ in range(CACHED):
-                    found.append(map_leaves(_locked, source.next()))
-        return found, loader._transform
+        with batches_of(loader.iterable) as inner:
+            host = [map_leaves(_copied_and_pinned, batch) for batch in _some(inner)]
+        return host, loader._transform
     backend = getattr(loader, "backend", None)
     if not (isinstance(loader, Loader) and isinstance(backend, CpuBackend)):
         return [], None
     requests = list(islice(requests_of(loader), CACHED))
-    found = [map_leaves(_own, _made(backend, request)) for request in requests]
-    return found, partial(arrive, backend.pipeline, backend.seed, requests[0])
+    host = [map_leaves(_copied_to_host, make_batch(backend, request)) for request in requests]
+    return host, partial(arrive, backend.pipeline, backend.seed, requests[0])
 
 
-def _made(backend: CpuBackend, request: Request) -> Any:
-    """Return a batch that is made here and now."""
-    job = backend.maker.prepare(request)
-    memory = job.slot.memory if job.slot is not None else None
-    return job.finish([backend.work(task, memory) for task in job.tasks()])
-
-
-def requests_of(loader: Loader) -> Iterator[Request]:
-    """Yield batches of an epoch to come, spread over it, again and again."""
-    epoch = loader.state_dict()["epoch"] + 1
-    while True:
-        batches = loader.batches.of(epoch)
-        order = np.random.default_rng(epoch).permutation(len(batches))
-        for number in order.tolist():
-            yield request_of(batches, epoch, number)
-        if not len(batches):
-            return
-        epoch += 1
-
-
-def move(batch: Any, device: torch.device) -> Any:
-    """Return a batch with its tensors and arrays on a device."""
-
-    def one(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            if leaf.dtype.kind not in "biuf":
-                return leaf
-            leaf = torch.from_numpy(np.ascontiguousarray(leaf))
-        return leaf.to(device, non_blocking=True)
-
-    return map_leaves(one, batch)
-
-
-def size_of(batch: Any) -> int:
-    """Return the samples of a batch: the length of the first thing in it that has one."""
-    for leaf in leaves(batch):
-        if leaf.ndim:
-            return int(leaf.shape[0])
-    try:
-        return len(batch)
-    except TypeError:
-        return 1
-
-
-def nbytes_of(leaf: Any) -> int:
-    """Return the bytes of a tensor or array; 0 of a sparse one, which does not say."""
-    try:
-        return int(leaf.nbytes)
-    except RuntimeError:
-        return 0
-
-
-def _own(leaf: Any) -> Any:
-    """Return a copy of what is on the host, page-locked where that is."""
+def _copied_to_host(leaf: Any) -> Any:
+    """Return a copy on the host, page-locked where the original is."""
     if not isinstance(leaf, torch.Tensor):
         return leaf.copy()
     copied = leaf.detach().cpu() if leaf.device.type != "cpu" else leaf.detach().clone()
     return copied.pin_memory() if torch.cuda.is_available() and leaf.is_pinned() else copied
 
 
-def _kept(leaf: Any) -> Any:
-    """Return a copy where it is: a prefetcher may put the next batch into the same memory."""
+def _copied_in_place(leaf: Any) -> Any:
+    """Return a copy on its device: a prefetcher may put the next batch into the same memory."""
     return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
 
 
-def _locked(leaf: Any) -> Any:
+def _copied_and_pinned(leaf: Any) -> Any:
     """Return a copy on the host, page-locked: a prefetcher copies from no other memory."""
     if not isinstance(leaf, torch.Tensor):
         if leaf.dtype.kind not in "biuf":
@@ -194,12 +232,62 @@ def _locked(leaf: Any) -> Any:
     return copied.pin_memory() if torch.cuda.is_available() else copied
 
 
-def _back(leaf: Any) -> Any:
+def _copied_back(leaf: Any) -> Any:
     """Return a copy on the host of what arrived; meta tensors, which have no content, as zeros."""
     if isinstance(leaf, torch.Tensor) and leaf.device.type == "meta":
         return torch.zeros_like(leaf, device="cpu")
-    return _locked(leaf)
+    return _copied_and_pinned(leaf)
 
 
-def _nbytes(batch: Any) -> int:
-    return sum(map(nbytes_of, leaves(batch)))
+# -- what copying takes ----------------------------------------------------------------------
+
+
+def measure_copying(
+    loader: Any, cached: CachedBatches, device: torch.device
+) -> tuple[tuple[Cost, ...], float]:
+    """Return what page-locking and copying a batch cost, and the copy's bytes a second.
+
+    They are timed alone, on a cached batch.  Without a copy, or where it is not known what is
+    copied, there are no costs, and 0 bytes a second.
+    """
+    if device.type == "cpu" or not cached.host_known:
+        return (), 0.0
+    meter, batch = Meter(device), cached.host[0]
+    copy = partial(move_batch, batch, device)
+    copy()
+    took = statistics.median(meter.seconds(copy) for _ in range(COPIES))
+    costs = [Cost("copy", took, False, overlapped=cached.loader_copies)]
+    inner = inner_loader(loader)
+    if device.type == "cuda" and isinstance(inner, DataLoader) and inner.pin_memory:
+        costs.append(Cost("pin", _pinning_seconds(batch), False, overlapped=True))
+    return tuple(costs), cached.nbytes / took if took else 0.0
+
+
+def _pinning_seconds(batch: object) -> float:
+    # Clones are not page-locked; the memory that is page-locked for the first round is reused.
+    tensors = [leaf.clone() for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
+    times = []
+    for _ in range(1 + PINNINGS):
+        began = time.perf_counter()
+        for tensor in tensors:
+            tensor.pin_memory()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def measure_prefetcher_transform(loader: Any, device: torch.device) -> tuple[Cost, ...]:
+    """Return what a prefetcher's own transform takes of a batch, beside the step.
+
+    It is not known of an iterable that has one epoch only, which may be over.
+    """
+    transform = loader._transform if isinstance(loader, CUDAPrefetcher) else None
+    inner = inner_loader(loader)
+    if transform is None or isinstance(inner, Iterator):
+        return ()
+    meter = Meter(device)
+    with batches_of(inner) as batches:
+        moved = (move_batch(batch, device) for batch in _some(batches))
+        times = [meter.seconds(partial(transform, batch)) for batch in moved]
+    if len(times) < 2:
+        return ()
+    return (Cost("augment", statistics.median(times[1:]), False, overlapped=True),)

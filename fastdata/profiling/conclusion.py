@@ -1,208 +1,336 @@
-"""From what was measured to the report: a model is fitted, and asked what would be if."""
+"""From all that was measured to the report: findings, a verdict in one line, and predictions.
+
+A model is fitted to the measurements; all else is arithmetic on it.
+"""
 
 from __future__ import annotations
 
 import math
+import platform
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
+import torch
 
 from fastdata.engine.cores import available_cores
-from fastdata.prefetch import CUDAPrefetcher
-from fastdata.profiling.batches import Batches
-from fastdata.profiling.copying import Copying
-from fastdata.profiling.costs import Cost
-from fastdata.profiling.facts import facts_of
-from fastdata.profiling.fixes import fixes_for
-from fastdata.profiling.model import Model
-from fastdata.profiling.parts import Parts
-from fastdata.profiling.report import Event, ProfileReport, Stall
-from fastdata.profiling.source import Source
-from fastdata.profiling.subject import Subject, called, described, machine_of
-from fastdata.profiling.verdict import (
-    Measured,
-    bottleneck_of,
-    is_input_bound,
-    restarts_of,
-    shares_cores,
-    stages_of,
-    verdict_of,
-)
-from fastdata.profiling.windows import Rates
+from fastdata.measuring.workload import describe_loader
+from fastdata.profiling.batches import CachedBatches, LoaderBatches
+from fastdata.profiling.fixes import conditions_of, fixes_for
+from fastdata.profiling.lines import short_line
+from fastdata.profiling.model import Cost, LoaderCosts, Model
+from fastdata.profiling.rates import WAITS, Measured, Rates, median
+from fastdata.profiling.report import Event, ProfileReport, Stage, StageName, Stall
+from fastdata.profiling.tracing import makes_batches_in_thread
 
-__all__ = ["Findings", "conclude"]
+__all__ = [
+    "Measurements",
+    "bottleneck_of",
+    "conclude",
+    "restarts_of",
+    "stages_of",
+    "verdict_of",
+]
+
+LEAST_RESTARTS = 2
+"""Fewer are not mentioned: one may be an accident."""
+
+NOTHING_TO_GAIN = "nothing to gain from the data side"
+
+ACTIVITIES: dict[str, str] = {
+    "read": "reading",
+    "decode": "decoding",
+    "augment": "augmentation",
+    "collate": "collate",
+    "hand over": "handing over from workers",
+    "pin": "pinning memory",
+    "copy": "copying to the device",
+    "load": "making batches",
+}
+
+
+# -- the report ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """All that was measured.
+class Measurements:
+    """All that was measured; `step` is the name of the step, None without one."""
 
-    Attributes
-    ----------
-    subject : Subject
-    source : Source
-        Closed.
-    batches : Batches
-    rates : Rates
-    parts : Parts
-        Of the loader.
-    copying : Copying
-    stalls : tuple of Stall
-        Of the step.
-    timeline : tuple of Event
-    """
-
-    subject: Subject
-    source: Source
-    batches: Batches
+    loader: Any
+    step: str | None
+    device: torch.device
+    batches: LoaderBatches
+    cached: CachedBatches
     rates: Rates
-    parts: Parts
-    copying: Copying
+    costs: LoaderCosts
+    copy_costs: tuple[Cost, ...]
+    copy_bytes_per_second: float
     stalls: tuple[Stall, ...]
     timeline: tuple[Event, ...]
 
 
-def conclude(found: Findings, notes: Sequence[str] = ()) -> ProfileReport:
-    """Return the report.
-
-    Parameters
-    ----------
-    found : Findings
-    notes : sequence of str
-        What was said already, before what is to be said of the findings.
-    """
-    subject, source, rates, parts = found.subject, found.source, found.rates, found.parts
+def conclude(measurements: Measurements, notes: Sequence[str] = ()) -> ProfileReport:
+    """Return the report; `notes` come before those about the measurements."""
+    m, rates, batches = measurements, measurements.rates, measurements.batches
     wait = statistics.fmean(rates.waits)
-    measured = _measured(found, wait)
-    model = _model(found, measured, wait)
-    input_bound = is_input_bound(measured)
-    stages = stages_of(model, measured, parts.where)
-    bottleneck = bottleneck_of(stages, found.stalls, input_bound=input_bound)
-    facts = facts_of(
-        subject.inner,
-        found.batches,
-        on_gpu=measured.on_gpu,
-        input_bound=input_bound,
-        shares_cores=shares_cores(measured),
-        start_seconds=source.start_seconds,
-    )
+    measured = rates.measured(has_step=m.step is not None, on_gpu=m.device.type == "cuda")
+    model = _model(m, measured, wait)
+    stages = stages_of(model, measured, m.costs.lines)
+    bottleneck = bottleneck_of(measured, stages, m.stalls)
+    restarts = restarts_of(batches.restart_seconds, batches.epoch_length, wait, measured)
+    conditions = conditions_of(m.loader, m.cached, measured, batches.start_seconds)
     ready = [count for count in rates.ready if not math.isnan(count)]
     p50, p99 = np.quantile(rates.intervals, [0.5, 0.99]).tolist()
     more_help = measured.has_step and any(cost.parallel for cost in model.costs)
     return ProfileReport(
-        verdict=verdict_of(
-            model,
-            measured,
-            stages,
-            bottleneck,
-            found.stalls,
-            restarts=restarts_of(source.restarts, source.pass_length, wait, measured),
-        ),
+        verdict=verdict_of(model, measured, stages, bottleneck, m.stalls, restarts=restarts),
         bottleneck=bottleneck,
-        input_bound=input_bound,
+        input_bound=measured.is_input_bound,
         steps_per_second=_rate(measured.loader),
         steps_per_second_host=_rate(measured.host),
         steps_per_second_device=_rate(measured.device),
-        batch_size=found.batches.size,
+        batch_size=m.cached.size,
         waiting=measured.waiting,
         stages=stages,
-        stalls=found.stalls,
-        fixes=fixes_for(model, facts, found.stalls, parts.where),
+        stalls=m.stalls,
+        fixes=fixes_for(model, conditions, m.stalls, m.costs.lines),
         batch_seconds_p50=p50,
         batch_seconds_p99=p99,
         ready_batches=statistics.fmean(ready) if ready else math.nan,
         wait_seconds=wait,
-        copy_bytes_per_second=found.copying.bytes_per_second,
-        workers=source.workers,
+        copy_bytes_per_second=m.copy_bytes_per_second,
+        workers=batches.workers,
         workers_to_saturate=model.workers_to_saturate() if more_help else None,
         cores=model.cores,
         cores_to_saturate=model.cores_to_saturate(),
-        overhead=rates.marks_seconds / measured.loader if measured.loader > 0 else 0.0,
+        overhead=rates.reading_clocks / measured.loader if measured.loader > 0 else 0.0,
         steps=rates.steps,
-        timeline=found.timeline,
-        step=called(subject.step) if subject.step is not None else "no step",
-        loader=described(subject.loader),
-        machine=machine_of(subject.device),
-        notes=(*notes, *parts.notes, *_remarks(found, model, measured, input_bound)),
+        timeline=m.timeline,
+        step=m.step if m.step is not None else "no step",
+        loader=describe_loader(m.loader),
+        machine=_describe_machine(m.device),
+        notes=(*notes, *m.costs.notes, *_remarks(m, model, measured)),
     )
 
 
-def _measured(found: Findings, wait: float) -> Measured:
-    rates = found.rates
-    interval = statistics.fmean(rates.intervals)
-    return Measured(
-        rates.median("loader"),
-        rates.median("host"),
-        rates.median("device"),
-        wait / interval if interval > 0 else 0.0,
-        has_step=found.subject.step is not None,
-        on_gpu=found.subject.device.type == "cuda",
-    )
-
-
-def _model(found: Findings, measured: Measured, wait: float) -> Model:
-    """Return the model of the pipeline, fitted to what was measured of all of it."""
-    subject, rates, parts = found.subject, found.rates, found.parts
-    loader = subject.loader
-    # A prefetcher's thread makes batches beside the step, as a worker does.
-    in_thread = isinstance(loader, CUDAPrefetcher) and loader.device.type == "cpu"
+def _model(m: Measurements, measured: Measured, wait: float) -> Model:
+    """Return the model of the pipeline, fitted to the measured rate."""
+    rates, costs = m.rates, m.costs.costs
     model = Model(
-        (*(parts.costs or (Cost("load", wait, False),)), *found.copying.costs),
+        (*(costs or (Cost("load", wait, False),)), *m.copy_costs),
         measured.device if measured.has_step else 0.0,
-        max(found.source.workers, int(in_thread)) if parts.costs else 0,
+        max(m.batches.workers, int(makes_batches_in_thread(m.loader))) if costs else 0,
         available_cores(),
         statistics.median(rates.device_cpu) if measured.has_step else 0.0,
     )
-    return model.fitted(measured.loader, statistics.median(rates.busy) if rates.busy else 0.0)
+    return model.fitted(measured.loader, median(rates.busy))
 
 
-def _remarks(found: Findings, model: Model, measured: Measured, input_bound: bool) -> Iterator[str]:
+def _remarks(m: Measurements, model: Model, measured: Measured) -> Iterator[str]:
     """Yield what to know when reading the report."""
-    source, rates, parts = found.source, found.rates, found.parts
-    if parts.overhead > 0.05:
+    if m.costs.overhead > 0.05:
         yield (
-            f"taking times made {parts.overhead:.0%} of what the stages seemed to take; it is "
+            f"taking times made {m.costs.overhead:.0%} of what the stages seemed to take; it is "
             "taken off"
         )
-    rest = _load(model.costs) - _load(parts.costs)
-    if parts.costs and rest > 0:
+    rest = _load_seconds(model.costs) - _load_seconds(m.costs.costs)
+    if m.costs.costs and rest > 0:
         yield (
             f"{rest * 1e3:.3g} ms a batch are explained by no stage that could be measured by "
             'itself (a sampler, say, or a lock that others hold): they are called "load"'
         )
-    if not found.batches.known:
+    if not m.cached.host_known:
         yield (
             "batches come on the device, and what is sent there for them is not known: the host "
             "batch is a copy of what arrived, and copying is no stage"
         )
-    if rates.ended:
+    if m.rates.ended:
         yield (
-            f"the iterable ended after {rates.steps} measured steps: give one that can be "
+            f"the iterable ended after {m.rates.steps} measured steps: give one that can be "
             "iterated over again for more"
         )
-    if source.passes > 2 and not source.joins and source.workers:
+    if m.batches.epochs > 2 and not m.batches.joins_epochs and m.batches.workers:
         yield (
-            f"{source.passes - 1} passes ended while measuring; beginning the next one "
-            f"is left out of all rates ({source.start_seconds:.2g} s for the first)"
+            f"{m.batches.epochs - 1} passes ended while measuring; beginning the next one "
+            f"is left out of all rates ({m.batches.start_seconds:.2g} s for the first)"
         )
-    if measured.has_step and not input_bound and measured.waiting > 0.05:
+    if measured.shares_cores:
         yield (
             f"beside the loader the step takes longer, by {measured.waiting:.0%} of the time, "
             "but hardly ever waits for a batch: they share cores"
         )
-    if found.subject.device.type == "cpu" and found.stalls:
+    if m.device.type == "cpu" and m.stalls:
         yield (
             "the step was measured on the CPU, where nothing waits for a value: the places "
             "listed would make a GPU wait"
         )
 
 
-def _load(costs: Iterable[Cost]) -> float:
-    """Return what is known of loading as a whole only."""
+def _load_seconds(costs: Iterable[Cost]) -> float:
     return sum(cost.seconds for cost in costs if cost.name == "load")
 
 
 def _rate(seconds: float) -> float:
     return 1 / seconds if seconds > 0 else math.inf
+
+
+def _describe_machine(device: torch.device) -> dict[str, Any]:
+    machine = {
+        "system": platform.platform(),
+        "cores": available_cores(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if device.type == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(device)
+    return machine
+
+
+# -- findings --------------------------------------------------------------------------------
+
+
+def stages_of(model: Model, measured: Measured, lines: Mapping[str, str]) -> tuple[Stage, ...]:
+    """Return what each stage takes, and how much of the waiting it causes.
+
+    What copying in the loop costs is measured: host batches against device batches.  The rest of
+    the waiting is split among the stages that the loop waits for, in proportion to their times:
+    those of the workers, or those of the loop itself, or all where there are no workers.  `lines`
+    are the user's, by stage.
+    """
+    seconds: dict[str, float] = {}
+    shared: dict[str, float] = {}
+    for cost in model.costs:
+        seconds[cost.name] = seconds.get(cost.name, 0.0) + cost.seconds
+        if cost.parallel:
+            shared[cost.name] = shared.get(cost.name, 0.0) + cost.seconds
+    stalls = _stall_seconds(model, measured)
+    period = model.period()
+    stages = []
+    for name in get_args(StageName):
+        free = model.period(free=(name,))
+        gain = max(period / free, 1.0) if free > 0 else (1.0 if not period else float("inf"))
+        line = lines.get(name, "")
+        if name == "step" and measured.has_step:
+            stages.append(Stage("step", model.step, False, 0.0, gain, line))
+        elif name in seconds:
+            parallel = model.workers > 0 and shared.get(name, 0.0) > seconds[name] / 2
+            stages.append(Stage(name, seconds[name], parallel, stalls.get(name, 0.0), gain, line))
+    return tuple(stages)
+
+
+def _stall_seconds(model: Model, measured: Measured) -> dict[str, float]:
+    """Return seconds a batch that the loop waits because of each stage."""
+    stalls: dict[str, float] = {}
+    rest = max(measured.loader - measured.device, 0.0)
+    if any(cost.name == "copy" and not cost.overlapped for cost in model.costs):
+        stalls["copy"] = min(rest, max(measured.host - measured.device, 0.0))
+        rest -= stalls["copy"]
+    waited_for = [cost for cost in model.binding() if cost.name != "copy" or cost.overlapped]
+    if measured.shares_cores:  # nothing is waited for: workers compute beside the step
+        waited_for = [cost for cost in model.costs if cost.parallel]
+    waited_for = waited_for or [cost for cost in model.costs if cost.name != "copy"]
+    total = sum(cost.seconds for cost in waited_for)
+    for cost in waited_for:
+        if total:
+            stalls[cost.name] = stalls.get(cost.name, 0.0) + rest * cost.seconds / total
+    return stalls
+
+
+def bottleneck_of(
+    measured: Measured, stages: Sequence[Stage], stalls: Sequence[Stall]
+) -> StageName | None:
+    """Return the stage that would have to be faster; None where there is nothing to gain."""
+    if not measured.is_input_bound:
+        return "step" if stalls else None
+    loading = [stage for stage in stages if stage.name != "step"]
+    if not loading:
+        return None
+    return max(loading, key=lambda stage: (stage.stall_seconds, stage.seconds)).name
+
+
+def restarts_of(seconds: Sequence[float], batches: int, wait: float, measured: Measured) -> str:
+    """Return what beginning an epoch costs, which is in no rate; "" where that is little.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        To the first batch of some epochs.
+    batches : int
+        Of an epoch.
+    wait : float
+        Seconds for any other batch.
+    measured : Measured
+    """
+    if len(seconds) < LEAST_RESTARTS or not measured.has_step:
+        return ""
+    lost = max(statistics.median(seconds) - wait, 0.0)
+    share = lost / (lost + batches * measured.loader) if lost else 0.0
+    if share <= WAITS:
+        return ""
+    noun = "batch" if batches == 1 else "batches"
+    return (
+        f"each pass of {batches:,} {noun} begins with {lost:.2g} s without one, {share:.0%} of "
+        "the time"
+    )
+
+
+def verdict_of(
+    model: Model,
+    measured: Measured,
+    stages: Sequence[Stage],
+    bottleneck: StageName | None,
+    stalls: Sequence[Stall],
+    *,
+    restarts: str = "",
+) -> str:
+    """Return one line: what limits, by how much, and what would change it.
+
+    `restarts` is what `restarts_of` returns.
+    """
+    if bottleneck in (None, "step"):
+        verdict = _step_bound(measured, stalls)
+    else:
+        stage = next(stage for stage in stages if stage.name == bottleneck)
+        verdict = _input_bound(model, measured, stage)
+    if not restarts:
+        return verdict
+    return f"{verdict.removesuffix(': ' + NOTHING_TO_GAIN)}; but {restarts}"
+
+
+def _step_bound(measured: Measured, stalls: Sequence[Stall]) -> str:
+    bound = "GPU-bound" if measured.on_gpu else "step-bound"
+    if not stalls:
+        if not measured.shares_cores:
+            return f"{bound}: {NOTHING_TO_GAIN}"
+        longer = measured.loader / measured.device
+        return (
+            f"{bound}: the step waits for no batch, but shares its cores with the "
+            f"workers, and takes {longer:.2g} times as long beside them"
+        )
+    first = stalls[0]
+    where = f"{first.operation} at {first.where.partition(' ')[0]}"
+    if first.kind == "host tensor":
+        return f"{bound}, and the step makes a large tensor on the host: {where}"
+    makes = "makes the device wait" if measured.on_gpu else "would make a GPU wait"
+    return f"{bound}, and the step {makes}: {where}"
+
+
+def _input_bound(model: Model, measured: Measured, stage: Stage) -> str:
+    bottleneck = f"{ACTIVITIES[stage.name]} is the bottleneck"
+    if stage.where:
+        bottleneck += f" ({short_line(stage.where)})"
+    if not measured.has_step:
+        rate = 1 / measured.loader if measured.loader else 0.0
+        return f"no step to compare with: {rate:,.4g} batches a second are made; {bottleneck}"
+    waits = "the GPU" if measured.on_gpu else "the step"
+    verdict = f"input-bound: {waits} waits {measured.waiting:.0%} of the time; {bottleneck}"
+    if not any(cost.parallel for cost in model.costs):
+        return verdict
+    workers = model.workers_to_saturate() or model.best_workers()
+    waiting = model.waiting(workers)
+    if workers <= model.workers or waiting > model.waiting() - WAITS:
+        return verdict
+    noun = "worker" if workers == 1 else "workers"
+    return f"{verdict}; with {workers} {noun} it would wait {waiting:.0%}"

@@ -1,103 +1,150 @@
-"""What to do about it: each only where it applies, with the gain that the model predicts."""
+"""What to do about it: changes that apply to this loader, with the gain that the model predicts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from fastdata.profiling.facts import Facts
+import numpy as np
+import torch
+
+from fastdata.cache.ram import RamCacheBackend
+from fastdata.engine.cpu import CpuBackend
+from fastdata.engine.loader import Loader
+from fastdata.measuring.batches import batch_nbytes
+from fastdata.measuring.loaders import dali_is_installed, inner_loader, loader_info
+from fastdata.prefetch.tree import leaves
+from fastdata.profiling.batches import CachedBatches
+from fastdata.profiling.lines import short_line
 from fastdata.profiling.model import Model
+from fastdata.profiling.rates import Measured
 from fastdata.profiling.report import Fix, Stall
-from fastdata.profiling.warned import BLOCKING_COPY
-from fastdata.profiling.where import short
+from fastdata.profiling.stalls import BLOCKING_COPY
 
-__all__ = ["LEAST_GAIN", "fixes_for"]
+__all__ = ["Conditions", "conditions_of", "fixes_for"]
 
 LEAST_GAIN = 1.05
-"""What gains less is not worth a line."""
+"""A smaller gain is not worth a line."""
 
 LEAST_GAIN_OF_WORKERS = 1.1
-"""The model knows no better how they get on together."""
+"""The model knows no better how they slow each other down."""
 
 
-class _Offer(Protocol):
-    """Adds a fix, if the model says that it gains something."""
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What decides which fixes apply."""
 
-    def __call__(
-        self,
-        text: str,
-        *,
-        workers: int | None = None,
-        free: Collection[str] = (),
-        factors: Mapping[str, float] | None = None,
-    ) -> None: ...
+    kind: Literal["packed", "stock", "iterable"]
+    input_bound: bool = True
+    shares_cores: bool = False
+    """Whether workers make the step slower, as they compute on its cores."""
+    on_gpu: bool = False
+    """Whether the step computes on one."""
+    loader_copies: bool = False
+    """Whether batches come on the device, copied ahead."""
+    pinned: bool = False
+    raw: bool = False
+    """Whether packed images are stored as pixels."""
+    calls_python: bool = False
+    """Whether there are callables among the transforms of packed data."""
+    plain: bool = True
+    """Whether packed data come from fastdata's own workers, without a cache."""
+    float_bytes: float = 0.0
+    """Share of a batch's bytes that have floating dtypes."""
+    start_seconds: float = 0.0
+    """Until the first batch of an epoch."""
+    epoch_batches: int | None = None
+    persistent: bool = True
+    """Whether workers outlive an epoch."""
+    dali: bool = False
+    """Whether it is installed."""
+
+
+def conditions_of(
+    loader: Any, cached: CachedBatches, measured: Measured, start_seconds: float
+) -> Conditions:
+    """Return what decides which fixes apply to a loader, of which these are some batches."""
+    info, inner = loader_info(loader), inner_loader(loader)
+    tensors = [leaf for leaf in leaves(cached.host[0]) if isinstance(leaf, torch.Tensor)]
+    floats = batch_nbytes([t for t in tensors if t.is_floating_point()])
+    backend = getattr(inner, "backend", None)
+    raw = False
+    if isinstance(inner, Loader) and isinstance(backend, CpuBackend):
+        decoder, first = backend.work.decoder, np.zeros(1, np.int64)
+        names = inner.dataset.schema.images
+        raw = all(inner.dataset.images(n, first, decoder).all_raw for n in names)
+    return Conditions(
+        info.kind,
+        input_bound=measured.is_input_bound,
+        shares_cores=measured.shares_cores,
+        on_gpu=measured.on_gpu,
+        loader_copies=cached.loader_copies,
+        pinned=measured.on_gpu and any(t.is_pinned() for t in tensors),
+        raw=raw,
+        calls_python=info.calls_python,
+        plain=isinstance(backend, CpuBackend) and not isinstance(backend, RamCacheBackend),
+        float_bytes=floats / cached.nbytes if cached.nbytes else 0.0,
+        start_seconds=start_seconds,
+        epoch_batches=info.batches_per_epoch,
+        persistent=info.persistent,
+        dali=dali_is_installed(),
+    )
 
 
 def fixes_for(
-    model: Model, facts: Facts, stalls: Sequence[Stall], where: Mapping[str, str]
+    model: Model, conditions: Conditions, stalls: Sequence[Stall], lines: Mapping[str, str]
 ) -> tuple[Fix, ...]:
-    """Return what to do, what gains most first; stalls of the step last, as none can say by how
-    much.
+    """Return what to do, what gains most first; stalls of the step last, whose gain is not known.
 
-    Parameters
-    ----------
-    model : Model
-        Fitted.
-    facts : Facts
-    stalls : sequence of Stall
-    where : mapping of str to str
-        The user's line of a stage.
+    `lines` are the user's, by stage.
     """
-    found: list[Fix] = []
+    fixes = [fix for fix in _candidates(model, conditions, lines) if fix.speedup >= LEAST_GAIN]
+    fixes.sort(key=lambda fix: -fix.speedup)
+    return (*fixes, *map(_fix_of_stall, stalls))
+
+
+def _candidates(model: Model, conditions: Conditions, lines: Mapping[str, str]) -> Iterator[Fix]:
+    """Yield what could be done, with its gain, however small."""
     now = model.period()
 
-    def offer(
+    def fix(
         text: str,
         *,
         workers: int | None = None,
         free: Collection[str] = (),
         factors: Mapping[str, float] | None = None,
-    ) -> None:
+    ) -> Fix:
         then = model.period(workers, free=free, factors=factors)
-        gain = now / then if then > 0 else float("inf")
-        if gain >= LEAST_GAIN:
-            found.append(Fix(text, gain))
+        return Fix(text, now / then if then > 0 else float("inf"))
 
-    if facts.input_bound:
-        _more_workers(model, facts, offer)
-    if facts.input_bound or facts.shares_cores:
-        if facts.kind == "packed":
-            _packed(facts, offer)
-        elif facts.kind == "stock":
-            offer(
-                "pack the dataset once (fastdata.pack) and load it with fastdata.loader: at most "
-                "this, if reading and decoding then took no time",
-                free=("read", "decode"),
-            )
-        _lines(facts, where, offer)
-        _device(facts, offer)
-    if facts.kind == "stock" and model.workers and not facts.persistent and facts.epoch_batches:
-        epoch = facts.epoch_batches * now
-        gain = (epoch + facts.start_seconds) / epoch if epoch else 1.0
-        if gain >= LEAST_GAIN:
-            text = (
-                f"persistent_workers=True: each epoch begins with {facts.start_seconds:.2g} s "
-                "until its first batch"
-            )
-            found.append(Fix(text, gain))
-    found.sort(key=lambda fix: -fix.speedup)
-    return (*found, *map(_of_stall, stalls))
+    if conditions.input_bound and (wanted := _wanted_workers(model)) is not None:
+        added = fix(_workers_text(model, wanted), workers=wanted)
+        if added.speedup >= LEAST_GAIN_OF_WORKERS:
+            yield added
+    if conditions.input_bound or conditions.shares_cores:
+        for text, free, factors in _changes(conditions, lines):
+            yield fix(text, free=free, factors=factors)
+    epoch = (conditions.epoch_batches or 0) * now
+    if conditions.kind == "stock" and model.workers and not conditions.persistent and epoch:
+        start = conditions.start_seconds
+        yield Fix(
+            f"persistent_workers=True: each epoch begins with {start:.2g} s until its first batch",
+            (epoch + start) / epoch,
+        )
 
 
-def _more_workers(model: Model, facts: Facts, offer: _Offer) -> None:
+def _wanted_workers(model: Model) -> int | None:
+    """Return how many workers are worth trying; None where no more than there are."""
     if not any(cost.parallel for cost in model.costs):
-        return
-    enough = model.workers_to_saturate()
-    wanted = enough or model.best_workers()
-    if wanted <= model.workers:
-        return
+        return None
+    wanted = model.workers_to_saturate() or model.best_workers()
+    return wanted if wanted > model.workers else None
+
+
+def _workers_text(model: Model, wanted: int) -> str:
     text = f"num_workers={wanted} (now {model.workers})"
-    if enough:
+    if model.workers_to_saturate():
         text += ": the step would hardly wait"
     elif wanted < model.most_workers:
         text += ": more than that would not help"
@@ -105,69 +152,80 @@ def _more_workers(model: Model, facts: Facts, offer: _Offer) -> None:
         text += ": what more of them than four a core bring, fastdata tune-workers can measure"
     if not model.workers:
         text += "; batches are then made beside the step, not between"
-    if model.period() / model.period(wanted) >= LEAST_GAIN_OF_WORKERS:
-        offer(text, workers=wanted)
+    return text
 
 
-def _packed(facts: Facts, offer: _Offer) -> None:
-    if not facts.plain:
-        return
-    if not facts.raw:
-        offer(
-            'codec="raw" when packing, where the disk has room: nothing is decoded; at most this',
-            free=("decode",),
+def _changes(
+    conditions: Conditions, lines: Mapping[str, str]
+) -> Iterator[tuple[str, tuple[str, ...], dict[str, float]]]:
+    """Yield changes: a text, the stages that then take no time, and factors of others."""
+    if conditions.kind == "stock":
+        yield (
+            "pack the dataset once (fastdata.pack) and load it with fastdata.loader: at most "
+            "this, if reading and decoding then took no time",
+            ("read", "decode"),
+            {},
         )
-        offer(
-            "pack at a smaller size (size= and resize=): with half the pixels decoding takes half",
-            factors={"decode": 0.5},
-        )
-    offer(
-        'cache="ram": the packed bytes are read once, and stay in memory',
-        free=("read",),
-    )
-    if not facts.callables:
-        offer(
-            'cache="device", if the decoded images fit there: workers have nothing left to do '
-            "after the first epoch; at most this",
-            free=("read", "decode", "hand over"),
-        )
-    if facts.on_gpu and facts.dali:
-        offer('backend="dali": the GPU decodes; at most this', free=("decode",))
-    if facts.callables:
-        offer(
-            "fastdata.transforms in place of callables, which are called once a sample; at most "
-            "this",
-            free=("augment",),
-        )
-
-
-def _lines(facts: Facts, where: Mapping[str, str], offer: _Offer) -> None:
+    if conditions.kind == "packed" and conditions.plain:
+        yield from _changes_of_packed(conditions)
     for name, text in (
         ("augment", "a faster transform"),
         ("collate", "a faster collate function"),
         ("decode", "a faster decoder"),
     ):
-        if where.get(name):
-            offer(f"{text}: {short(where[name])}; at most this", free=(name,))
-
-
-def _device(facts: Facts, offer: _Offer) -> None:
-    if not facts.on_gpu:
+        if lines.get(name):
+            yield f"{text}: {short_line(lines[name])}; at most this", (name,), {}
+    if not conditions.on_gpu:
         return
-    if not facts.arrives:
-        how = "device=" if facts.kind == "packed" else "fastdata.CUDAPrefetcher(loader)"
-        offer(f"{how}: batches are copied while the one before is computed with", free=("copy",))
-        if not facts.pinned:
-            offer("pin_memory=True, and copies with non_blocking=True; at most", free=("copy",))
-    # Of a loader that brings packed data there it is uint8 that travels already.
-    if facts.float_bytes > 0.5 and not (facts.kind == "packed" and facts.arrives):
-        offer(
+    if not conditions.loader_copies:
+        how = "device=" if conditions.kind == "packed" else "fastdata.CUDAPrefetcher(loader)"
+        yield f"{how}: batches are copied while the one before is computed with", ("copy",), {}
+        if not conditions.pinned:
+            yield "pin_memory=True, and copies with non_blocking=True; at most", ("copy",), {}
+    # A loader that copies packed data sends uint8 already.
+    copied_by_packed = conditions.kind == "packed" and conditions.loader_copies
+    if conditions.float_bytes > 0.5 and not copied_by_packed:
+        yield (
             "send uint8 over the bus and convert on the device: a quarter of the bytes",
-            factors={"copy": 1 - 0.75 * facts.float_bytes},
+            (),
+            {"copy": 1 - 0.75 * conditions.float_bytes},
         )
 
 
-def _of_stall(stall: Stall) -> Fix:
+def _changes_of_packed(
+    conditions: Conditions,
+) -> Iterator[tuple[str, tuple[str, ...], dict[str, float]]]:
+    if not conditions.raw:
+        yield (
+            'codec="raw" when packing, where the disk has room: nothing is decoded; at most this',
+            ("decode",),
+            {},
+        )
+        yield (
+            "pack at a smaller size (size= and resize=): with half the pixels decoding takes half",
+            (),
+            {"decode": 0.5},
+        )
+    yield 'cache="ram": the packed bytes are read once, and stay in memory', ("read",), {}
+    if not conditions.calls_python:
+        yield (
+            'cache="device", if the decoded images fit there: workers have nothing left to do '
+            "after the first epoch; at most this",
+            ("read", "decode", "hand over"),
+            {},
+        )
+    if conditions.on_gpu and conditions.dali:
+        yield 'backend="dali": the GPU decodes; at most this', ("decode",), {}
+    if conditions.calls_python:
+        yield (
+            "fastdata.transforms in place of callables, which are called once a sample; at most "
+            "this",
+            ("augment",),
+            {},
+        )
+
+
+def _fix_of_stall(stall: Stall) -> Fix:
     if stall.kind == "host tensor":
         return Fix(
             f"device= in {stall.operation} at {stall.where}: {stall.nbytes:,} bytes a step are "

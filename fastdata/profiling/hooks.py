@@ -1,6 +1,6 @@
-"""Taking the time of what others wrote: files, image libraries, transforms of datasets.
+"""Recording what code of others does: files, image libraries, transforms of datasets.
 
-`installed` puts a timed function in the place of each, for as long as its block lasts:
+`hooks_installed` puts a recorded function in the place of each, for as long as its block lasts:
 
 =========  ==============================================================================
 read       ``builtins.open``, ``os.read``
@@ -13,9 +13,9 @@ augment    ``transform``, ``target_transform`` and ``transforms`` of a dataset, 
            pipeline of its transforms
 =========  ==============================================================================
 
-Of libraries only what is imported already is looked at.  Names that others have imported by
-``from cv2 import imread`` are theirs, and stay as they were.  What other threads do goes
-through the same functions, unrecorded.
+Only libraries that are imported already are patched.  Names that other modules have imported by
+``from cv2 import imread`` stay as they were.  Other threads go through the same functions,
+unrecorded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from fastdata.profiling.recorder import Kind, Recorder
 
-__all__ = ["TimedCall", "installed"]
+__all__ = ["TimedCall", "hooks_installed"]
 
 LIBRARY_FUNCTIONS: tuple[tuple[str, str, str, Kind], ...] = (
     ("PIL.Image", "", "open", "load"),
@@ -48,24 +48,16 @@ LIBRARY_FUNCTIONS: tuple[tuple[str, str, str, Kind], ...] = (
     ("simplejpeg", "", "decode_jpeg", "decode"),
     ("fastdata.transforms.pipeline", "Pipeline", "run", "augment"),
 )
-"""Module, class in it, name, and what it does."""
+"""Module, class in it, name, and kind of work."""
 
-TRANSFORMS = "transform", "target_transform", "transforms"
-INNER = "dataset", "datasets"
-"""Attributes by which datasets have others inside."""
+TRANSFORM_ATTRIBUTES = "transform", "target_transform", "transforms"
+INNER_DATASET_ATTRIBUTES = "dataset", "datasets"
 
 _MISSING = object()
 
 
 class TimedCall:
-    """A callable of the user's that is recorded; everything else of it is as it was.
-
-    Parameters
-    ----------
-    function : callable
-    kind : Kind
-    recorder : Recorder
-    """
+    """A callable of the user's that is recorded; its attributes are those of the original."""
 
     def __init__(self, function: Callable[..., Any], kind: Kind, recorder: Recorder) -> None:
         self._function = function
@@ -74,7 +66,7 @@ class TimedCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder
-        if not recorder.inside():
+        if not recorder.records_here():
             return self._function(*args, **kwargs)
         return recorder.call(self._kind, self._function, *args, **kwargs)
 
@@ -85,55 +77,46 @@ class TimedCall:
 
 
 @contextmanager
-def installed(recorder: Recorder, dataset: Any) -> Iterator[None]:
+def hooks_installed(recorder: Recorder, dataset: Any) -> Iterator[None]:
     """Record what libraries and the transforms of `dataset` do, inside of the block.
 
-    Everything is put back at its end, in the opposite order.  For one block at a time in a
-    process.
+    At its end everything is put back, in the opposite order.  Only one such block may be active
+    in a process.
     """
-    undo: list[Callable[[], None]] = []
-    try:
+    with ExitStack() as undo:
         _patch(builtins, "open", "read", recorder, undo)
         _patch(os, "read", "read", recorder, undo)
         for module, owner, name, kind in LIBRARY_FUNCTIONS:
-            place: Any = sys.modules.get(module)
-            if place is not None and owner:
-                place = getattr(place, owner, None)
-            if place is not None and hasattr(place, name):
-                _patch(place, name, kind, recorder, undo)
+            holder: Any = sys.modules.get(module)
+            if holder is not None and owner:
+                holder = getattr(holder, owner, None)
+            if holder is not None and hasattr(holder, name):
+                _patch(holder, name, kind, recorder, undo)
         _wrap_transforms(dataset, recorder, undo, set())
         yield
-    finally:
-        for restore in reversed(undo):
-            restore()
 
 
-def _patch(
-    place: Any, name: str, kind: Kind, recorder: Recorder, undo: list[Callable[[], None]]
-) -> None:
-    """Put a recorded function in the place of one."""
-    function = getattr(place, name)
+def _patch(holder: Any, name: str, kind: Kind, recorder: Recorder, undo: ExitStack) -> None:
+    function = getattr(holder, name)
 
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        if not recorder.inside() or (kind == "decode" and recorder.doing[-1] != "sample"):
-            # A conversion inside of a transform is what the transform does.
+        if not recorder.records_here() or (kind == "decode" and recorder.active[-1] != "sample"):
+            # A conversion inside of a transform is part of the transform.
             return function(*args, **kwargs)
         return recorder.call(kind, function, *args, **kwargs)
 
-    setattr(place, name, timed)
-    undo.append(lambda: setattr(place, name, function))
+    setattr(holder, name, timed)
+    undo.callback(setattr, holder, name, function)
 
 
-def _wrap_transforms(
-    dataset: Any, recorder: Recorder, undo: list[Callable[[], None]], seen: set[int]
-) -> None:
+def _wrap_transforms(dataset: Any, recorder: Recorder, undo: ExitStack, seen: set[int]) -> None:
     """Record the transforms of a dataset and of those inside it."""
     if id(dataset) in seen:
         return
     seen.add(id(dataset))
     own = getattr(dataset, "__dict__", {})
-    for name in TRANSFORMS:
+    for name in TRANSFORM_ATTRIBUTES:
         function = getattr(dataset, name, None)
         if not callable(function) or isinstance(function, TimedCall):
             continue
@@ -144,8 +127,8 @@ def _wrap_transforms(
             setattr(dataset, name, TimedCall(function, "augment", recorder))
         except (AttributeError, TypeError):  # slots: it stays a part of the sample
             continue
-        undo.append(functools.partial(_put_back, dataset, name, before))
-    for name in INNER:
+        undo.callback(_put_back, dataset, name, before)
+    for name in INNER_DATASET_ATTRIBUTES:
         inner = own.get(name)
         several = inner if isinstance(inner, (list, tuple)) else [inner]
         if isinstance(inner, dict):

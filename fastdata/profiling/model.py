@@ -1,4 +1,4 @@
-"""What would be if: a small model of a pipeline, fitted to what was measured.
+"""A small model of a loading pipeline, fitted to measurements: how fast it would be if changed.
 
     seconds a batch = the longest of
         what workers share / workers + contention     they work side by side, and wait for
@@ -8,32 +8,26 @@
         what has a thread or stream of its own        a copy that is sent ahead
 
 Without workers everything is one after the other.  Stages are measured one by one, in one
-worker with nothing beside it.  Together they are slower, by what they do to each other, or
-faster, where the system reads ahead.  So one number is fitted, such that the model gives the
+worker with nothing beside it.  Together they are slower, because of what they do to each other,
+or faster, where the system reads ahead.  So one number is fitted, such that the model gives the
 rate that was measured: what several workers lose to each other is contention, which more of
 them do not shorten (Amdahl's law); one worker, none, or faster ones are scaled.  Where workers
-are far from being the limit, it is what the loop does itself that is scaled; and where that is
-too little to be the reason, the rest is a stage of its own, "load": it is nobody else's.
+are far from being the limit, what the loop does itself is scaled; and where that is too little to
+be the reason, the rest is a stage of its own, "load", so that no other stage is blamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from fastdata.profiling.costs import (
-    Cost,
-    copies,
-    copying_seconds,
-    own_seconds,
-    shared_seconds,
-)
+from fastdata.profiling.report import StageName
 
-__all__ = ["MAX_WORKERS", "Model"]
+__all__ = ["Cost", "LoaderCosts", "Model", "hand_over_costs"]
 
 MAX_WORKERS, MAX_WORKERS_A_CORE = 64, 4
 """More are not considered: what they wait for beside each other (a disk, cores that others use)
-was measured of far fewer.  Four a core is what ``tune-workers`` tries, too."""
+was measured of far fewer.  ``tune-workers`` tries four a core, too."""
 
 ENOUGH = 0.03
 """Share of its time that a step may wait and still count as fed."""
@@ -42,76 +36,119 @@ FAR = 1.5
 """Workers that would be ready in two thirds of the time are not what is waited for."""
 
 EXPLAINS, EXPLAINS_ALL = 2.0, 4.0
-"""What the loop does takes up to so many times as long beside workers, and what it does without
-any, on cores that others use too; a longer time has another reason (a sampler, a lock), unless it
-is a small part of all."""
+"""The loop's own work takes up to so many times as long beside workers, and without any, on cores
+that others use too; a longer time has another reason (a sampler, a lock), unless it is a small part
+of all."""
 
 SMALL = 0.05
-"""Of the time a batch takes: what is not worth a stage of its own."""
+"""Share of a batch's time that is not worth a stage of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a stage takes: seconds a batch, and how many of them on a core.
+
+    Workers share a `parallel` cost; an `overlapped` one has a thread or stream of its own; the
+    loop itself pays all others.
+    """
+
+    name: StageName
+    seconds: float
+    parallel: bool
+    cpu_seconds: float = 0.0
+    overlapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderCosts:
+    """What measuring a loader's stages one by one gives.
+
+    `lines` are the user's lines that take most of a stage, by its name; `overhead` is the share of
+    the times that was taken off because recording them cost it.
+    """
+
+    costs: tuple[Cost, ...] = ()
+    lines: dict[str, str] = field(default_factory=dict)
+    overhead: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def hand_over_costs(seconds: float, busy: float) -> list[Cost]:
+    """Return the costs of a batch's way from a worker to the loop, which is `busy` for a part.
+
+    The rest passes while workers make the next one.
+    """
+    busy = min(busy, seconds)
+    return [
+        Cost("hand over", busy, False, busy),
+        Cost("hand over", seconds - busy, False, overlapped=True),
+    ]
+
+
+def _shared_seconds(costs: Iterable[Cost]) -> float:
+    """Return what workers share."""
+    return sum(cost.seconds for cost in costs if cost.parallel)
+
+
+def _loop_costs(costs: Iterable[Cost]) -> list[Cost]:
+    return [cost for cost in costs if not (cost.parallel or cost.overlapped)]
+
+
+def _own_seconds(costs: Iterable[Cost]) -> float:
+    """Return what the loop does itself, apart from the step and copying."""
+    return sum(cost.seconds for cost in _loop_costs(costs) if cost.name != "copy")
+
+
+def _copying_seconds(costs: Iterable[Cost]) -> float:
+    """Return what copying takes where the loop waits for it.
+
+    It is measured by the windows themselves, and needs no scale.
+    """
+    return sum(cost.seconds for cost in costs if cost.name == "copy" and not cost.overlapped)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A pipeline of stages and a step.
-
-    Attributes
-    ----------
-    costs : tuple of Cost
-        All but the step.
-    step : float
-        Seconds a step, on batches that are there already.
-    step_cpu : float
-        Seconds on cores, of all its threads, a step.
-    workers, cores : int
-    scale : float
-        Of what workers do.
-    contention : float
-        Seconds a batch that workers lose to each other.
-    loop_scale : float
-        Of what the loop does itself but for copying, where there are workers.
-    core_scale : float
-        Of what needs a core: others may have some of the cores, or two of them share one.
-    """
+    """A pipeline of stages and a step."""
 
     costs: tuple[Cost, ...]
+    """All but the step."""
     step: float
+    """Seconds a step, on batches that are there already."""
     workers: int
     cores: int
     step_cpu: float = 0.0
+    """Seconds on cores, of all its threads, a step."""
     scale: float = 1.0
+    """Of what workers do."""
     contention: float = 0.0
+    """Seconds a batch that workers lose to each other."""
     loop_scale: float = 1.0
+    """Of what the loop does itself apart from copying, where there are workers."""
     core_scale: float = 1.0
+    """Of what needs a core: others may have some of the cores, or two of them share one."""
 
     def fitted(self, seconds: float, loop: float = 0.0) -> Model:
-        """Return the model that gives the time that was measured.
+        """Return the model that gives the measured seconds a batch, with real loader and step.
 
-        Parameters
-        ----------
-        seconds : float
-            A batch, with the real loader and the step.
-        loop : float
-            Of these, on a core in the loop's thread while it took a batch from the loader: what
-            it does itself, where there are workers.
+        `loop` is what the loop does itself of these, where there are workers: seconds on a core
+        in its thread while it took a batch from the loader.
         """
-        loading = shared_seconds(self.costs)
-        if not self.workers:
-            inline = loading + own_seconds(self.costs)
-            if not inline:
-                return self
-            taken = max(seconds - self.step - copying_seconds(self.costs), 0.0)
-            if _beyond(taken, EXPLAINS_ALL * inline, seconds):
-                return self._with_load(taken - inline)
-            return replace(self, scale=taken / inline)
-        made = self
-        if loop > own_seconds(self.costs):
-            made = self._with_busy_loop(loop, seconds)
-        return made._with_workers_fitted(seconds)
+        if self.workers:
+            busy = self._with_busy_loop(loop, seconds) if loop > _own_seconds(self.costs) else self
+            return busy._with_workers_fitted(seconds)
+        inline = _shared_seconds(self.costs) + _own_seconds(self.costs)
+        if not inline:
+            return self
+        loading = max(seconds - self.step - _copying_seconds(self.costs), 0.0)
+        if loading - EXPLAINS_ALL * inline > SMALL * seconds:
+            return self._with_load(loading - inline)
+        return replace(self, scale=loading / inline)
 
     def _with_busy_loop(self, busy: float, seconds: float) -> Model:
-        """Return the model whose loop itself takes so long, of so many seconds a batch."""
-        own = own_seconds(self.costs)
-        if _beyond(busy, EXPLAINS * own, seconds):
+        """Return the model whose loop is itself busy for so long, of so many seconds a batch."""
+        own = _own_seconds(self.costs)
+        if busy - EXPLAINS * own > SMALL * seconds:
             return replace(self, loop_scale=1.0)._with_load(busy - own)
         return replace(self, loop_scale=busy / own) if own else self
 
@@ -120,30 +157,32 @@ class Model:
         return replace(self, costs=(*self.costs, Cost("load", seconds, False)))
 
     def _with_workers_fitted(self, seconds: float) -> Model:
-        loading, own = shared_seconds(self.costs), own_seconds(self.costs)
+        loading, own = _shared_seconds(self.costs), _own_seconds(self.costs)
         if not loading:
             return self
         needed = seconds * self.workers / loading
-        others = self._loop(self.costs) + self.step
-        # Where workers are not what is waited for, all that is known is that they keep up.
-        if needed > 1 and seconds <= 1.05 * max(others, loading / self.workers):
+        if needed <= 1:
+            return replace(self, scale=needed)
+        others = self._loop_seconds(self.costs) + self.step
+        waited_for = max(others, loading / self.workers)
+        # Where workers are not what is waited for, it is only known that they keep up.
+        if seconds <= 1.05 * waited_for:
             return self
-        # Nor where it is something with a thread or stream of its own.
+        # The same where something with a thread or stream of its own is waited for.
         alone = max((cost.seconds for cost in self.costs if cost.overlapped), default=0.0)
-        if needed > 1 and seconds <= FAR * alone and alone > max(others, loading / self.workers):
+        if seconds <= FAR * alone and alone > waited_for:
             return self
-        if needed > 1 and FAR * loading / self.workers < others:
-            busy = seconds - self.step - (self._loop(self.costs) - self.loop_scale * own)
+        if FAR * loading / self.workers < others:
+            busy = seconds - self.step - (self._loop_seconds(self.costs) - self.loop_scale * own)
             return self._with_busy_loop(max(busy, 0.0), seconds)
-        if needed > 1 and self.workers > 1:
-            fitted = replace(self, contention=seconds - loading / self.workers)
-            computed = sum(cost.cpu_seconds for cost in self.costs if cost.parallel)
-            if self.workers >= self.cores and computed > loading / 2:
-                # Each core has a worker that computes: more of them find no core.
-                cores = fitted._terms(None, (), {})["cores"]
-                return replace(fitted, core_scale=max(seconds / cores, 1.0))
-            return fitted
-        return replace(self, scale=needed)
+        if self.workers == 1:
+            return replace(self, scale=needed)
+        model = replace(self, contention=seconds - loading / self.workers)
+        computed = sum(cost.cpu_seconds for cost in self.costs if cost.parallel)
+        if self.workers >= self.cores and computed > loading / 2:
+            # Each core has a worker that computes: more of them find no core.
+            return replace(model, core_scale=max(seconds / model._terms()["cores"], 1.0))
+        return model
 
     def period(
         self,
@@ -152,29 +191,23 @@ class Model:
         free: Collection[str] = (),
         factors: Mapping[str, float] | None = None,
     ) -> float:
-        """Return seconds a batch.
+        """Return seconds a batch, perhaps with another number of workers.
 
-        Parameters
-        ----------
-        workers : int, optional
-            In place of those there are.
-        free : collection of str
-            Stages, "step" among them, that take no time.
-        factors : mapping of str to float, optional
-            By how much stages are longer.
+        Stages in `free`, "step" among them, take no time; those in `factors` so many times as
+        long.
         """
         return max(self._terms(workers, free, factors or {}).values())
 
     def binding(self) -> tuple[Cost, ...]:
-        """Return the stages that the loop waits for: those of the longest term, the step aside."""
-        terms = self._terms(None, (), {})
+        """Return the costs that the loop waits for: those of the longest term, without the step."""
         if not self.workers:
             return self.costs
+        terms = self._terms()
         longest = max(terms, key=lambda name: terms[name])
         if longest in ("workers", "cores"):
             return tuple(cost for cost in self.costs if cost.parallel)
         if longest == "loop":
-            return tuple(c for c in self.costs if not (c.parallel or c.overlapped))
+            return tuple(_loop_costs(self.costs))
         return tuple(cost for cost in self.costs if cost.name == longest)
 
     def waiting(self, workers: int | None = None) -> float:
@@ -184,11 +217,11 @@ class Model:
 
     @property
     def most_workers(self) -> int:
-        """The most that anything is said of: four a core, or as many as there are."""
+        """The most that are considered: four a core, or as many as there are."""
         return max(self.workers, min(MAX_WORKERS, MAX_WORKERS_A_CORE * max(self.cores, 1)))
 
     def workers_to_saturate(self) -> int | None:
-        """Return how many workers feed the step; None where no number does, up to the most."""
+        """Return how many workers feed the step; None if no number does, up to the most."""
         for workers in range(1, self.most_workers + 1):
             if self.waiting(workers) <= ENOUGH:
                 return workers
@@ -212,9 +245,14 @@ class Model:
         return min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in measured) / self.step
 
     def _terms(
-        self, workers: int | None, free: Collection[str], factors: Mapping[str, float]
+        self,
+        workers: int | None = None,
+        free: Collection[str] = (),
+        factors: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
+        """Return the terms of which the longest is the period."""
         workers = self.workers if workers is None else workers
+        factors = factors or {}
         costs = [
             replace(
                 cost,
@@ -224,31 +262,23 @@ class Model:
             for cost in self.costs
             if cost.name not in free
         ]
-        step = 0.0 if "step" in free else self.step
-        own: dict[str, float] = {cost.name: cost.seconds for cost in costs if cost.overlapped}
+        step, step_cpu = (0.0, 0.0) if "step" in free else (self.step, self.step_cpu)
+        alone: dict[str, float] = {cost.name: cost.seconds for cost in costs if cost.overlapped}
+        loading = _shared_seconds(costs)
         if not workers:
-            inline = sum(c.seconds for c in costs if not (c.overlapped or copies(c)))
-            copying = copying_seconds(costs)
-            return {"loop": self.scale * inline + copying + step, **own}
-        step_cpu = 0.0 if "step" in free else self.step_cpu
-        loading, all_loading = shared_seconds(costs), shared_seconds(self.costs)
-        # Who has less to do is in others' way less.
-        lost = self.contention * loading / all_loading if all_loading and workers > 1 else 0.0
+            inline = self.scale * (loading + _own_seconds(costs))
+            return {"loop": inline + _copying_seconds(costs) + step, **alone}
+        # Workers that have less to do are less in each other's way.
+        loading_now = _shared_seconds(self.costs)
+        lost = self.contention * loading / loading_now if loading_now and workers > 1 else 0.0
+        computed = min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in costs) + step_cpu
         return {
             "workers": self.scale * loading / workers + lost,
-            "cores": self.core_scale
-            * (min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in costs) + step_cpu)
-            / max(self.cores, 1),
-            "loop": self._loop(costs) + step,
-            **own,
+            "cores": self.core_scale * computed / max(self.cores, 1),
+            "loop": self._loop_seconds(costs) + step,
+            **alone,
         }
 
-    def _loop(self, costs: Collection[Cost]) -> float:
-        """Return what the loop does itself, the step aside."""
-        copying = copying_seconds(costs)
-        return self.loop_scale * own_seconds(costs) + copying
-
-
-def _beyond(taken: float, explained: float, seconds: float) -> bool:
-    """Return whether the loop takes longer than can be explained, of so many seconds a batch."""
-    return taken - explained > SMALL * seconds
+    def _loop_seconds(self, costs: Collection[Cost]) -> float:
+        """Return what the loop does itself, apart from the step."""
+        return self.loop_scale * _own_seconds(costs) + _copying_seconds(costs)

@@ -1,53 +1,55 @@
-"""A report as one HTML page; what pages promise is told in ``fastdata.pages``."""
+"""A report as one HTML page, with its timeline drawn as rows of stretches."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from fastdata.pages.text import printable
-from fastdata.pages.writing import render
-from fastdata.pages.writing import write_page as write
-from fastdata.profiling.figures import (
+from fastdata.pages import render
+from fastdata.pages import write_page as write
+from fastdata.printable import printable
+from fastdata.profiling.figures import largest, machine_lines, milliseconds, number, speedup
+from fastdata.profiling.report import (
+    Event,
+    ProfileReport,
     batch_times,
     gain,
     key_figures,
-    largest,
-    machine_lines,
-    milliseconds,
-    number,
     rates,
-    speedup,
     stall_line,
 )
-from fastdata.profiling.report import ProfileReport
-from fastdata.profiling.timeline import lay_out, percent
 
-__all__ = ["render_page", "write_page"]
+__all__ = ["Row", "Stretch", "Tick", "Timeline", "lay_out", "render_page", "write_page"]
 
-TEMPLATE = "report.html.jinja"
+MOST_EVENTS = 4000
+"""Events that are drawn: beyond, a browser takes seconds, and nobody sees them apart."""
+
+MOST_TICKS = 6
+
+COLOURED_STAGES = "read", "decode", "augment", "collate"
 
 
 def render_page(report: ProfileReport) -> str:
     """Return a report as an HTML page."""
-    return render(__package__, TEMPLATE, _content(report))
+    return render("fastdata.profiling", "report.html.jinja", _content(report))
 
 
 def write_page(report: ProfileReport, path: str | os.PathLike[str]) -> None:
-    """Write a report as an HTML page to a file; see `fastdata.pages.writing.write_page`."""
+    """Write a report as an HTML page to a file; see `fastdata.pages.write_page`."""
     write(render_page(report), path)
 
 
 def _content(report: ProfileReport) -> dict[str, Any]:
-    """Return what the template shows: text that can be shown, and lengths in percent."""
-    speeds = rates(report)
-    spans = batch_times(report)
+    """Return what the template shows: safe text, and lengths in percent."""
+    speeds, times = rates(report), batch_times(report)
     stage_scale = largest(
         [stage.seconds for stage in report.stages]
         + [stage.stall_seconds for stage in report.stages]
     )
-    # What is drawn is what is gained: a bar for 1.00x would look like something.
+    # The bar shows what is gained: a bar for 1.00x would look like a gain.
     gain_scale = largest([stage.speedup_if_free - 1 for stage in report.stages])
     return {
         "verdict": printable(report.verdict),
@@ -84,9 +86,9 @@ def _content(report: ProfileReport) -> dict[str, Any]:
             {
                 "name": name,
                 "time": milliseconds(seconds),
-                "width": _width(seconds, largest([seconds for _, seconds in spans])),
+                "width": _width(seconds, largest([seconds for _, seconds in times])),
             }
-            for name, seconds in spans
+            for name, seconds in times
         ],
         "timeline": lay_out(report.timeline),
         "stalls": [(stall_line(stall), printable(stall.where)) for stall in report.stalls],
@@ -97,7 +99,128 @@ def _content(report: ProfileReport) -> dict[str, Any]:
 
 
 def _width(value: float, whole: float) -> str:
-    """Return the length of a bar: nothing for what is not known, all of it for the infinite."""
+    """Return the length of a bar: empty for unknown values, full for infinite ones."""
     if math.isnan(value) or value <= 0:
-        return percent(0.0)
-    return percent(1.0 if math.isinf(value) or not whole else value / whole)
+        return _percent(0.0)
+    return _percent(1.0 if math.isinf(value) or not whole else value / whole)
+
+
+def _percent(part: float) -> str:
+    """Return a part of 1 as SVG takes it."""
+    return f"{100 * min(max(part, 0.0), 1.0):.3f}%"
+
+
+# -- the timeline ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A rectangle: left edge and width in percent, its tooltip, and what colours it.
+
+    The kind is "wait" or "step" for the loop, a stage of `COLOURED_STAGES`, or "work" for anything
+    else.
+    """
+
+    left: str
+    width: str
+    title: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Stretches one after another."""
+
+    name: str
+    summary: str
+    stretches: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark of the scale: its position in percent, and its milliseconds."""
+
+    left: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The loop's rows in the order in which they first appear, then workers by number.
+
+    `left_out` events are not drawn; `stages` are the coloured ones, which need a key.
+    """
+
+    rows: tuple[Row, ...]
+    ticks: tuple[Tick, ...]
+    left_out: int
+    stages: tuple[str, ...] = ()
+
+
+def lay_out(events: Iterable[Event]) -> Timeline:
+    """Place events in the window from the first's beginning to the last's end.
+
+    Events whose time is not known (nan, infinite, below 0) are left out, and those beyond
+    `MOST_EVENTS`.
+    """
+    given = list(events)
+    known = [
+        event
+        for event in given
+        if math.isfinite(event.start) and math.isfinite(event.seconds) and event.seconds >= 0
+    ]
+    shown = sorted(known, key=lambda event: event.start)[:MOST_EVENTS]
+    if not shown:
+        return Timeline((), (), len(given))
+    first = shown[0].start
+    length = max(event.start + event.seconds for event in shown) - first or 1e-6
+    names = dict.fromkeys(event.row for event in shown)
+    stages = {event.stage for event in shown}
+    return Timeline(
+        tuple(
+            _row(name, [event for event in shown if event.row == name], first, length)
+            for name in sorted(names, key=_row_order)
+        ),
+        tuple(_ticks(length)),
+        len(given) - len(shown),
+        tuple(stage for stage in COLOURED_STAGES if stage in stages),
+    )
+
+
+def _row_order(name: str) -> tuple[bool, int, str]:
+    """Return a sort key: the loop's rows as they came, then workers by number."""
+    return (False, 0, "") if name.startswith("loop") else (True, len(name), name)
+
+
+def _row(name: str, events: list[Event], first: float, length: float) -> Row:
+    activity = name.partition(": ")[2]
+    kind = activity if activity in ("wait", "step") else "work"
+    total = sum(event.seconds for event in events)
+    return Row(
+        printable(name),
+        f"{printable(name)}: {len(events):,} of {milliseconds(total)} together",
+        tuple(
+            Stretch(
+                _percent((event.start - first) / length),
+                _percent(event.seconds / length),
+                _title(event, first),
+                event.stage if event.stage in COLOURED_STAGES else kind,
+            )
+            for event in events
+        ),
+    )
+
+
+def _title(event: Event, first: float) -> str:
+    words = [printable(text) for text in (event.row, event.stage, event.label) if text]
+    begun = milliseconds(event.start - first)
+    return f"{' '.join(words)}: {milliseconds(event.seconds)}, from {begun}"
+
+
+def _ticks(length: float) -> Iterable[Tick]:
+    """Mark 0 and multiples of 1, 2 or 5 times a power of ten, at most `MOST_TICKS` after 0."""
+    power = 10.0 ** math.floor(math.log10(length / MOST_TICKS))
+    step = next(m * power for m in (1, 2, 5, 10, 20) if length / (m * power) <= MOST_TICKS + 1e-9)
+    for count in range(math.floor(length / step + 1e-9) + 1):
+        text = "0" if not count else f"{count * step * 1e3:,.10g}"
+        yield Tick(_percent(count * step / length), text)

@@ -1,42 +1,54 @@
 """`fastdata.profile`: what a training loop waits for, measured.
 
 1  rates      the real loader, a cached host batch, cached device batches: in turns
-2  timeline   a few steps more, in which workers tell what they are at
+2  timeline   a few steps more, in which workers report what they do
 3  stages     the loader's own parts, one by one
 4  stalls     one step under torch's modes
-5  report     a model fitted to 1 and 3: what would be if; the verdict, and fixes
+5  report     a model fitted to 1 and 3 predicts gains; the verdict, and fixes
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from contextlib import closing, contextmanager
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from fastdata.engine.packed import Loader
+from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
-from fastdata.profiling.batches import Batches
-from fastdata.profiling.conclusion import Findings, conclude
-from fastdata.profiling.copying import measure_copying, measure_transform
+from fastdata.loading import is_dataset
+from fastdata.loading import loader as make_loader
+from fastdata.measuring.loaders import inner_loader
+from fastdata.prefetch import CUDAPrefetcher
+from fastdata.printable import safe_repr
+from fastdata.profiling.batches import (
+    CachedBatches,
+    batches_of,
+    measure_copying,
+    measure_prefetcher_transform,
+)
+from fastdata.profiling.conclusion import Measurements, conclude
+from fastdata.profiling.model import LoaderCosts
 from fastdata.profiling.packed import measure_packed
-from fastdata.profiling.parts import Parts
 from fastdata.profiling.rates import measure_rates
-from fastdata.profiling.report import Event, ProfileReport, Stall
-from fastdata.profiling.source import Source
+from fastdata.profiling.report import ProfileReport, Stall
 from fastdata.profiling.stalls import find_stalls
 from fastdata.profiling.stock import measure_stock
-from fastdata.profiling.subject import Subject, loader_of, random_state_kept, standing, told
 from fastdata.profiling.tracing import trace
 from fastdata.steps import Step
 
-__all__ = ["profile"]
+__all__ = ["profile", "step_name"]
 
-RATES_SHARE, TRACE_SHARE = 0.6, 0.08
-"""Of the time, for windows, and for the timeline; the rest is for stages."""
+RATES_SHARE, TIMELINE_SHARE = 0.6, 0.08
+"""Of the time; the rest is for stages."""
 
 
 def profile(
@@ -54,21 +66,21 @@ def profile(
     Parameters
     ----------
     loader : Loader, DataLoader, CUDAPrefetcher, dataset or any iterable of batches
-        A dataset, packed or torch's, is loaded by `fastdata.loader`, shuffled.  Of a loader the
-        next batches are used up; a `fastdata.Loader` afterwards begins where it would have.
+        A dataset, packed or torch's, is loaded by `fastdata.loader`, shuffled.  A loader's next
+        batches are used up; a `fastdata.Loader` afterwards begins where it would have.
     step : callable, optional
         Called with each batch, as the loader makes it, in the thread that calls this.  **It is
         really run**, as often as fits: give it a model that may be trained on.  Without one,
-        what loading takes is measured, with nothing to compare it with.
+        loading is measured alone, with nothing to compare it with.
     steps : int, optional
-        With the real loader, in place of as many as fit in `seconds`.
+        Steps with the real loader; by default as many as fit in `seconds`.
     seconds : float
-        For all of it, about; some batches are measured however long they take.
+        For everything together, about; some batches are measured however long they take.
     device : torch.device or str, optional
         Where the step computes; by default where batches arrive, or ``step.device``, or the
         current GPU where CUDA is in use, else the CPU.
     batch_size : int
-        For a dataset.
+        Of the loader that is made for a dataset.
     progress : bool, optional
         A progress bar on standard error; by default where that is a terminal.
 
@@ -86,8 +98,8 @@ def profile(
     Notes
     -----
     For one thread at a time: while stages of a `DataLoader` without workers are measured,
-    functions of image libraries and ``open`` are replaced by ones that take the time (put back
-    afterwards, whatever happens), and they are everybody's.  ``docs/profile.md`` describes
+    functions of image libraries and ``open`` are replaced, for the whole process, by ones that
+    take the time (and put back afterwards, whatever happens).  ``docs/profile.md`` describes
     measuring and model.
 
     Examples
@@ -98,90 +110,107 @@ def profile(
     """
     _check(steps, seconds, step)
     with (
-        random_state_kept(),
-        loader_of(loader, batch_size) as (given, notes),
-        _bar(progress) as bar,
+        _random_state_preserved(),
+        _loader_for(loader, batch_size) as (loader, notes),
+        tqdm(
+            disable=None if progress is None else not progress,
+            bar_format="{desc} [{elapsed}]",
+            leave=False,
+        ) as bar,
     ):
-        subject, said = Subject.of(given, step, device)
-        return _Profile(subject, bar, notes + said).run(steps, seconds)
+        place, note = _device_of(loader, step, device)
+        if note:
+            notes.append(note)
+
+        def show(what: str) -> None:
+            bar.set_description_str(what)
+            bar.update()
+
+        return _profile(loader, step, place, steps, seconds, notes, show)
 
 
-class _Profile:
-    """One run of `profile`."""
-
-    def __init__(self, subject: Subject, bar: Any, notes: list[str]) -> None:
-        self._subject = subject
-        self._bar = bar
-        self._notes = notes
-
-    def run(self, steps: int | None, seconds: float) -> ProfileReport:
-        """Measure everything."""
-        subject, device = self._subject, self._subject.device
-        step = _nothing if subject.step is None else subject.step  # it may be an empty container
-        self._say("first batches")
-        with standing(subject.inner), closing(Source(subject.loader)) as source:
-            batches = Batches.of(source, device)
-            rates = measure_rates(
-                source,
-                step,
-                batches,
-                device,
-                seconds=RATES_SHARE * seconds,
-                steps=steps,
-                progress=self._say,
-            )
-        self._say("timeline")
-        timeline = self._timeline(source, step, TRACE_SHARE * seconds) or tuple(rates.timeline)
-        self._say("stages")
-        parts = self._parts((1 - RATES_SHARE - TRACE_SHARE) * seconds)
-        copying = measure_copying(subject, batches)
-        if parts.costs:
-            copying = copying.and_also(measure_transform(subject))
-        self._say("stalls of the step")
-        stalls = self._stalls(batches)
-        return conclude(
-            Findings(subject, source, batches, rates, parts, copying, stalls, timeline),
-            self._notes,
+def _profile(
+    loader: Any,
+    step: Step | None,
+    device: torch.device,
+    steps: int | None,
+    seconds: float,
+    notes: list[str],
+    show: Callable[[str], None],
+) -> ProfileReport:
+    """Measure everything; `notes` are completed, and `show` gets what is being measured."""
+    run = _no_step if step is None else step  # a step may be an empty container
+    show("first batches")
+    with batches_of(loader) as batches:
+        cached = CachedBatches.take(batches, device)
+        rates = measure_rates(
+            batches,
+            run,
+            cached,
+            device,
+            seconds=RATES_SHARE * seconds,
+            steps=steps,
+            progress=show,
         )
+    show("timeline")
+    events = trace(loader, run, primed=batches.primed, seconds=TIMELINE_SHARE * seconds)
+    show("stages")
+    costs = _loader_costs(inner_loader(loader), (1 - RATES_SHARE - TIMELINE_SHARE) * seconds)
+    copy_costs, copy_bytes_per_second = measure_copying(loader, cached, device)
+    if costs.costs:
+        copy_costs += measure_prefetcher_transform(loader, device)
+    stalls: tuple[Stall, ...] = ()
+    if step is not None:
+        show("stalls of the step")
+        stalls = _stalls(step, cached, device, notes)
+    measurements = Measurements(
+        loader=loader,
+        step=None if step is None else step_name(step),
+        device=device,
+        batches=batches,
+        cached=cached,
+        rates=rates,
+        costs=costs,
+        copy_costs=copy_costs,
+        copy_bytes_per_second=copy_bytes_per_second,
+        stalls=stalls,
+        timeline=events or tuple(rates.timeline),
+    )
+    return conclude(measurements, notes)
 
-    def _timeline(self, source: Source, step: Step, seconds: float) -> tuple[Event, ...]:
-        with standing(self._subject.inner):
-            return trace(self._subject.loader, step, primed=source.primed, seconds=seconds)
 
-    def _parts(self, seconds: float) -> Parts:
-        inner = self._subject.inner
-        if isinstance(inner, Loader):
-            return measure_packed(inner, seconds)
-        if isinstance(inner, DataLoader):
-            if type(inner) is not DataLoader:
-                self._notes.append(
-                    f"stages are those of a DataLoader with the dataset, sampler and collate_fn of "
-                    f"this {type(inner).__name__}"
-                )
-            return measure_stock(inner, seconds)
-        note = f"of {type(inner).__name__} only waiting, copying and the step are known"
-        return Parts(notes=(note,))
+def _loader_costs(loader: Any, seconds: float) -> LoaderCosts:
+    """Measure the stages of a loader, without the prefetcher that it may be in."""
+    if isinstance(loader, Loader):
+        return measure_packed(loader, seconds)
+    if not isinstance(loader, DataLoader):
+        note = f"of {type(loader).__name__} only waiting, copying and the step are known"
+        return LoaderCosts(notes=(note,))
+    costs = measure_stock(loader, seconds)
+    if type(loader) is DataLoader:
+        return costs
+    note = (
+        "stages are those of a DataLoader with the dataset, sampler and collate_fn of this "
+        f"{type(loader).__name__}"
+    )
+    return replace(costs, notes=(note, *costs.notes))
 
-    def _stalls(self, batches: Batches) -> tuple[Stall, ...]:
-        subject = self._subject
-        if subject.step is None:
-            return ()
-        # As the step gets it: where it brings batches to the device itself, those are no
-        # surprise, as they are the batch's.
-        batch = batches.device[0] if batches.arrives else batches.host[0]
-        try:
-            return find_stalls(subject.step, batch, subject.device)
-        except Exception as error:
-            # It has run many times; under torch's modes some compiled steps do not.
-            self._notes.append(
-                "the step cannot be looked into for what makes the device wait: "
-                f"{type(error).__name__}: {told(error, str)}"
-            )
-            return ()
 
-    def _say(self, what: str) -> None:
-        self._bar.set_description_str(what)
-        self._bar.update()
+def _stalls(
+    step: Step, cached: CachedBatches, device: torch.device, notes: list[str]
+) -> tuple[Stall, ...]:
+    # The batch as the step gets it: where the step copies it to the device itself, that is no
+    # stall, as it is the batch.
+    batch = cached.device[0] if cached.loader_copies else cached.host[0]
+    try:
+        return find_stalls(step, batch, device)
+    except Exception as error:
+        # The step has run many times; under torch's modes some compiled steps do not.
+        notes.append(
+            "the step cannot be looked into for what makes the device wait: "
+            f"{type(error).__name__}: {safe_repr(error, str)}"
+        )
+        return ()
 
 
 def _check(steps: Any, seconds: Any, step: Any) -> None:
@@ -190,15 +219,80 @@ def _check(steps: Any, seconds: Any, step: Any) -> None:
     if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
         raise OptionError(f"seconds is a number above 0, not {seconds!r}")
     if step is not None and not callable(step):
-        raise OptionError(f"step is called with a batch, but {told(step)} is no callable")
+        raise OptionError(f"step is called with a batch, but {safe_repr(step)} is no callable")
 
 
-def _nothing(batch: Any) -> None:
-    """The step of who has none."""
+def _no_step(batch: Any) -> None:
+    """Do nothing."""
 
 
 @contextmanager
-def _bar(progress: bool | None) -> Any:
-    disable = None if progress is None else not progress
-    with tqdm(disable=disable, bar_format="{desc} [{elapsed}]", leave=False) as bar:
-        yield bar
+def _loader_for(data: Any, batch_size: int) -> Iterator[tuple[Any, list[str]]]:
+    """Yield a loader of whatever was given, and notes; one that is made here is closed."""
+    if isinstance(data, (Loader, DataLoader, CUDAPrefetcher)) or not is_dataset(data):
+        if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+            raise OptionError(
+                "profile takes a loader, a dataset or an iterable of batches, not "
+                f"{type(data).__name__}"
+            )
+        yield data, []
+        return
+    shuffle = not isinstance(data, torch.utils.data.IterableDataset)
+    loader: Any = make_loader(data, batch_size=batch_size, shuffle=shuffle)
+    note = (
+        f"a loader was made: batch_size={batch_size}, shuffle={shuffle}, "
+        f"num_workers={loader.num_workers}"
+    )
+    try:
+        yield loader, [note]
+    finally:
+        if isinstance(loader, Loader):
+            loader.close()
+
+
+@contextmanager
+def _random_state_preserved() -> Iterator[None]:
+    """Leave the global random generators as they are."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before_cuda = torch.cuda.get_rng_state_all() if cuda else []
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+        if cuda:
+            torch.cuda.set_rng_state_all(before_cuda)
+
+
+def _device_of(
+    loader: Any, step: Step | None, device: torch.device | str | None
+) -> tuple[torch.device, str]:
+    """Return where the step computes, and a note where that is a guess."""
+    if device is None and isinstance(loader, CUDAPrefetcher):
+        device = loader.device
+    if device is None and isinstance(loader, Loader):
+        device = getattr(loader.backend, "device", None)
+    if device is None:
+        device = getattr(step, "device", None)
+    if isinstance(device, (torch.device, str)):
+        return torch.device(device), ""
+    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if step is not None and in_use:
+        current = torch.device("cuda", torch.cuda.current_device())
+        return current, f"device: the step is taken to compute on {current}, as CUDA is in use"
+    return torch.device("cpu"), ""
+
+
+def step_name(step: Any) -> str:
+    """Return a name of a step, for people."""
+    if isinstance(step, functools.partial):
+        return step_name(step.func)
+
+    def name(step: Any) -> str:
+        if hasattr(step, "__qualname__"):
+            return str(step.__qualname__)
+        return str(step) if "__str__" in vars(type(step)) else type(step).__name__
+
+    return safe_repr(step, name)

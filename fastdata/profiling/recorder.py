@@ -1,7 +1,7 @@
 """A stop watch that knows what is being done: time by kind, each moment counted once.
 
-What is inside something else belongs to the inner: a file that is opened inside a
-transform is reading.  One thread's work is recorded, in whichever process that is.
+Time inside a nested activity belongs to the inner one: a file that is opened inside a transform
+counts as reading.  One thread's work is recorded, in whichever process that is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Kind", "Recorder", "Times", "hook_seconds"]
+__all__ = ["Kind", "Recorder", "Times", "hook_seconds", "recording"]
 
 Kind: TypeAlias = Literal["read", "load", "decode", "sample", "augment", "collate"]
 """What is being done.
@@ -37,16 +37,9 @@ SCHEDSTAT = Path("/proc/thread-self/schedstat")
 class Times:
     """What making one batch took.
 
-    Attributes
-    ----------
-    wall, cpu : dict of str to float
-        Seconds by kind: by the clock, and of the thread on a core.
-    begun, ended : float
-        By ``time.perf_counter``, which all processes of a Linux machine share.
-    queued : float
-        Seconds that the thread was ready, but others had the cores.
-    hooks : int
-        How often something was noted.
+    `wall` and `cpu` are seconds by kind: by the clock, and of the thread on a core.  `begun` and
+    `ended` are ``time.perf_counter``, which all processes of a Linux machine share.  `queued` are
+    seconds in which the thread was ready, but others had the cores; `hooks` counts readings.
     """
 
     wall: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
@@ -57,11 +50,10 @@ class Times:
     hooks: int = 0
 
     def stages(self) -> dict[str, float]:
-        """Return seconds of reading, decoding, augmenting and collating.
+        """Return seconds of reading, decoding, augmenting and collating, waiting told apart.
 
-        Of making a sample, what the thread waits is reading, except where it waits for a
-        core: that is left out, and what it computes is decoding.  Transforms and collate are
-        taken as they are, by the clock.
+        While a sample is made, waiting counts as reading, except waiting for a core, which is
+        left out; computing counts as decoding.  Transforms and collate are taken by the clock.
         """
         split = self.wall["sample"] + self.wall["load"]
         computed = self.cpu["sample"] + self.cpu["load"]
@@ -77,79 +69,100 @@ class Times:
             "collate": self.wall["collate"],
         }
 
-    def noted(self) -> dict[str, float]:
-        """Return the same as it was noted: all of making a sample is decoding.
+    def stages_by_clock(self, seconds: dict[Kind, float] | None = None) -> dict[str, float]:
+        """Return `wall`, or `cpu`, by stage, where reading is recorded by itself.
 
-        For who reads, and says so, by means of its own.
+        The rest of making a sample is decoding.
         """
-        wall = self.wall
+        seconds = self.wall if seconds is None else seconds
         return {
-            "read": wall["read"],
-            "decode": wall["decode"] + wall["sample"] + wall["load"],
-            "augment": wall["augment"],
-            "collate": wall["collate"],
+            "read": seconds["read"],
+            "decode": seconds["decode"] + seconds["sample"] + seconds["load"],
+            "augment": seconds["augment"],
+            "collate": seconds["collate"],
         }
+
+    def add(self, other: Times) -> None:
+        """Add seconds and readings of another."""
+        for kind in KINDS:
+            self.wall[kind] += other.wall[kind]
+            self.cpu[kind] += other.cpu[kind]
+        self.hooks += other.hooks
 
 
 class Recorder:
-    """Records what the thread does that made it.
+    """Records what the thread that made it does; other threads are not recorded.
 
-    Not for other threads: what they do between `enter` and `leave` of this one is not seen.
+    `active` are the kinds that are under way, the innermost last.
     """
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.doing: list[Kind] = []
+        self.active: list[Kind] = []
         self._times = Times()
         self._wall = self._cpu = 0.0
         self._queued = 0.0
 
     def enter(self, kind: Kind) -> None:
-        """Begin something, inside of what is being done."""
+        """Begin an activity, inside the one that is under way."""
         if not self._times.hooks:
             self._queued = _queued_seconds()
             self._times.begun = time.perf_counter()
-        self._note()
-        self.doing.append(kind)
+        self._read_clocks()
+        self.active.append(kind)
 
     def leave(self) -> None:
-        """End what was begun last."""
-        self._note()
-        self.doing.pop()
+        """End the activity that was begun last."""
+        self._read_clocks()
+        self.active.pop()
         self._times.ended = self._wall
 
     def call(self, kind: Kind, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function, which does something of a kind."""
+        """Call a function and record it."""
         self.enter(kind)
         try:
             return function(*args, **kwargs)
         finally:
             self.leave()
 
-    def inside(self) -> bool:
+    def records_here(self) -> bool:
         """Return whether a hook that is called now belongs to what is recorded."""
-        return bool(self.doing) and threading.get_ident() == self.thread
+        return bool(self.active) and threading.get_ident() == self.thread
 
     def take(self) -> Times:
-        """Return what was recorded since it was taken last, and begin anew."""
+        """Return what was recorded since the last call, and begin anew."""
         times, self._times = self._times, Times()
         if times.hooks:
             times.queued = max(_queued_seconds() - self._queued, 0.0)
         return times
 
-    def _note(self) -> None:
+    def _read_clocks(self) -> None:
         wall, cpu = time.perf_counter(), time.thread_time()
         times = self._times
-        if self.doing:
-            times.wall[self.doing[-1]] += wall - self._wall
-            times.cpu[self.doing[-1]] += cpu - self._cpu
+        if self.active:
+            times.wall[self.active[-1]] += wall - self._wall
+            times.cpu[self.active[-1]] += cpu - self._cpu
         times.hooks += 1
         self._wall, self._cpu = wall, cpu
 
 
+class recording:  # noqa: N801 - a context manager, entered at every stage of every batch
+    """Records a kind of work inside a block."""
+
+    def __init__(self, recorder: Recorder, kind: Kind) -> None:
+        self._recorder = recorder
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        self._recorder.enter(self._kind)
+
+    def __exit__(self, *exception: object) -> None:
+        self._recorder.leave()
+
+
 @cache
 def hook_seconds() -> float:
-    """Return what one note costs, measured once a process."""
+    """Return what one reading of the clocks costs, measured once a process."""
     recorder = Recorder()
     best = float("inf")
     for _ in range(5):
@@ -162,7 +175,7 @@ def hook_seconds() -> float:
 
 
 def _queued_seconds() -> float:
-    """Return how long this thread has waited for a core so far; 0 where nobody tells."""
+    """Return how long this thread has waited for a core so far; 0 where the system has no count."""
     try:
         return int(SCHEDSTAT.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

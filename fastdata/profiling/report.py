@@ -1,13 +1,46 @@
-"""What profiling found: rates, stages, stalls of the step, fixes, the verdict."""
+"""The report of a profile: its data, their JSON form, and their text for a terminal.
+
+Everything in a report may come from outside (a file's name, a line of the user's code, the name
+of a device): whatever is shown of it passes through `fastdata.printable`.
+"""
 
 from __future__ import annotations
 
 import math
+import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Event", "Fix", "ProfileReport", "Stage", "StageName", "Stall"]
+from fastdata.measuring.reports import plain_json
+from fastdata.printable import printable
+from fastdata.profiling.figures import (
+    BAR_CHARACTERS,
+    UNKNOWN,
+    blocks,
+    gigabytes_per_second,
+    largest,
+    machine_lines,
+    milliseconds,
+    number,
+    share,
+    speedup,
+)
+
+__all__ = [
+    "Event",
+    "Fix",
+    "ProfileReport",
+    "Stage",
+    "StageName",
+    "Stall",
+    "batch_times",
+    "gain",
+    "key_figures",
+    "rates",
+    "render_text",
+    "stall_line",
+]
 
 StageName: TypeAlias = Literal[
     "read", "decode", "augment", "collate", "load", "hand over", "pin", "copy", "step"
@@ -16,10 +49,10 @@ StageName: TypeAlias = Literal[
 
 read       bytes from the disk or the page cache
 decode     from a file's bytes to pixels (of packed data: cut and resized in one)
-augment    transforms, of samples and of batches
+augment    transforms of samples and of batches
 collate    samples put together to a batch
-load       all of these, of a loader that does not let them be told apart; and what the loop
-           waits for beyond what its stages explain
+load       all of these, of a loader whose stages cannot be told apart; and the time that the
+           loop waits for beyond what its stages explain
 hand over  from workers to the loop
 pin        a copy to page-locked memory
 copy       from the host to the device
@@ -29,68 +62,45 @@ step       the training step
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one stage takes.
-
-    Attributes
-    ----------
-    name : StageName
-    seconds : float
-        A batch, of one worker's time, in the mean (of the loop's for ``step``; of the
-        device's for ``copy``).
-    parallel : bool
-        Whether workers share it.
-    stall_seconds : float
-        A batch, that the loop waits because of this stage.
-    speedup_if_free : float
-        Steps a second if this stage took no time, over those there are; 1 or more.
-    where : str
-        The user's code that it is spent in, ``FILE:LINE function``, where that is known.
-    """
+    """What one stage takes."""
 
     name: StageName
     seconds: float
+    """Mean seconds a batch, of one worker's time (of the loop's for ``step``; of the device's for
+    ``copy``)."""
     parallel: bool
+    """Whether workers share it."""
     stall_seconds: float = 0.0
+    """Seconds a batch that the loop waits because of this stage."""
     speedup_if_free: float = 1.0
+    """Steps a second if this stage took no time, divided by those measured; 1 or more."""
     where: str = ""
+    """The line of the user's code that takes most of it, ``FILE:LINE function``, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
     """A place in the step where the device has to wait for the host.
 
-    Attributes
-    ----------
-    kind : {"synchronisation", "host tensor"}
-        The host waits for all work of the device; or a large tensor is made on the host
-        and then copied.
-    operation : str
-        ``.item()``, ``nonzero``, ``torch.randperm``...
-    where : str
-        ``FILE:LINE function`` of the user's code.
-    count : int
-        A step, in the mean, rounded up.
-    nbytes : int
-        Copied, a step; 0 for a synchronisation of a few bytes.
+    The host waits for all work of the device; or a large tensor is made on the host and copied.
     """
 
     kind: Literal["synchronisation", "host tensor"]
     operation: str
+    """``.item()``, ``nonzero``, ``torch.randperm``..."""
     where: str
+    """``FILE:LINE function`` of the user's code."""
     count: int = 1
+    """Times a step."""
     nbytes: int = 0
+    """Bytes copied a step; 0 for a synchronisation of a few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Something to do, and what it is predicted to gain.
+    """A change to make, in one sentence, and the steps a second after it over those measured.
 
-    Attributes
-    ----------
-    text : str
-        One sentence: what to do, with the option or line to change.
-    speedup : float
-        Steps a second after it, over those there are; 1 where that cannot be said.
+    The speed-up is 1 where it cannot be predicted.
     """
 
     text: str
@@ -99,38 +109,29 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A stretch of the timeline.
-
-    Attributes
-    ----------
-    row : str
-        "loop: wait", "loop: step", "worker 0"...
-    start, seconds : float
-        Since the beginning of the window.
-    label : str
-        What it was: "batch 12", say.
-    stage : str
-        A `StageName`, of what a worker did; "" where the row says it all.
-    """
+    """A stretch of the timeline, in seconds since the beginning of its window."""
 
     row: str
+    """Such as "loop: wait", "loop: step", "worker 0"."""
     start: float
     seconds: float
     label: str = ""
+    """Such as "batch 12"."""
     stage: str = ""
+    """The `StageName` of a worker's stretch; "" for the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
-    """Where the time goes.
+    """Where the time of a training loop goes.
 
     Attributes
     ----------
     verdict : str
         One line.
     bottleneck : StageName or None
-        What would have to be faster; "step" where the step itself is the limit and has stalls
-        that can be mended, None where there is nothing to gain.
+        The stage that would have to be faster; "step" where the step itself is the limit and has
+        stalls that can be mended, None where there is nothing to gain.
     input_bound : bool
         Whether training waits for data.
     steps_per_second : float
@@ -143,7 +144,7 @@ class ProfileReport:
     waiting : float
         Share of the time, 0 to 1, that the step waits for data.
     stages : tuple of Stage
-        Those that there are, in the order of `StageName`.
+        In the order of `StageName`.
     stalls : tuple of Stall
         Of the step.
     fixes : tuple of Fix
@@ -151,31 +152,31 @@ class ProfileReport:
     batch_seconds_p50, batch_seconds_p99 : float
         Of the time from one batch to the next, with the real loader.
     ready_batches : float
-        Batches that were made and waiting when the loop asked, in the mean; nan where the
-        loader does not say.
+        Mean number of batches that were ready when the loop asked for one; nan where the loader
+        does not say.
     wait_seconds : float
-        That the loop waited for a batch, in the mean.
+        Mean time that the loop waited for a batch.
     copy_bytes_per_second : float
-        From host to device; 0 without one.
+        From host to device; 0 without a copy.
     workers : int
     workers_to_saturate : int or None
-        So many would be enough, where more workers help; None where they do not.
+        How many would be enough, where more workers help; None where they do not.
     cores : int
         That this process may use.
     cores_to_saturate : float or None
         That loading would need at the step's own rate; None where it is not known: without a
         step, or of an iterable of which nothing but waiting is known.
     overhead : float
-        What profiling itself took, as a share of the measured time; what was measured is
-        corrected for it where it is over 0.05.
+        Share of the measured time that profiling itself took; the measurements are corrected for
+        it where it is over 0.05.
     steps : int
         That were measured.
     timeline : tuple of Event
         A few steps: what the loop did and, where it could be seen, each worker.
     step : str
-        What the step was, for people.
+        The step, described for people.
     loader : str
-        What the loader was, for people.
+        The loader, described for people.
     machine : dict
         What it was measured on.
     notes : tuple of str
@@ -212,25 +213,177 @@ class ProfileReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types; numbers that are nan or infinite, as None."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = plain_json(asdict(self))
         return plain
 
     def __str__(self) -> str:
-        from fastdata.profiling.text import render_text
-
         return render_text(self)
 
 
-def _plain(value: Any) -> Any:
-    """Return what JSON can say of a value."""
-    if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, Integral):  # NumPy's too
-        return int(value)
-    if isinstance(value, Real):
-        return float(value) if math.isfinite(value) else None
-    return str(value)
+# -- what text and page have in common -------------------------------------------------------
+
+
+def gain(fix: Fix) -> str:
+    """Return what a fix is predicted to gain, or that it is not known."""
+    if math.isfinite(fix.speedup) and fix.speedup > 1:
+        return f"{speedup(fix.speedup)} as fast"
+    return "gain not predicted"
+
+
+def stall_line(stall: Stall) -> str:
+    """Return what a stall of the step is, how often it happens, and how much it copies."""
+    copied = f", {stall.nbytes / 1e6:,.1f} MB copied" if stall.nbytes else ""
+    what = {
+        "synchronisation": "makes the host wait for the device",
+        "host tensor": "is made on the host, then copied",
+    }[stall.kind]
+    times = f"{stall.count:,} time{'s' * (stall.count != 1)} a step"
+    return f"{printable(stall.operation)} {what}, {times}{copied}"
+
+
+def rates(report: ProfileReport) -> list[tuple[str, float]]:
+    """Return the three rates that are compared, steps a second, each with its name."""
+    return [
+        ("the real loader", report.steps_per_second),
+        ("one batch, on the host", report.steps_per_second_host),
+        ("batches on the device", report.steps_per_second_device),
+    ]
+
+
+def batch_times(report: ProfileReport) -> list[tuple[str, float]]:
+    """Return the times from one batch to the next, seconds, each with its name."""
+    ceiling = report.steps_per_second_device
+    best = 1 / ceiling if ceiling > 0 else math.nan
+    return [
+        ("half of all batches (p50)", report.batch_seconds_p50),
+        ("99 of 100 batches (p99)", report.batch_seconds_p99),
+        ("the step, without waiting", best),
+    ]
+
+
+def key_figures(report: ProfileReport) -> list[tuple[str, str]]:
+    """Return names and values of the figures beside rates and stages."""
+    figures = [
+        ("step waits for data", share(report.waiting)),
+        ("wait for a batch", milliseconds(report.wait_seconds)),
+        ("batches ready when asked for", number(report.ready_batches)),
+        ("batch time, p50", milliseconds(report.batch_seconds_p50)),
+        ("batch time, p99", milliseconds(report.batch_seconds_p99)),
+        ("batch size", f"{report.batch_size:,}"),
+        ("workers", f"{report.workers:,}"),
+    ]
+    if report.workers_to_saturate is not None:
+        figures.append(("workers that would be enough", f"{report.workers_to_saturate:,}"))
+    figures.append(("cores", f"{report.cores:,}"))
+    if report.cores_to_saturate is not None:
+        figures.append(("cores that loading would need", number(report.cores_to_saturate)))
+    if report.copy_bytes_per_second:
+        figures.append(("host to device", gigabytes_per_second(report.copy_bytes_per_second)))
+    figures.append(("steps measured", f"{report.steps:,}"))
+    figures.append(("taken by profiling itself", share(report.overhead)))
+    return figures
+
+
+# -- text for a terminal ---------------------------------------------------------------------
+
+WIDTH, LEAST_WIDTH = 88, 60
+
+
+def render_text(report: ProfileReport, *, width: int = WIDTH, ascii_only: bool = False) -> str:
+    """Return a report as text: the verdict first, then what it rests on.
+
+    Parameters
+    ----------
+    report : ProfileReport
+    width : int
+        Columns of the terminal; 60 or more are used.  Paths are not broken, and may be longer.
+    ascii_only : bool
+        Whether bars are drawn of ``#`` instead of Unicode's blocks, and all other characters
+        beyond ASCII escaped.
+
+    Returns
+    -------
+    str
+        Lines without a newline at the end.  No line has control characters.
+    """
+    lines = [
+        printable(report.verdict),  # one line, for grep
+        *_subject_lines(report, width),
+        "",
+        f"{'with':<24}{'steps/s':>10}{'samples/s':>12}",
+        *(
+            f"{name:<24}{number(rate):>10}{number(rate * report.batch_size):>12}"
+            for name, rate in rates(report)
+        ),
+        "",
+        *(f"{name:<30} {value}" for name, value in key_figures(report)),
+        "",
+        *_stage_lines(report, width, ascii_only),
+        *_finding_lines(report, width),
+    ]
+    text = "\n".join(lines)
+    return text.encode("ascii", "backslashreplace").decode() if ascii_only else text
+
+
+def _wrapped(text: str, width: int, first: str, rest: str) -> str:
+    return textwrap.fill(
+        printable(text),
+        max(width, LEAST_WIDTH),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _subject_lines(report: ProfileReport, width: int) -> Iterator[str]:
+    if report.loader or report.step:
+        yield ""
+    for name, text in (("loader", report.loader), ("step", report.step)):
+        if text:
+            yield _wrapped(text, width, f"{name + ':':<8}", " " * 8)
+    machine = ", ".join(f"{name} {value}" for name, value in machine_lines(report.machine))
+    if machine:
+        yield _wrapped(machine, width, "machine: ", " " * 9)
+
+
+def _stage_lines(report: ProfileReport, width: int, ascii_only: bool) -> Iterator[str]:
+    if not report.stages:
+        yield "No stage could be measured by itself."
+        return
+    bar = " " * BAR_CHARACTERS
+    yield f"{'stage':<12}{'a batch':>12}  {bar}{'loop waits':>12}  {'if it were free':>16}"
+    longest = largest(stage.seconds for stage in report.stages)
+    for stage in report.stages:
+        name = stage.name + " *" * stage.parallel
+        bar = blocks(stage.seconds, longest, ascii_only=ascii_only)
+        free = speedup(stage.speedup_if_free)
+        free = free if free == UNKNOWN else f"{free} as fast"
+        yield (
+            f"{name:<12}{milliseconds(stage.seconds):>12}  {bar}"
+            f"{milliseconds(stage.stall_seconds):>12}  {free:>16}"
+        ).rstrip()
+        if stage.where:
+            yield _wrapped(f"at {stage.where}", width, " " * 12, " " * 15)
+    if any(stage.parallel for stage in report.stages):
+        yield "* of one worker's time; workers share it"
+
+
+def _finding_lines(report: ProfileReport, width: int) -> Iterator[str]:
+    if report.stalls:
+        yield from ("", "The step makes the device wait:")
+    for stall in report.stalls:
+        yield _wrapped(stall_line(stall), width, "- ", "  ")
+        if stall.where:
+            yield _wrapped(f"at {stall.where}", width, "  ", "     ")
+    yield ""
+    if report.fixes:
+        yield "What to do, the one that gains most first:"
+    else:
+        yield "Nothing to mend was found."
+    for place, fix in enumerate(report.fixes, 1):
+        yield _wrapped(f"{fix.text} ({gain(fix)})", width, f"{place}. ", "   ")
+    if report.notes:
+        yield from ("", "Notes:")
+    for note in report.notes:
+        yield _wrapped(note, width, "- ", "  ")

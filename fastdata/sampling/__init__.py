@@ -8,13 +8,11 @@ a matter of two numbers, and every rank and worker agrees without talking.
     Batches              positions -> batches of this rank
     Batches.of(epoch)    one epoch: len() batches, [number] gives sample indices
 
-      order.py         what an order is; Sequential
-      permutation.py   a random permutation in constant memory
-      shuffle.py       Shuffled, BlockShuffled, and what `shuffle=` may be
-      weighted.py      Weighted, with replacement and without
-      parts.py         a fixed part for each rank
-      samplers.py      samplers and batch samplers of the user's
-      batches.py       an order cut into batches for one rank
+      order.py      what an order is; Sequential
+      shuffle.py    Shuffled, BlockShuffled, and what `shuffle=` may be
+      weighted.py   Weighted, with replacement and without
+      samplers.py   samplers and batch samplers of the user's
+      batches.py    an order cut into batches for one rank; a fixed part for each rank
 
 Orders and batches have an `identity`: what must be the same for a place in an
 epoch (epoch, batch number) to mean the same thing later, elsewhere.
@@ -22,9 +20,8 @@ epoch (epoch, batch number) to mean the same thing later, elsewhere.
 
 from __future__ import annotations
 
-from fastdata.sampling.batches import Batches, EpochBatches
+from fastdata.sampling.batches import Batches, EpochBatches, PartOrder, part_of_rank
 from fastdata.sampling.order import Identity, Order, SamplerEpoch, Sequential
-from fastdata.sampling.parts import PartOrder, part_of_rank
 from fastdata.sampling.samplers import SampledBatches, SamplerOrder
 from fastdata.sampling.shuffle import BlockShuffle, BlockShuffled, Shuffled, order_of
 from fastdata.sampling.weighted import Weighted

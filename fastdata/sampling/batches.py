@@ -9,27 +9,32 @@ and training can continue on another number of ranks in the middle of an epoch.
 What is gathered from all ranks and joined in their order stands in the order of the
 epoch, and what the last batch repeats stands at its end: there Accelerate's
 ``gather_for_metrics`` cuts it off.
+
+Where a rank holds no more than a part of the dataset in memory, `part_of_rank` says which:
+
+    rank r's part    every world_size-th sample of one permutation, from the r-th
+
+Each epoch is then a `PartOrder`, an order of the part.  That is no longer a shuffle of the
+whole: two samples of different ranks never meet in one rank's batch.  The parts are drawn at
+random, so each is like the whole.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fastdata.errors import OptionError
-from fastdata.sampling.order import (
-    Identity,
-    Indices,
-    Lookup,
-    Order,
-    SamplerEpoch,
-    check_count,
-)
+from fastdata.random import operation_id
+from fastdata.sampling.order import Identity, Indices, Lookup, Order, SamplerEpoch, check_count
+from fastdata.sampling.shuffle import Permutation
 
-__all__ = ["Batches", "EpochBatches"]
+__all__ = ["Batches", "EpochBatches", "PartOrder", "part_of_rank"]
+
+PARTS = operation_id(0, "parts of ranks")
 
 WINDOW_SAMPLES = 8192
 """Samples looked up together.  A shuffled batch of 512 takes 160 us by itself, for NumPy's calls
@@ -45,7 +50,7 @@ class EpochBatches(Sequence[Indices]):
 
     def __getitem__(self, number: int) -> Indices:  # type: ignore[override]
         self._check(number)
-        return self._find(number)
+        return self._look_up(number)
 
     @abstractmethod
     def samples_in(self, number: int) -> int:
@@ -60,8 +65,8 @@ class EpochBatches(Sequence[Indices]):
         """
 
     @abstractmethod
-    def _find(self, number: int) -> Indices:
-        """Return the sample indices of a batch that there is."""
+    def _look_up(self, number: int) -> Indices:
+        """Return the sample indices of batch `number`, which exists."""
 
     def _check(self, number: int) -> None:
         if not 0 <= number < len(self):
@@ -132,7 +137,7 @@ class Batches:
 
     @property
     def _repeated(self) -> int:
-        """Those of them that cutting takes; what an order has on two ranks is its own."""
+        """Positions repeated by the cutting; `Order.repeated` counts those of the order itself."""
         if not self.even:
             return 0
         return max(0, self.samples * self.world_size - len(self.order))
@@ -169,9 +174,9 @@ class Batches:
 class _CutEpoch(EpochBatches):
     """The batches of one epoch of an order.
 
-    Batches are looked up some at a time and kept until others are asked for.
+    Batches are looked up some at a time and cached until others are asked for.
     There is no lock: threads at a boundary may look up the same twice, and a
-    fork finds nothing held.
+    fork finds nothing locked.
     """
 
     def __init__(self, batches: Batches, lookup: Lookup) -> None:
@@ -197,7 +202,7 @@ class _CutEpoch(EpochBatches):
         start = number * self._batches.batch_size
         return self._positions(start, start + self.samples_in(number))
 
-    def _find(self, number: int) -> Indices:
+    def _look_up(self, number: int) -> Indices:
         size = self._batches.batch_size
         wanted = number - number % self._batches_at_once
         first, samples = self._window
@@ -206,8 +211,8 @@ class _CutEpoch(EpochBatches):
             samples = self._lookup(self._positions(wanted * size, stop))
             self._window = wanted, samples
         start = (number - wanted) * size
-        found: Indices = samples[start : start + size].copy()
-        return found
+        batch: Indices = samples[start : start + size].copy()
+        return batch
 
     def _positions(self, start: int, stop: int) -> Indices:
         """Return where samples of this rank stand, from its `start`-th to before its `stop`-th."""
@@ -229,3 +234,66 @@ class _CutEpoch(EpochBatches):
             past = positions >= len(cut.order)
             positions[past] = last + (positions[past] - last) % left
         return positions
+
+
+def part_of_rank(
+    count: int, seed: int, rank: int, world_size: int, *, even: bool = True
+) -> Indices:
+    """Return the samples of one rank, int64 [n], ascending.
+
+    Parameters
+    ----------
+    count : int
+        Samples of the dataset.
+    seed : int
+        The same on all ranks.
+    rank, world_size : int
+    even : bool
+        Whether parts are equally large; up to world_size - 1 samples are then in two of them.
+
+    Raises
+    ------
+    OptionError
+        If a number is out of its range.
+    """
+    check_count("world_size", world_size, 1)
+    check_count("rank", rank, 0)
+    end = -(-count // world_size) * world_size if even and count else count
+    positions = np.arange(rank, end, world_size, dtype=np.int64) % max(count, 1)
+    return np.sort(Permutation.drawn(count, seed, 0, PARTS, 0)(positions))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartOrder(Order):
+    """An order of some of the samples.
+
+    Parameters
+    ----------
+    part : ndarray of int64, shape [n]
+    order : Order
+        Of n samples.
+    count, world_size : int
+        Samples of the dataset, and among how many ranks it is divided.
+    """
+
+    part: Indices = field(repr=False)
+    order: Order
+    count: int
+    world_size: int
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def of(self, epoch: int) -> Lookup:
+        lookup = self.order.of(epoch)
+        return lambda positions: self.part[lookup(positions)]
+
+    @property
+    def repeated(self) -> int:
+        """Samples that are in two parts."""
+        return max(0, len(self.part) * self.world_size - self.count)
+
+    def _options(self) -> Identity:
+        inner = self.order.identity
+        inner["order"] = f"{inner['order']} in parts"
+        return {**inner, "samples": self.count, "world_size": self.world_size}

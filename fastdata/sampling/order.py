@@ -21,7 +21,7 @@ Identity: TypeAlias = dict[str, bool | int | str]
 
 
 class SamplerEpoch:
-    """The epoch of a user's sampler, and who sets it.
+    """The epoch of a user's sampler, which the loader sets unless other code does.
 
     Parameters
     ----------
@@ -32,43 +32,44 @@ class SamplerEpoch:
 
     def __init__(self, sampler: object) -> None:
         parts = (sampler, getattr(sampler, "sampler", None))
-        self._part: Any = next((part for part in parts if hasattr(part, "set_epoch")), None)
-        self._seen = self._epoch
+        self._sampler: Any = next((part for part in parts if hasattr(part, "set_epoch")), None)
+        self._last_seen = self._current
         # Samplers begin with epoch 0: another one was set before the loader was made.
-        self._begins = self._seen if (self._seen or 0) > 0 else None
-        # Where it cannot be seen that somebody else set it, it is left to them.
-        self._theirs = self._seen is None
+        self._first_epoch = self._last_seen if (self._last_seen or 0) > 0 else None
+        # Where it cannot be seen whether other code sets the epoch, it is left to that code.
+        self._set_by_others = self._last_seen is None
 
     @property
-    def _epoch(self) -> int | None:
-        epoch = getattr(self._part, "epoch", None)
+    def _current(self) -> int | None:
+        epoch = getattr(self._sampler, "epoch", None)
         return epoch if isinstance(epoch, int) else None
 
     def given(self) -> int | None:
-        """Return the epoch that the sampler was given by others since it was last looked at.
+        """Return the epoch that other code has set since the last call; None if it set none.
 
-        The one that it has when the loader is made is where the loader begins to count: this may
-        be the user's, or what a loader before has left.
+        The loader begins to count at the epoch that the sampler has when the loader is made: the
+        user may have set it, or an earlier loader left it.
         """
-        epoch, begins = self._epoch, self._begins
-        self._begins = None
-        if epoch == self._seen:
-            return begins
-        self._seen, self._theirs = epoch, True
+        epoch, first_epoch = self._current, self._first_epoch
+        self._first_epoch = None
+        if epoch == self._last_seen:
+            return first_epoch
+        self._last_seen, self._set_by_others = epoch, True
         return epoch
 
     def follow(self, other: SamplerEpoch) -> None:
-        """Know of the same sampler what `other` does."""
-        self._seen, self._begins, self._theirs = other._seen, other._begins, other._theirs
+        """Take over the state of `other`, which is of the same sampler."""
+        self._last_seen, self._first_epoch = other._last_seen, other._first_epoch
+        self._set_by_others = other._set_by_others
 
     def set(self, epoch: int, *, asked: bool) -> None:
-        """Set the sampler's epoch, but not over one that others set unless the user asks for it."""
-        self._begins = None
-        if self._part is None or (self._theirs and not asked):
+        """Set the sampler's epoch; one that other code set only if the user asks for it."""
+        self._first_epoch = None
+        if self._sampler is None or (self._set_by_others and not asked):
             return
-        self._theirs = False
-        self._part.set_epoch(epoch)
-        self._seen = self._epoch
+        self._set_by_others = False
+        self._sampler.set_epoch(epoch)
+        self._last_seen = self._current
 
 
 class Order(ABC):
@@ -98,12 +99,12 @@ class Order(ABC):
 
     @property
     def sampler_epoch(self) -> SamplerEpoch | None:
-        """The epoch of the user's sampler that decides this order; None where none does."""
+        """The epoch of the user's sampler that decides this order; None without a sampler."""
         return None
 
     @property
     def repeated(self) -> int:
-        """Samples that this order has on two ranks, over all of them."""
+        """How many samples this order has on two ranks, over all ranks."""
         return 0
 
     @property
@@ -142,7 +143,7 @@ class Sequential(Order):
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """Refuse what is no int of at least `least`, or more than 2**62."""
+    """Raise `OptionError` unless `value` is an int from `least` to 2**62."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**62:
         raise OptionError(f"{name} is an int from {least} to 2**62, not {value!r}")
 

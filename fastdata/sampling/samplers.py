@@ -1,12 +1,12 @@
 """Orders and batches that a user's own sampler decides.
 
-Such an epoch is a list: the sampler is run through at its beginning.  Resuming is exact if it
-then yields the same again.
+Such an epoch is a list: the whole sampler is run when the epoch begins.  Resuming is exact if
+it then yields the same again.
 
 Where the sampler, or the one inside it, has ``set_epoch`` and shows its ``epoch``, as torch's
-`DistributedSampler` does, each epoch of the loader becomes its epoch, until somebody else sets
-it: from then on the sampler keeps the epoch that it is given, and the loader takes its own
-from there.
+`DistributedSampler` does, the loader sets it to each of its own epochs, until other code sets
+it: from then on the sampler keeps the epoch that it is given, and the loader counts on from
+there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SamplerOrder(Order):
     """
 
     pure: ClassVar[bool] = False
-    repeats = True  # for all that is known of it
+    repeats = True  # it may: nothing is known of it
 
     def __init__(self, sampler: Iterable[int], count: int) -> None:
         self._sampler = sampler
@@ -93,10 +93,10 @@ class SampledBatches:
     """
 
     padding = 0
-    """Nothing is repeated: a batch sampler says itself what it wants."""
+    """Nothing is repeated: a batch sampler decides by itself."""
 
     joins = False
-    """The batch sampler is asked for an epoch when it begins, not before."""
+    """An epoch of the batch sampler is run when it begins, not before."""
 
     samples = None
     """Samples of an epoch are known only by running the batch sampler."""
@@ -158,7 +158,7 @@ class _SampledEpoch(EpochBatches):
         stop = int(self._stops[number])
         return np.arange(stop - self.samples_in(number), stop)
 
-    def _find(self, number: int) -> Indices:
+    def _look_up(self, number: int) -> Indices:
         samples: Indices = self._batches[number].copy()
         return samples
 
@@ -173,7 +173,7 @@ def _length(name: str, sampler: object, what: str) -> int:
 
 
 def _indices(name: str, values: Iterable[Any]) -> Indices:
-    """Return what a sampler yielded, int64 [n]; refuse what is no integer."""
+    """Return what a sampler yielded, int64 [n]; raise `OptionError` for what is no integer."""
 
     def index(value: Any) -> int:
         try:

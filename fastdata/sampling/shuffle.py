@@ -1,29 +1,116 @@
 """Random orders, and what ``shuffle=`` may be: False, True, "block" or a `BlockShuffle`.
 
-`Shuffled` is a uniformly drawn permutation.  `BlockShuffled` is for disks that
-hate random reads: neighbours in the file stay near each other in the order,
-and what is read together is used together.  Both find any position at once
-and keep no list of samples.
+`Shuffled` is a uniformly drawn permutation.  `BlockShuffled` is for disks that are slow at
+random reads: neighbours in the file stay near each other in the order, and what is read
+together is used together.  Both compute any position directly and keep no list of samples:
+a `Permutation` takes 160 bytes for 100 million samples as for ten.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
-from fastdata.random import operation_id
+from fastdata.random import STAFFORD_13, Draws, operation_id
 from fastdata.sampling.order import Identity, Indices, Lookup, Order, Sequential, check_count
-from fastdata.sampling.permutation import Permutation
 
-__all__ = ["BlockShuffle", "BlockShuffled", "Shuffled", "order_of"]
+__all__ = ["BlockShuffle", "BlockShuffled", "Permutation", "Shuffled", "order_of"]
+
+Words: TypeAlias = NDArray[np.uint64]
 
 SHUFFLE = operation_id(0, "Shuffled")
 BLOCKS = operation_id(0, "BlockShuffled blocks")
 LAST_BLOCK = operation_id(0, "BlockShuffled last block")
 WINDOWS = operation_id(0, "BlockShuffled windows")
+
+ROUNDS = 20
+"""Even.  Measured with all permutations of 3 to 8 things over 60,000 to 806,400 keys: after 8
+rounds some are clearly likelier (chi-square up to 745 standard deviations off), after 16 it shows
+with 8 things only (6), after 20 nowhere (below 3)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Permutation:
+    """A function from 0..count-1 onto itself, one of all permutations as drawn by its keys.
+
+    It is a cipher on the numbers 0 to count - 1: a generalised Feistel network, made to fit by
+    cycle walking (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002,
+    sections 4 and 5).
+
+        x = left * width + right          left in [0, height), right in [0, width)
+        left  = (left  + F(key 0, right)) mod height
+        right = (right + F(key 1, left))  mod width
+        ... and so on: each step can be undone, so the whole is a bijection
+        again, from the beginning, while x >= count: that walks along a cycle which leads back
+
+    `F` is a hash, not a cipher: the result passes for random in statistics, and hides nothing
+    from an adversary.  Safe to call from several threads and after a fork.
+
+    Parameters
+    ----------
+    count : int
+        From 0 to 2**62.
+    keys : ndarray of uint64, shape [ROUNDS]
+        Independent random words.
+    """
+
+    count: int
+    keys: Words
+
+    @classmethod
+    def drawn(cls, count: int, seed: int, epoch: int, operation: int, index: int) -> Permutation:
+        """Return the permutation that (seed, epoch, operation, index) draws."""
+        one = np.array([index], np.int64)
+        return cls(count, Draws(seed, epoch, operation, one).bits(ROUNDS)[0])
+
+    def __call__(self, positions: Indices) -> Indices:
+        """Return what stands at `positions`, int64 [n] each.
+
+        Positions outside 0..count-1 are the caller's mistake, and may never return.
+        """
+        # As square as can be, so that hardly anything walks: height * width < count + 2 height.
+        # An even height lets a round be an odd permutation; without, half of them never come.
+        height = math.isqrt(max(self.count - 1, 0)) + 1
+        height += height % 2
+        width = max(1, -(-self.count // height))
+        permuted = self._rounds(positions.astype(np.uint64), height, width)
+        outside = np.flatnonzero(permuted >= self.count)
+        while outside.size:
+            permuted[outside] = self._rounds(permuted[outside], height, width)
+            outside = outside[permuted[outside] >= self.count]
+        return permuted.view(np.int64)
+
+    def _rounds(self, words: Words, height: int, width: int) -> Words:
+        first, second = STAFFORD_13
+        sides = np.uint64(height), np.uint64(width)
+        changed = words // sides[1]
+        other = words - changed * sides[1]
+        hashed, shifted = np.empty_like(words), np.empty_like(words)
+        for number, key in enumerate(self.keys):
+            side = sides[number % 2]
+            # Written out in place: a chain of expressions takes twice as long.
+            np.bitwise_xor(other, key, out=hashed)
+            np.multiply(hashed, first, out=hashed)
+            np.right_shift(hashed, np.uint64(27), out=shifted)
+            np.bitwise_xor(hashed, shifted, out=hashed)
+            np.multiply(hashed, second, out=hashed)
+            # The upper half of the word, multiplied and shifted down to 0..side-1.
+            np.right_shift(hashed, np.uint64(32), out=hashed)
+            np.multiply(hashed, side, out=hashed)
+            np.right_shift(hashed, np.uint64(32), out=hashed)
+            # Modulo without a division: what is below side wraps round to a huge word.
+            np.add(changed, hashed, out=changed)
+            np.subtract(changed, side, out=hashed)
+            np.minimum(changed, hashed, out=changed)
+            changed, other = other, changed
+        # After an even number of rounds the halves are back in their places.
+        joined: Words = changed * sides[1] + other
+        return joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,42 +242,33 @@ class _BlockLookup:
         window_size = block_size * self._window_blocks
         # As if the short block were whole: the windows behind it move up.
         behind = positions >= (self._last_window + 1) * window_size - self._missing
-        places = positions + self._missing * behind
-        windows = places // window_size
+        padded = positions + self._missing * behind
+        windows = padded // window_size
         for window in np.unique(windows).tolist():
-            here = np.flatnonzero(windows == window)
+            members = np.flatnonzero(windows == window)
             start = window * window_size
             stop = min(start + window_size, self._block_count * block_size)
             size = stop - start - self._missing * (window == self._last_window)
             shuffle = self._drawn(size, WINDOWS, window)
-            places[here] = start + shuffle(places[here] - start)
-        slots, samples = np.divmod(places, block_size)
+            padded[members] = start + shuffle(padded[members] - start)
+        slots, samples = np.divmod(padded, block_size)
         blocks = np.full_like(slots, self._block_count - 1)
         others = np.flatnonzero(slots != self._last_slot)
         blocks[others] = self._blocks(slots[others] - (slots[others] > self._last_slot))
-        found: Indices = blocks * block_size + samples
-        return found
+        indices: Indices = blocks * block_size + samples
+        return indices
 
     def _drawn(self, count: int, operation: int, index: int = 0) -> Permutation:
         return Permutation.drawn(count, self._order.seed, self._epoch, operation, index)
 
 
 def order_of(shuffle: Any, count: int, seed: int) -> Order:
-    """Return the order that a loader's ``shuffle=`` asks for.
-
-    Parameters
-    ----------
-    shuffle : bool, "block" or BlockShuffle
-        "block" is ``BlockShuffle()``.
-    count : int
-        Number of samples.
-    seed : int
-        Of the shuffle.
+    """Return the order that a loader's ``shuffle=`` asks for, of `count` samples.
 
     Raises
     ------
     OptionError
-        If `shuffle` is something else.
+        If `shuffle` is not a bool, "block" or a `BlockShuffle`.
     """
     if isinstance(shuffle, str) and shuffle == "block":
         shuffle = BlockShuffle()

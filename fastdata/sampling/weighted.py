@@ -131,7 +131,7 @@ class _WithReplacement:
     def __call__(self, positions: Indices) -> Indices:
         drawn = Draws(self._seed, self._epoch, WEIGHTED, positions).uniform()[:, 0]
         # The first bound above the point; a sample of weight 0 has an empty interval.
-        found = np.searchsorted(self._bounds, drawn * self._bounds[-1], side="right")
+        drawn_samples = np.searchsorted(self._bounds, drawn * self._bounds[-1], side="right")
         # Rounding may put the point on the very last bound, above which there is none.
-        samples: Indices = np.minimum(found, self._last).astype(np.int64)
+        samples: Indices = np.minimum(drawn_samples, self._last).astype(np.int64)
         return samples

@@ -13,12 +13,7 @@ __all__ = ["Meter"]
 
 
 class Meter:
-    """Times what is submitted to a device.
-
-    Parameters
-    ----------
-    device : torch.device
-    """
+    """Times what is submitted to a device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -35,14 +30,9 @@ class Meter:
         """Return how long the current stream takes over what `work` submits.
 
         Gaps in which it waits for the host count, as they do for a training loop; what other
-        streams still do for later does not.
-
-        Parameters
-        ----------
-        work : callable
-        lead : callable, optional
-            What is done right before, unmeasured and without a wait between: so the window
-            begins in the midst of things.  Without it the device is idle at its beginning.
+        streams still do for later does not.  `lead` is done right before, unmeasured and without a
+        wait between: so the window begins in the midst of things.  Without it the device is idle
+        at its beginning.
         """
         self.synchronize()
         if not self.on_gpu:

@@ -1,7 +1,8 @@
-"""The training step of a reference model: forward, backward, optimiser."""
+"""Training steps to measure with: that of a reference model, and one of a given length."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 from fastdata.errors import OptionError
 from fastdata.steps.models import LEAST_SIDES, MODELS
 
-__all__ = ["ReferenceStep", "images_of"]
+__all__ = ["ReferenceStep", "SleepStep", "images_of"]
 
 CLASSES = 1000
 
@@ -52,10 +53,8 @@ class ReferenceStep:
     def __call__(self, batch: Any) -> torch.Tensor:
         """Train on a batch; return the loss, on the device."""
         images = images_of(batch)
-        if self._model is None:
-            self._make(*images.shape[2:])
-        assert self._model is not None, "it was made"
-        assert self._optimizer is not None, "it was made with the model"
+        if self._model is None or self._optimizer is None:
+            self._model, self._optimizer = self._make(*images.shape[2:])
         if images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1)
         if not images.dtype.is_floating_point:
@@ -75,7 +74,8 @@ class ReferenceStep:
         self._optimizer.step()
         return loss.detach()
 
-    def _make(self, height: int, width: int) -> None:
+    def _make(self, height: int, width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Return the model for images of a size, on the device, and its optimiser."""
         least = LEAST_SIDES[self.name]
         if min(height, width) < least:
             raise OptionError(
@@ -84,12 +84,11 @@ class ReferenceStep:
             )
         _, make = MODELS[self.name]
         model = make(height, width)
-        self._model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         weights = model.parameters()
         if self.name.startswith("vit"):
-            self._optimizer = torch.optim.AdamW(weights, lr=1e-3)
-        else:
-            self._optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.9, weight_decay=1e-4)
+            return model, torch.optim.AdamW(weights, lr=1e-3)
+        return model, torch.optim.SGD(weights, lr=0.01, momentum=0.9, weight_decay=1e-4)
 
     def __str__(self) -> str:
         kind = "bfloat16" if self.device.type != "cpu" else "float32"
@@ -104,13 +103,13 @@ def images_of(batch: Any) -> torch.Tensor:
     OptionError
         If there is none.
     """
-    found = _first_images(batch)
-    if found is None:
+    images = _first_images(batch)
+    if images is None:
         raise OptionError(
             "batches have no images: no tensor of shape [N, C, H, W] with 1 or 3 channels; give "
             "a step of your own, or the step's length"
         )
-    return found
+    return images
 
 
 def _first_images(value: Any) -> torch.Tensor | None:
@@ -121,4 +120,28 @@ def _first_images(value: Any) -> torch.Tensor | None:
         parts = value.values()
     elif isinstance(value, (list, tuple)):
         parts = value
-    return next((found for part in parts if (found := _first_images(part)) is not None), None)
+    return next((one for part in parts if (one := _first_images(part)) is not None), None)
+
+
+class SleepStep:
+    """Sleeps, whatever batch it gets: it takes no core, as a step on a GPU seen from the CPU.
+
+    Picklable; for any number of threads.
+
+    Parameters
+    ----------
+    seconds : float
+        Above 0.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not 0 < seconds < 3600:
+            raise OptionError(f"a step takes more than 0 seconds and less than 3600, not {seconds}")
+        self.seconds = seconds
+
+    def __call__(self, batch: Any) -> None:
+        """Sleep."""
+        time.sleep(self.seconds)
+
+    def __str__(self) -> str:
+        return f"a simulated step of {self.seconds * 1e3:g} ms"

@@ -31,33 +31,20 @@ def run_script(target: str) -> tuple[Any, Step | None]:
     """Call the function that `target` names, and return its loader or dataset, and step.
 
     The file is imported, under a name that is not ``__main__``, with its folder first on
-    ``sys.path``, as Python runs a script.  It is the user's own code, and runs as such.
+    ``sys.path``, as Python runs a script.  It is the user's own code, and runs as such.  The step
+    is None where the function returns no pair.
 
-    Parameters
-    ----------
-    target : str
-        ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``.
-
-    Returns
-    -------
-    data : loader, dataset or path
-    step : callable or None
-        Called with a batch; None where the function returns no pair.
-
-    Raises
-    ------
-    OptionError
-        If there is no such file or function, or it returns something else.
+    Raises an `OptionError` if there is no such file or function, or it returns None.
     """
     place, _, name = target.rpartition(":")
     function = getattr(_module(place), name, None)
     if not callable(function):
         raise OptionError(f"{place} has no function {name!r}")
-    made = function()
-    if isinstance(made, tuple) and len(made) == 2 and callable(made[1]):
-        data, step = made
+    returned = function()
+    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1]):
+        data, step = returned
     else:
-        data, step = made, None
+        data, step = returned, None
     if data is None:
         raise OptionError(
             f"{target} returned None: it returns a loader or a dataset, or that and a step, which "

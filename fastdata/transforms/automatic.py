@@ -2,28 +2,49 @@
 
 The operations, their ranges and the order they are counted in are torchvision's.  Images
 of a batch that drew one operation go through it together; all shears, shifts and
-rotations are one look-up by as many matrices.
+rotations are one look-up by as many matrices (`warp`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms.base import BatchTransform, Parameters, Shape, positive_int
-from fastdata.transforms.color import adjust_brightness, adjust_contrast, adjust_saturation
-from fastdata.transforms.some import change_some
-from fastdata.transforms.tones import adjust_sharpness, autocontrast, equalize, posterize, solarize
-from fastdata.transforms.warp import MOVES, Fill, matrices, warp
+from fastdata.transforms.base import (
+    BatchTransform,
+    Parameters,
+    Shape,
+    channel_numbers,
+    positive_int,
+)
+from fastdata.transforms.color import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_saturation,
+    adjust_sharpness,
+    autocontrast,
+    equalize,
+    posterize,
+    solarize,
+)
+from fastdata.transforms.image_tensors import change_some, to_device, to_float
 
 __all__ = ["OPERATIONS", "AutomaticAugment", "RandAugment", "TrivialAugmentWide"]
+
+Fill: TypeAlias = float | Sequence[float] | None
+"""What is beyond the image: one number, one a channel; None is 0."""
+
+WarpInterpolation: TypeAlias = Literal["nearest", "bilinear"]
+
+MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
 Change: TypeAlias = Callable[..., torch.Tensor]
 
@@ -48,11 +69,19 @@ SIGNED = np.array([name in (*MOVES, *BLENDED) for name in OPERATIONS])
 
 
 class AutomaticAugment(BatchTransform):
-    """What the automatic augmentations share: carrying out what was drawn."""
+    """Carries out the operations that the automatic augmentations draw."""
 
     moves_pixels: ClassVar[bool] = True
-    interpolation: Literal["nearest", "bilinear"]
+    num_magnitude_bins: int
+    interpolation: WarpInterpolation
     fill: Fill
+
+    def __post_init__(self) -> None:
+        positive_int("num_magnitude_bins", self.num_magnitude_bins)
+        if self.interpolation not in ("nearest", "bilinear"):
+            raise OptionError(f"interpolation is nearest or bilinear, not {self.interpolation!r}")
+        if self.fill is not None and channel_numbers(self.fill) is None:
+            raise OptionError(f"fill is a number, one a channel, or None, not {self.fill!r}")
 
     def check(self, channels: int, floating: bool) -> None:
         if floating:
@@ -61,19 +90,10 @@ class AutomaticAugment(BatchTransform):
             )
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Return images augmented.
+        """Return images augmented; raise `OptionError` if they are not uint8.
 
-        Parameters
-        ----------
-        images : torch.Tensor of uint8, shape [n, C, H, W]
-        parameters : dict
-            "operation", int [n, steps], places in `OPERATIONS`; "magnitude", float
-            [n, steps], of whatever the operation takes.
-
-        Raises
-        ------
-        OptionError
-            If images are not uint8.
+        `parameters` are "operation", int [n, steps], places in `OPERATIONS`, and "magnitude",
+        float [n, steps], of whatever the operation takes.
         """
         if images.dtype != torch.uint8:
             raise OptionError(
@@ -90,6 +110,7 @@ class AutomaticAugment(BatchTransform):
     def _step(
         self, images: torch.Tensor, operation: NDArray[np.int64], magnitude: NDArray[np.float64]
     ) -> torch.Tensor:
+        """Return images after one operation each."""
         height, width = images.shape[2:]
         matrix = np.zeros((len(images), 2, 3), np.float32)
         for kind in MOVES:
@@ -135,18 +156,17 @@ class RandAugment(AutomaticAugment):
     num_ops: int = 2
     magnitude: int = 9
     num_magnitude_bins: int = 31
-    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    interpolation: WarpInterpolation = "nearest"
     fill: Fill = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         positive_int("num_ops", self.num_ops)
-        positive_int("num_magnitude_bins", self.num_magnitude_bins)
         if self.magnitude not in range(self.num_magnitude_bins):
             raise OptionError(
                 f"magnitude is an int from 0 to num_magnitude_bins - 1 = "
                 f"{self.num_magnitude_bins - 1}, not {self.magnitude!r}"
             )
-        _check_look_up(self.interpolation, self.fill)
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         height, width = shape[2:]
@@ -186,12 +206,8 @@ class TrivialAugmentWide(AutomaticAugment):
     """
 
     num_magnitude_bins: int = 31
-    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    interpolation: WarpInterpolation = "nearest"
     fill: Fill = None
-
-    def __post_init__(self) -> None:
-        positive_int("num_magnitude_bins", self.num_magnitude_bins)
-        _check_look_up(self.interpolation, self.fill)
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         ranges = {
@@ -228,9 +244,66 @@ def _magnitudes(ranges: dict[str, float], bins: int, posterized: int) -> NDArray
     return table.numpy()
 
 
-def _check_look_up(interpolation: object, fill: object) -> None:
-    if interpolation not in ("nearest", "bilinear"):
-        raise OptionError(f"interpolation is nearest or bilinear, not {interpolation!r}")
-    numbers = fill if isinstance(fill, (list, tuple)) else (fill,)
-    if fill is not None and not all(isinstance(number, (int, float)) for number in numbers):
-        raise OptionError(f"fill is a number, one a channel, or None, not {fill!r}")
+def matrices(
+    kind: str, magnitude: NDArray[np.float64], height: int, width: int
+) -> NDArray[np.float32]:
+    """Return the matrices of one of `MOVES` by magnitudes, float64 [n]: float32 [n, 2, 3].
+
+    They lead from (x, y, 1) of the result to (x, y) in the source, from the image's centre.
+    Magnitudes of shears are pixels a pixel from the top left corner; of shifts pixels, cut off to
+    whole ones; of rotations degrees, counter-clockwise.
+    """
+    matrix = np.zeros((len(magnitude), 2, 3))
+    matrix[:, 0, 0] = matrix[:, 1, 1] = 1
+    if kind == "ShearX":
+        matrix[:, 0, 1], matrix[:, 0, 2] = magnitude, magnitude * (height / 2)
+    elif kind == "ShearY":
+        matrix[:, 1, 0], matrix[:, 1, 2] = magnitude, magnitude * (width / 2)
+    elif kind == "TranslateX":
+        matrix[:, 0, 2] = -np.trunc(magnitude)
+    elif kind == "TranslateY":
+        matrix[:, 1, 2] = -np.trunc(magnitude)
+    else:
+        angle = np.radians(-magnitude)
+        matrix[:, 0, 0] = matrix[:, 1, 1] = np.cos(angle)
+        matrix[:, 0, 1], matrix[:, 1, 0] = np.sin(angle), -np.sin(angle)
+    return matrix.astype(np.float32)
+
+
+def warp(
+    images: torch.Tensor,
+    matrix: torch.Tensor,
+    interpolation: WarpInterpolation,
+    fill: Fill,
+) -> torch.Tensor:
+    """Return images [n, C, H, W] looked up by matrices, float32 [n, 2, 3].
+
+    As torchvision does it: a matrix about the image's centre says for each pixel of the result
+    where it is in the source, in float32 (`torchvision.transforms.v2.functional.affine`).
+
+    Nearest neighbour where a look-up falls in the middle between two pixels may take
+    the other one on another device.
+    """
+    height, width = images.shape[2:]
+    half = to_device(np.array([width / 2, height / 2], np.float32), images.device)
+    x = torch.arange(width, device=images.device) - (width - 1) / 2
+    y = torch.arange(height, device=images.device) - (height - 1) / 2
+    # No matrix product, which a GPU may be allowed to round to ten bits (TF32).
+    rows = matrix / half[:, None]
+    by_x, by_y, shift = rows[:, None, None].unbind(-1)
+    grid = x[:, None] * by_x + (y[:, None, None] * by_y + shift)
+    values = to_float(images)
+    if fill is not None:  # a channel of ones shows how much of a pixel is of the image
+        values = torch.cat([values, torch.ones_like(values[:, :1])], 1)
+    moved = functional.grid_sample(
+        values, grid.to(values.dtype), mode=interpolation, padding_mode="zeros", align_corners=False
+    )
+    if fill is not None:
+        numbers = to_device(np.array(fill, np.float32), images.device).to(moved.dtype)
+        numbers = numbers.view(1, -1, 1, 1)
+        moved, share = moved[:, :-1], moved[:, -1:]
+        if interpolation == "nearest":
+            moved = torch.where(share < 0.5, numbers, moved)
+        else:
+            moved = (moved - numbers) * share + numbers
+    return (moved if images.is_floating_point() else moved.round_()).to(images.dtype)

@@ -1,10 +1,13 @@
-"""The three kinds of transform that fastdata runs itself, and shared checks.
+"""The three kinds of transform that fastdata runs itself, and the checks of their parameters.
 
 `GeometricTransform` moves pixels and is planned for a whole batch before any
 image is decoded.  `PixelTransform` changes each pixel by itself.
 `BatchTransform` changes the images of a batch together, on the device where the
 batch has arrived.  Everything else that a user puts into a list of transforms is
 a callable on one sample (`fastdata.transforms.callables`).
+
+A parameter is checked and parsed by one of the functions below when a transform is made; they
+raise `OptionError` with the parameter's name and the value that was given.
 """
 
 from __future__ import annotations
@@ -12,14 +15,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Geometry, Interpolation
 
 __all__ = [
     "BatchTransform",
@@ -27,7 +30,12 @@ __all__ = [
     "Parameters",
     "PixelTransform",
     "Shape",
+    "channel_numbers",
+    "check_interpolation",
+    "names_tuple",
+    "padding_sides",
     "positive_int",
+    "positive_number",
     "probability",
     "range_pair",
     "size_pair",
@@ -91,7 +99,7 @@ class BatchTransform(ABC):
     """
 
     moves_pixels: ClassVar[bool] = False
-    """Whether what is in an image may be elsewhere afterwards: refused where there are boxes."""
+    """Whether the content of an image may move; refused where there are boxes."""
 
     @abstractmethod
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
@@ -126,18 +134,23 @@ class BatchTransform(ABC):
 
 
 def probability(name: str, value: Any) -> float:
-    """Return `value` as float, or raise `OptionError` unless it is from 0 to 1."""
-    try:
-        chance = float(value)
-    except (TypeError, ValueError):
-        chance = math.nan
+    """Return `value` as float, from 0 to 1."""
+    chance = _float(value)
     if not 0 <= chance <= 1:
         raise OptionError(f"{name} is a probability from 0 to 1, not {value!r}")
     return chance
 
 
+def positive_number(name: str, value: Any) -> float:
+    """Return `value` as float, above 0 and finite."""
+    number = _float(value)
+    if not 0 < number < math.inf:
+        raise OptionError(f"{name} is a number above 0, not {value!r}")
+    return number
+
+
 def positive_int(name: str, value: Any) -> int:
-    """Return `value` as int, or raise `OptionError` naming the option."""
+    """Return `value` as int, from 1 up."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
         raise OptionError(f"{name} is a positive int, not {value!r}")
     return int(value)
@@ -164,3 +177,43 @@ def range_pair(name: str, value: Any) -> tuple[float, float]:
     if not (0 < low <= high and math.isfinite(high)):
         raise OptionError(f"{name} is a pair with 0 < low <= high, not {value!r}")
     return low, high
+
+
+def padding_sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
+    """Return (left, top, right, bottom) from an int, (left and right, top and bottom), or all."""
+    sides = tuple(padding) if isinstance(padding, Sequence) else (padding,)
+    if any(type(side) is not int or side < 0 for side in sides):
+        raise OptionError(f"padding is made of ints from 0 up, not {padding!r}")
+    if len(sides) not in (1, 2, 4):
+        raise OptionError(f"padding is an int, a pair or four ints, not {padding!r}")
+    left, top, right, bottom = sides * (4 // len(sides))
+    return left, top, right, bottom
+
+
+def channel_numbers(value: Any) -> tuple[float, ...] | None:
+    """Return a colour, which is a number or a list of one a channel; None if it is neither."""
+    try:
+        return tuple(map(float, value if isinstance(value, (list, tuple)) else (value,)))
+    except (TypeError, ValueError):
+        return None
+
+
+def check_interpolation(interpolation: object, antialias: object) -> None:
+    """Raise `OptionError` unless the two name a filter."""
+    if interpolation not in get_args(Interpolation):
+        accepted = ", ".join(get_args(Interpolation))
+        raise OptionError(f"interpolation is one of {accepted}, not {interpolation!r}")
+    if antialias not in (None, True, False):
+        raise OptionError(f"antialias is True, False or None, not {antialias!r}")
+
+
+def names_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of fields that a user gave, one or several."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

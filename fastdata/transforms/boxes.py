@@ -1,14 +1,20 @@
-"""Boxes follow their images through geometry.
+"""Boxes follow their images through geometry, and go where too little of them is left.
 
 Along each axis, whatever a `Geometry` does to a place is one stretch, one shift and one
 cut: windows cut to an interval, and an interval that is stretched, shifted and cut is one
 again.  So a batch has a few numbers an image, however many steps were planned, and its boxes
 are moved all at once, on the device where they are.
+
+Boxes stay in line with their labels: a crop that misses one leaves it with a height or
+width of 0.  `DropEmptyBoxes` drops such boxes.  How many are left is known only when they are
+computed, so it is done where waiting costs nothing: on the CPU, with all fields that are no
+images, unless boxes are moved on a device before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +22,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fastdata.errors import OptionError
+from fastdata.schema import ArrayField, Schema
+from fastdata.transforms.base import names_tuple, positive_number
+from fastdata.transforms.callables import kind_of, restored_boxes
 from fastdata.transforms.geometry import Geometry, Ints, Windows
-from fastdata.transforms.some import to_device
+from fastdata.transforms.image_tensors import to_device
 
-__all__ = ["Boxes", "move_boxes", "transform_boxes"]
+__all__ = ["BoundDrop", "Boxes", "DropEmptyBoxes", "move_boxes", "transform_boxes"]
 
 
 class Boxes(NamedTuple):
@@ -78,19 +87,19 @@ def transform_boxes(
     -----
     Thread-safe.  No work is done once an image or box.
     """
-    places, numbers = np.array(boxes, np.float64), np.asarray(counts, np.int64)
-    if places.shape != (numbers.sum(), 4) or numbers.shape != (len(geometry),):
+    corners, numbers = np.array(boxes, np.float64), np.asarray(counts, np.int64)
+    if corners.shape != (numbers.sum(), 4) or numbers.shape != (len(geometry),):
         raise OptionError(
             f"boxes are [m, 4] with one count for each of {len(geometry)} images, m in all, not "
-            f"{places.shape} with counts of shape {numbers.shape} and sum {numbers.sum()}"
+            f"{corners.shape} with counts of shape {numbers.shape} and sum {numbers.sum()}"
         )
-    of = np.repeat(np.arange(len(geometry)), numbers)
-    places = _moved(geometry, torch.from_numpy(places), of).numpy()
-    kept = np.arange(len(places))
+    images = np.repeat(np.arange(len(geometry)), numbers)
+    moved = _moved(geometry, torch.from_numpy(corners), images).numpy()
+    kept = np.arange(len(moved))
     if drop_empty:
-        sides = places[:, 2:] - places[:, :2]
+        sides = moved[:, 2:] - moved[:, :2]
         kept = np.flatnonzero(((sides > 0) & (sides >= min_side)).all(axis=1))
-    return Boxes(places[kept], np.bincount(of[kept], minlength=len(geometry)), kept)
+    return Boxes(moved[kept], np.bincount(images[kept], minlength=len(geometry)), kept)
 
 
 def move_boxes(geometry: Geometry, boxes: Any, name: str = "boxes") -> Any:
@@ -132,10 +141,7 @@ def move_boxes(geometry: Geometry, boxes: Any, name: str = "boxes") -> Any:
         flat = torch.cat([some if some.ndim == 2 else some.reshape(-1, 4) for some in boxes])
         counts = np.array([some.numel() // 4 for some in boxes])
     moved = _moved(geometry, flat.double(), np.repeat(np.arange(len(geometry)), counts))
-    if not flat.is_floating_point():
-        limits = torch.iinfo(flat.dtype)
-        moved = moved.round_().clamp_(limits.min, limits.max)
-    moved = moved.to(flat.dtype)
+    moved = restored_boxes(moved, flat)
     if isinstance(boxes, torch.Tensor):
         return moved.view(boxes.shape)
     parts = torch.split(moved, counts.tolist())
@@ -154,22 +160,19 @@ def _check(boxes: Any, count: int, name: str) -> None:
         if not (isinstance(some, torch.Tensor) and some.ndim and some.shape[-1] == 4)
     ]
     if wrong:
-        kind = type(wrong[0]).__name__
-        shape = getattr(wrong[0], "shape", None)
         raise OptionError(
             f"{name!r} holds boxes, tensors [..., 4], which geometric transforms move along; a "
-            f"callable made {kind}{f' of shape {tuple(shape)}' if shape is not None else ''} of "
-            "some: put the geometric transforms before it"
+            f"callable made {kind_of(wrong[0])} of some: put the geometric transforms before it"
         )
     if len(boxes) != count:
         raise OptionError(f"{name!r} holds boxes of {len(boxes)} images, not of {count}")
 
 
-def _moved(geometry: Geometry, places: torch.Tensor, of: Ints) -> torch.Tensor:
-    """Return boxes, float64 [m, 4], of the images `of`, int64 [m], after `geometry`."""
-    numbers = to_device(_motions(geometry)[of], places.device)
+def _moved(geometry: Geometry, boxes: torch.Tensor, images: Ints) -> torch.Tensor:
+    """Return boxes, float64 [m, 4], after `geometry`; `images`, int64 [m], says whose they are."""
+    numbers = to_device(_motions(geometry)[images], boxes.device)
     scale, shift, low, high = numbers[:, :8].view(-1, 4, 1, 2).unbind(1)
-    corners = places.view(-1, 2, 2) * scale + shift
+    corners = boxes.view(-1, 2, 2) * scale + shift
     corners = torch.minimum(torch.maximum(corners, low), high)
     # What was the right edge of a mirrored image is now its left one.
     across = torch.where(numbers[:, 8:] > 0, corners[:, :, 0].flip(1), corners[:, :, 0])
@@ -200,3 +203,109 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
     shift[flip, 0] = width - shift[flip, 0]
     low[flip, 0], high[flip, 0] = width - high[flip, 0], width - low[flip, 0]
     return np.concatenate([scale, shift, low, high, flip[:, None]], 1)
+
+
+@dataclass(frozen=True)
+class DropEmptyBoxes:
+    """Leave out boxes of which too little is left, and their entries of other fields.
+
+    Put it behind the geometric transforms.  Images whose boxes are all gone stay.
+
+    Parameters
+    ----------
+    boxes : str, optional
+        The field of boxes, of shape (None, 4); by default the only one.
+    also : str or sequence of str
+        Fields with an entry a box, such as classes: arrays whose first length varies.
+    min_side : float
+        Boxes less high or less wide than this go, in pixels of the image as it is then;
+        above 0.
+
+    Raises
+    ------
+    OptionError
+        If `min_side` is not above 0; where the fields are not as said; and when run, if the
+        fields of a sample differ in length.
+
+    Notes
+    -----
+    As torchvision's `SanitizeBoundingBoxes` with `min_size`, whose default 1.0 is.
+
+    Examples
+    --------
+    >>> DropEmptyBoxes(also=("classes",), min_side=4)
+    DropEmptyBoxes(boxes=None, also=('classes',), min_side=4)
+    """
+
+    boxes: str | None = None
+    also: str | Sequence[str] = ()
+    min_side: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "also", names_tuple(self.also))
+        positive_number("min_side", self.min_side)
+
+    def bind(self, schema: Schema) -> BoundDrop:
+        """Return the same for the fields of `schema`, which are checked."""
+        boxes = list(schema.boxes) if self.boxes is None else [self.boxes]
+        if len(boxes) != 1 or boxes[0] not in schema.boxes:
+            raise OptionError(
+                f"DropEmptyBoxes drops from one field of boxes, not from "
+                f"{' or '.join(map(repr, boxes)) or 'none'}; name one with boxes= (there are: "
+                f"{', '.join(schema.boxes) or 'none; a field says boxes=True in its schema'})"
+            )
+        for name in (*boxes, *self.also):
+            field = schema.get(name)
+            varies = isinstance(field, ArrayField) and field.shape[0] is None
+            if not varies or None in field.shape[1:]:  # type: ignore[union-attr]
+                raise OptionError(
+                    f"DropEmptyBoxes drops entries of {name!r}, which has to be an array field "
+                    f"whose first length varies, and no other; it is {field or 'no field'}"
+                )
+        return BoundDrop(boxes[0], tuple(self.also), float(self.min_side))
+
+
+@dataclass(frozen=True)
+class BoundDrop:
+    """A `DropEmptyBoxes` bound to the fields of a dataset; picklable and thread-safe."""
+
+    boxes: str
+    also: tuple[str, ...]
+    min_side: float
+
+    def __call__(self, values: dict[str, Any], indices: NDArray[np.int64]) -> None:
+        """Drop from a batch: the lists of n tensors [k, ...] in `values` are replaced.
+
+        `indices`, int64 [n], are the samples, for messages.  Waits for a GPU where boxes are
+        on one.
+        """
+        names = (self.boxes, *self.also)
+        for name in names:
+            for some in values[name]:
+                if not (isinstance(some, torch.Tensor) and some.ndim):
+                    raise OptionError(
+                        f"DropEmptyBoxes takes {name!r} as tensors [k, ...], but a callable made "
+                        f"{type(some).__name__} of it; put DropEmptyBoxes before it"
+                    )
+        counts = [len(some) for some in values[self.boxes]]
+        for name in self.also:
+            lengths = [len(some) for some in values[name]]
+            if lengths != counts:
+                at = next(i for i, n in enumerate(lengths) if n != counts[i])
+                raise OptionError(
+                    f"sample {indices[at]} has {counts[at]} {self.boxes!r}, but {lengths[at]} "
+                    f"{name!r}: fields named in also= have one entry a box"
+                )
+        if not counts:
+            return
+        boxes = torch.cat(list(values[self.boxes]))
+        sides = boxes[:, 2:].double() - boxes[:, :2].double()
+        stays = (sides >= self.min_side).all(1).cpu().numpy()
+        if stays.all():
+            return
+        images = np.repeat(np.arange(len(counts)), counts)
+        new_counts = np.bincount(images[stays], minlength=len(counts)).tolist()
+        rows = to_device(np.flatnonzero(stays), boxes.device)
+        for name in names:
+            whole = boxes if name == self.boxes else torch.cat(list(values[name]))
+            values[name] = list(torch.split(whole[rows.to(whole.device)], new_counts))

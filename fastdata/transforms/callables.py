@@ -4,8 +4,9 @@ What fastdata's own transforms cannot do, any callable can: torchvision v2, albu
 function of the user's.  It is called once a sample, in the workers.  The generators of Python,
 NumPy, torch and albumentations are seeded before (`fastdata.transforms.generators`).
 
-A callable is given each image by itself.  What moves pixels would then leave masks and boxes
-where they were, so for data that has some the user says what is meant, by a `SampleTransform`:
+By default a callable is given each image by itself (`fastdata.transforms.image_callables`).  One
+that moves pixels would then leave masks and boxes where they were, so for data that has some the
+user says what is meant, by a `SampleTransform`:
 
     PerSample        the callable takes the whole sample
     ImageOnly        the callable changes no more than the values of pixels
@@ -28,7 +29,6 @@ from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Schema
 
 __all__ = [
-    "OnImages",
     "PerSample",
     "Sample",
     "SampleFunction",
@@ -38,6 +38,7 @@ __all__ = [
     "check_entries",
     "kind_of",
     "name_of",
+    "one_size",
     "pictures_of",
     "restored_boxes",
 ]
@@ -49,7 +50,7 @@ SampleFunction: TypeAlias = Callable[[Sample], Sample]
 
 
 class SampleTransform(ABC):
-    """Says how a callable is given a sample.
+    """How a callable is given a sample.
 
     A subclass is immutable, and picklable if the callable is.
     """
@@ -96,24 +97,19 @@ class PerSample(SampleTransform):
         return result
 
 
-@dataclass(frozen=True)
-class OnImages:
-    """Calls `transform` with every image that is no mask, [C, H, W]."""
-
-    transform: Callable[..., Any]
-    images: tuple[str, ...]
-
-    def __call__(self, sample: Sample) -> Sample:
-        changed = {
-            name: as_tensor(self.transform(getattr(sample, name)), self.transform)
-            for name in self.images
-        }
-        return sample._replace(**changed)
-
-
 def pictures_of(schema: Schema) -> tuple[str, ...]:
     """Return the names of the image fields that are no masks."""
     return tuple(name for name, field in schema.images.items() if not field.mask)
+
+
+def one_size(name: str, sizes: set[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the size, (height, width), of all images and masks; raise `OptionError` of several."""
+    if len(sizes) != 1:
+        raise OptionError(
+            f"{name} needs all images and masks of a sample in one size, but they are "
+            f"{' and '.join(f'{h} x {w}' for h, w in sorted(sizes))} (height x width)"
+        )
+    return next(iter(sizes))
 
 
 def as_array(image: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -122,11 +118,11 @@ def as_array(image: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def as_tensor(image: Any, transform: object) -> torch.Tensor:
-    """Return what a callable returned as a tensor [C, H, W]."""
+    """Return the image that `transform` returned as a tensor [C, H, W]."""
     if isinstance(image, np.ndarray) and image.ndim in (2, 3):
         pixels = image if image.ndim == 3 else image[:, :, None]
-        # A copy where it is needed: torch takes neither negative strides
-        # (a flip) nor memory that cannot be written.
+        # A copy where it is needed: torch takes neither negative strides (a flip) nor memory
+        # that cannot be written.
         return torch.from_numpy(np.require(pixels, requirements=("C", "W"))).permute(2, 0, 1)
     if isinstance(image, torch.Tensor) and image.ndim == 3:
         return image.as_subclass(torch.Tensor)
@@ -137,7 +133,7 @@ def as_tensor(image: Any, transform: object) -> torch.Tensor:
 
 
 def restored_boxes(boxes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return boxes, float [k, 4], in the dtype of `like`; whole numbers are rounded."""
+    """Return boxes, float [k, 4], in the dtype of `like`; whole numbers are rounded into it."""
     if not like.is_floating_point():
         limits = torch.iinfo(like.dtype)
         boxes = boxes.round().clamp(limits.min, limits.max)
@@ -149,25 +145,17 @@ def check_entries(
     sample: Sample,
     boxes: str,
     also: tuple[str, ...] | None,
-    settled: Sequence[str] = (),
+    already_dropped: Sequence[str] = (),
 ) -> None:
     """Raise `OptionError` if boxes were dropped whose entries of other fields would stay.
 
-    Parameters
-    ----------
-    schema : Schema
-    sample : named tuple
-        As it was before.
-    boxes : str
-        The field of boxes of which some were dropped.
-    also : tuple of str or None
-        Fields with one entry a box; None if the user has not said which.
-    settled : sequence of str
-        Fields whose entries have been dropped already.
+    `sample` is as it was before, `boxes` the field of which some were dropped, `also` the fields
+    with one entry a box (None if the user has not said which), and `already_dropped` those whose
+    entries are dropped already.
     """
     count = len(getattr(sample, boxes))
     for name, field in schema.items():
-        if name in settled:
+        if name in already_dropped:
             continue
         varies = isinstance(field, ArrayField) and field.shape[0] is None and name != boxes
         if also is None and varies and len(getattr(sample, name)) == count:
@@ -184,7 +172,7 @@ def check_entries(
 
 
 def name_of(function: object) -> str:
-    """Return what a callable is called, for messages."""
+    """Return the name of a callable, for messages."""
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 

@@ -1,6 +1,6 @@
-"""Colour: brightness, contrast, saturation, hue and grey, for whole batches.
+"""Colours and tones of whole batches: operations on them, `ColorJitter` and `RandomGrayscale`.
 
-Functions take images [n, C, H, W] and one factor an image, [n, 1, 1, 1], and compute
+Functions take images [n, C, H, W] and one number an image, [n, 1, 1, 1], and compute
 what torchvision's functions of the same names compute image by image
 (`torchvision.transforms.v2.functional`, 0.28): uint8 within 1, float32 within 1e-5.
 Grey images have neither saturation nor hue.
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import BatchTransform, Parameters, Shape, probability
-from fastdata.transforms.some import change_some, computed, stored
+from fastdata.transforms.image_tensors import change_some, max_value, to_dtype_of, to_float
 
 __all__ = [
     "ColorJitter",
@@ -26,6 +27,11 @@ __all__ = [
     "adjust_contrast",
     "adjust_hue",
     "adjust_saturation",
+    "adjust_sharpness",
+    "autocontrast",
+    "equalize",
+    "posterize",
+    "solarize",
     "to_grayscale",
 ]
 
@@ -35,7 +41,7 @@ GREY = (0.2989, 0.587, 0.114)
 
 def adjust_brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Return images times `factor`."""
-    return stored(computed(images) * factor, images)
+    return to_dtype_of(to_float(images) * factor, images)
 
 
 def adjust_contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -56,7 +62,7 @@ def adjust_hue(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     """
     if images.shape[1] != 3:
         return images
-    values = computed(images)
+    values = to_float(images)
     if not images.is_floating_point():
         values = values / 255
     red, green, blue = values.unbind(1)
@@ -75,8 +81,8 @@ def adjust_hue(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
         planes.append(high - spread * torch.minimum(k, 4 - k).clamp_(0, 1))
     turned = torch.stack(planes, 1)
     if images.is_floating_point():
-        return stored(turned, images)
-    return stored(turned.mul_(256 - 1e-3), images)  # torchvision's way to uint8
+        return to_dtype_of(turned, images)
+    return to_dtype_of(turned.mul_(256 - 1e-3), images)  # torchvision's way to uint8
 
 
 def to_grayscale(images: torch.Tensor) -> torch.Tensor:
@@ -86,11 +92,66 @@ def to_grayscale(images: torch.Tensor) -> torch.Tensor:
     return _grey(images).to(images.dtype).expand(images.shape)
 
 
+def adjust_sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Return images blended with a smoothed copy: 1 leaves them, 0 is smooth; edges stay."""
+    channels, height, width = images.shape[1:]
+    if height <= 2 or width <= 2:
+        return images
+    values = to_float(images)
+    kernel = torch.full((3, 3), 1 / 13, dtype=values.dtype, device=values.device)
+    kernel[1, 1] = 5 / 13
+    smooth = functional.conv2d(values, kernel.expand(channels, 1, 3, 3), groups=channels)
+    if not images.is_floating_point():
+        smooth.round_()
+    sharpened = values.clone() if values is images else values
+    inner = sharpened[:, :, 1:-1, 1:-1]
+    inner += (smooth - inner) * (1 - factor)
+    return to_dtype_of(sharpened, images)
+
+
+def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    """Return uint8 images with only the highest `bits`, 0 to 8, of each value."""
+    highest = (255 << (8 - bits.long())) & 255
+    return images & highest.to(torch.uint8)
+
+
+def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+    """Return images with values from `threshold` on, a share of the greatest, inverted."""
+    inverted = (1 if images.is_floating_point() else 255) - images
+    return torch.where(images >= threshold * max_value(images), inverted, images)
+
+
+def autocontrast(images: torch.Tensor) -> torch.Tensor:
+    """Return images with each channel stretched to all values; one of one value stays."""
+    values = to_float(images)
+    low, high = values.amin((2, 3), keepdim=True), values.amax((2, 3), keepdim=True)
+    flat = high == low
+    scale = torch.where(flat, 1, (high - low) * (1 / max_value(images)))
+    return to_dtype_of((values - torch.where(flat, 0, low)) / scale, images)
+
+
+def equalize(images: torch.Tensor) -> torch.Tensor:
+    """Return uint8 images with each channel's histogram as even as it can be.
+
+    Pillow's scheme (`ImageOps.equalize`): a step is what 255 values share of all pixels
+    but those of the brightest value; a channel whose step is 0 stays.
+    """
+    values = images.flatten(2).long()
+    histogram = torch.zeros((*images.shape[:2], 256), dtype=torch.int64, device=images.device)
+    histogram.scatter_add_(2, values, torch.ones_like(values))
+    below = histogram.cumsum(2)
+    brightest = below.argmax(2, keepdim=True)  # the first at which all pixels are counted
+    step = (values.shape[2] - histogram.gather(2, brightest)) // 255
+    table = ((below - histogram + step // 2) // step.clamp(1)).clamp_(0, 255)
+    even = table.gather(2, values).to(torch.uint8).view(images.shape)
+    return torch.where(step[..., None] > 0, even, images)
+
+
 def _grey(images: torch.Tensor) -> torch.Tensor:
-    """Return the grey of images, [n, 1, H, W], in the dtype that is computed in."""
+    """Return the grey of images, [n, 1, H, W], as `to_float` gives them."""
     if images.shape[1] == 1:
-        return computed(images)
-    values = computed(images)
+        return to_float(images)
+    values = to_float(images)
     red, green, blue = values[:, 0:1], values[:, 1:2], values[:, 2:3]
     grey = red.mul(GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
     return grey if images.is_floating_point() else grey.floor_()
@@ -98,7 +159,7 @@ def _grey(images: torch.Tensor) -> torch.Tensor:
 
 def _blend(images: torch.Tensor, other: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     """Return `share` of the images and the rest of another."""
-    return stored(computed(images) * share + other * (1 - share), images)
+    return to_dtype_of(to_float(images) * share + other * (1 - share), images)
 
 
 ADJUSTMENTS = {
@@ -153,12 +214,9 @@ class ColorJitter(BatchTransform):
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """Return images jittered.
 
-        Parameters
-        ----------
-        images : torch.Tensor, shape [n, C, H, W]
-        parameters : dict
-            "brightness", "contrast", "saturation" and "hue", float [n], those that there
-            are; "order", int [n, 4], of which of these four comes when; "applied", bool [n].
+        `parameters` are "brightness", "contrast", "saturation" and "hue", float [n], where the
+        transform changes them; "order", int [n, 4], which of these four comes when; and
+        "applied", bool [n].
         """
         images = images.clone()
         for step in range(len(ADJUSTMENTS)):

@@ -5,16 +5,16 @@ are forked inherit their state, so that all workers would draw the same numbers.
 (seed, epoch, sample) before a callable runs, they give the same numbers in any process, however
 many there are.
 
-Only who owns these generators may seed them:
+They may be seeded only where nothing else draws from them:
 
-- a worker process (`own_generators`);
-- the thread that takes a batch and makes it itself (`lend_generators`): it draws nothing in the
-  meantime, and afterwards they are as they were before.
+- in a worker process (`allow_seeding_in_process`);
+- in the thread that takes a batch and makes it itself (`seeding_allowed`): it draws nothing in the
+  meantime, and afterwards the generators are as they were before.
 
-``dataset[i]`` seeds those of albumentations alone (`lend_albumentations`).
+``dataset[i]`` seeds those of albumentations alone (`albumentations_seeding_allowed`).
 
-Threads of fastdata's never do: others draw at the same time.  Callables there draw from whatever
-state the generators have.
+Worker threads never seed them, since other threads draw at the same time: callables there draw
+from whatever state the generators have.
 
 One sample costs 8 us: 1.3 for torch, 2 for NumPy and 4.5 for Python; 7 more where there are
 albumentations transforms.
@@ -35,53 +35,51 @@ import torch
 
 __all__ = [
     "albumentations_in",
+    "albumentations_seeding_allowed",
+    "allow_seeding_in_process",
     "is_albumentations",
-    "lend_albumentations",
-    "lend_generators",
-    "own_generators",
     "seeding",
+    "seeding_allowed",
 ]
 
 MASK = 0xFFFFFFFF
 """NumPy's and torch's generators, Mersenne Twisters, take seeds of 32 bits."""
 
 ALBUMENTATIONS = "albumentations"
-"""What is lent where those are alone."""
+"""Value of `_thread.lent` where the generators of albumentations alone may be seeded."""
 
 MAX_DEPTH = 8
-"""Attributes, containers and closures that are gone into, one in another."""
+"""How deep attributes, containers and closures are searched, one in another."""
 
 _thread = threading.local()
 _process: dict[str, bool] = {"owned": False}
 
 
-def own_generators() -> None:
-    """Say that nothing in this process draws but callables: for worker processes."""
+def allow_seeding_in_process() -> None:
+    """Allow seeding in this process for good: in a worker process nothing else draws."""
     _process["owned"] = True
 
 
-@contextlib.contextmanager
-def lend_generators() -> Iterator[None]:
+def seeding_allowed() -> contextlib.AbstractContextManager[None]:
     """Allow callables to be seeded in this thread meanwhile; generators are then as before."""
-    before = getattr(_thread, "lent", False)
     # A thread of a `CUDAPrefetcher` takes batches beside the loop.
-    _thread.lent = not threading.current_thread().name.startswith("fastdata")
-    try:
-        yield
-    finally:
-        _thread.lent = before
+    return _lending(not threading.current_thread().name.startswith("fastdata"))
 
 
-@contextlib.contextmanager
-def lend_albumentations() -> Iterator[None]:
+def albumentations_seeding_allowed() -> contextlib.AbstractContextManager[None]:
     """Allow the generators of albumentations transforms alone to be seeded in this thread.
 
     For ``dataset[i]``: a stock ``DataLoader`` seeds all others in its workers, but in workers that
     are forked these would draw the same, epoch after epoch.
     """
-    before = getattr(_thread, "lent", False)
     main = threading.current_thread() is threading.main_thread()
-    _thread.lent = before or (ALBUMENTATIONS if main else False)
+    return _lending(getattr(_thread, "lent", False) or (ALBUMENTATIONS if main else False))
+
+
+@contextlib.contextmanager
+def _lending(what: bool | str) -> Iterator[None]:
+    before = getattr(_thread, "lent", False)
+    _thread.lent = what
     try:
         yield
     finally:
@@ -91,12 +89,8 @@ def lend_albumentations() -> Iterator[None]:
 class _Seeds:
     """Seeds all generators at once.
 
-    Parameters
-    ----------
-    shared : (numpy.random.Generator, random.Random) or None
-        Those that albumentations transforms draw from.
-    others : bool
-        Whether Python's, NumPy's and torch's are seeded as well.
+    These are the `shared` ones of albumentations transforms, and with `others` those of Python,
+    NumPy and torch.
     """
 
     def __init__(
@@ -125,31 +119,28 @@ class _Seeds:
 
 @contextlib.contextmanager
 def seeding(objects: Iterable[Any]) -> Iterator[_Seeds | None]:
-    """Give what seeds generators by a word of 64 bits; None where they must not be seeded.
+    """Yield a function that seeds generators by 64 bits; None where they must not be seeded.
 
-    Parameters
-    ----------
-    objects : iterable
-        albumentations transforms with generators of their own, as `albumentations_in` finds
-        them.  They draw from one that they share meanwhile, as in a `Compose`.
+    `objects` are albumentations transforms with generators of their own (`albumentations_in`).
+    Meanwhile they draw from one that they share, as in a `Compose`.
     """
     owned, lent = _process["owned"], getattr(_thread, "lent", False)
     if not (owned or lent):
         yield None
         return
     others = owned or lent != ALBUMENTATIONS
-    theirs = [(one, one.random_generator, one.py_random) for one in objects]
-    shared = (np.random.Generator(np.random.PCG64(0)), random.Random(0)) if theirs else None
+    own = [(one, one.random_generator, one.py_random) for one in objects]
+    shared = (np.random.Generator(np.random.PCG64(0)), random.Random(0)) if own else None
     states: Any = None
     if others and not owned:
         states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         if shared is not None:
-            for one, _, _ in theirs:
+            for one, _, _ in own:
                 one.random_generator, one.py_random = shared
         yield _Seeds(shared, others)
     finally:
-        for one, generator, python in theirs:
+        for one, generator, python in own:
             one.random_generator, one.py_random = generator, python
         if states is not None:
             random.setstate(states[0])
@@ -170,28 +161,28 @@ def albumentations_in(*values: Any) -> list[Any]:
     globals that a function's code names.  Before version 1.4.19 or so albumentations draws from
     the generators of Python and NumPy, and nothing is found.
     """
-    found: dict[int, Any] = {}
+    transforms: dict[int, Any] = {}
     seen: set[int] = set()
-    waiting = [(value, 0) for value in values]
-    while waiting:
-        value, depth = waiting.pop()
+    pending = [(value, 0) for value in values]
+    while pending:
+        value, depth = pending.pop()
         if id(value) in seen or depth > MAX_DEPTH:
             continue
         seen.add(id(value))
         if is_albumentations(value) and hasattr(value, "py_random"):
             if hasattr(value, "random_generator"):
-                found[id(value)] = value
-            waiting += [(one, depth) for one in getattr(value, "transforms", ())]
+                transforms[id(value)] = value
+            pending += [(one, depth) for one in getattr(value, "transforms", ())]
         else:
-            waiting += [(one, depth + 1) for one in _held_by(value)]
-    return list(found.values())
+            pending += [(one, depth + 1) for one in _callees(value)]
+    return list(transforms.values())
 
 
 _PLAIN = (str, bytes, int, float, type, types.ModuleType, np.ndarray, torch.Tensor, type(None))
 
 
-def _held_by(value: Any) -> list[Any]:
-    """Return what a callable may call."""
+def _callees(value: Any) -> list[Any]:
+    """Return the objects that a callable may call."""
     if isinstance(value, _PLAIN):
         return []
     if isinstance(value, dict):

@@ -245,21 +245,6 @@ class Geometry:
         return list(map(Crop, windows, factors, rest))
 
     @property
-    def only_window(self) -> tuple[Ints, Ints, Ints, Ints] | None:
-        """The one window that is all there is besides flips; None if there is more.
-
-        (top, left, height, width), int64 [n] each; the whole image where
-        nothing is cut.
-        """
-        if not self.steps:
-            zeros = np.zeros_like(self.source_height)
-            return zeros, zeros, self.source_height, self.source_width
-        first = self.steps[0]
-        if len(self.steps) > 1 or not isinstance(first, Windows):
-            return None
-        return first.top, first.left, first.height, first.width
-
-    @property
     def plain_crops(self) -> PlainCrops | None:
         """The windows and resizes, if those, bilinear and one a sample, are all there is but flips.
 

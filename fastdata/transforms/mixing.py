@@ -1,13 +1,12 @@
 """MixUp and CutMix: each image, and its label, becomes partly another one of its batch.
 
-Who is whose partner is drawn for the batch: a random ring through all of it, so that
-nobody is his own partner unless he is alone.  It depends on seed, epoch and the
-batch's samples, no longer on a sample alone as everything else does.
+The partner of each image is drawn for the whole batch: a random ring through all of it, so that
+no image is its own partner unless it is alone.  This depends on seed, epoch and the
+batch's samples, and not on a sample alone as all other draws do.
 """
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,19 +17,37 @@ from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms.base import BatchTransform, Parameters, Shape, positive_int, probability
-from fastdata.transforms.beta import DRAWS, beta
-from fastdata.transforms.some import computed, inside_boxes, per_image, stored, to_device
+from fastdata.transforms.base import (
+    BatchTransform,
+    Parameters,
+    Shape,
+    positive_int,
+    positive_number,
+    probability,
+)
+from fastdata.transforms.image_tensors import (
+    inside_boxes,
+    per_image,
+    to_device,
+    to_dtype_of,
+    to_float,
+)
 
-__all__ = ["CutMix", "MixTransform", "MixUp"]
+__all__ = ["CutMix", "MixTransform", "MixUp", "beta"]
 
-FIRST = 2
-"""Draws 0 and 1 are the ring and the choice of images."""
+FIRST_OF_BETA = 2
+"""Draws 0 and 1 are the ring and the choice of images; those of the share begin here."""
+
+BETA_TRIES = 8
+"""Proposals a number; each is refused with a chance of 5% at most, all of them with 4e-11."""
+
+BETA_DRAWS = 2 * (3 * BETA_TRIES + 1)
+"""Draws that one number of the beta distribution takes."""
 
 
 @dataclass(frozen=True)
 class MixTransform(BatchTransform):
-    """What MixUp and CutMix share: partners, shares and labels.  Boxes are refused.
+    """The base of MixUp and CutMix: partners, shares and labels.  Boxes are refused.
 
     Parameters
     ----------
@@ -58,12 +75,7 @@ class MixTransform(BatchTransform):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        try:
-            right = 0 < float(self.alpha) < math.inf
-        except (TypeError, ValueError):
-            right = False
-        if not right:
-            raise OptionError(f"alpha is a number above 0, not {self.alpha!r}")
+        positive_number("alpha", self.alpha)
         if self.num_classes is not None:
             positive_int("num_classes", self.num_classes)
         object.__setattr__(self, "p", probability("p", self.p))
@@ -82,25 +94,15 @@ class MixTransform(BatchTransform):
     def shares(self, draws: Draws) -> NDArray[np.float64]:
         """Return what each image is to keep of itself, float64 [n]."""
         mixed = draws.uniform(first=1)[:, 0] < self.p
-        return np.where(mixed, beta(draws, self.alpha, first=FIRST), 1.0)
+        return np.where(mixed, beta(draws, self.alpha, first=FIRST_OF_BETA), 1.0)
 
     def mix_labels(
         self, labels: torch.Tensor, parameters: Parameters, num_classes: int
     ) -> torch.Tensor:
         """Return labels as shares of classes, float [n, num_classes].
 
-        Parameters
-        ----------
-        labels : torch.Tensor
-            Class numbers, int [n], or shares already, float [n, num_classes].
-        parameters : dict
-            Of which "partner" and "share".
-        num_classes : int
-
-        Raises
-        ------
-        OptionError
-            If a label is no class number.
+        `labels` are class numbers, int [n], or shares already, float [n, num_classes].  Raises
+        `OptionError` if a label is no class number.
         """
         if labels.ndim == 1:
             if labels.device.type == "cpu" and len(labels):  # elsewhere it would be a wait
@@ -138,11 +140,11 @@ class MixUp(MixTransform):
         """
         share = per_image(parameters["share"], images)
         partner = to_device(parameters["partner"], images.device)
-        values = computed(images)
+        values = to_float(images)
         mixed = values * share + values[partner] * (1 - share)
         if images.is_floating_point():  # perhaps normalised: not to be cut off at 0 and 1
             return mixed.to(images.dtype)
-        return stored(mixed, images, rounded=True)
+        return to_dtype_of(mixed, images, rounded=True)
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class CutMix(MixTransform):
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         rows, columns = shape[2:]
         share = self.shares(draws)
-        y, x = draws.integers([rows, columns], 2, first=FIRST + DRAWS).T
+        y, x = draws.integers([rows, columns], 2, first=FIRST_OF_BETA + BETA_DRAWS).T
         half = 0.5 * np.sqrt(1 - share)
         half_rows, half_columns = (half * rows).astype(np.int64), (half * columns).astype(np.int64)
         top, bottom = np.maximum(y - half_rows, 0), np.minimum(y + half_rows, rows)
@@ -176,3 +178,35 @@ class CutMix(MixTransform):
         inside = inside_boxes(parameters["box"], images)
         partner = to_device(parameters["partner"], images.device)
         return torch.where(inside, images[partner], images)
+
+
+def beta(draws: Draws, alpha: float, *, first: int = 0) -> NDArray[np.float64]:
+    """Return a number of Beta(alpha, alpha) for each sample, float64 [n], of `BETA_DRAWS` draws.
+
+    X / (X + Y) for two numbers of the gamma distribution, by their logarithms, so that
+    none underflows however small `alpha` is.
+    """
+    half = BETA_DRAWS // 2
+    uniform = 1 - draws.uniform(BETA_DRAWS, first=first)  # in (0, 1]: their logarithms are wanted
+    x, y = (_log_gamma(part, alpha) for part in (uniform[:, :half], uniform[:, half:]))
+    share: NDArray[np.float64] = (1 + np.tanh((x - y) / 2)) / 2
+    return share
+
+
+def _log_gamma(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """Return logarithms of numbers of Gamma(alpha), of 3 * BETA_TRIES + 1 uniform ones each.
+
+    Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26,
+    2000, with normal numbers by Box and Muller's method.
+    """
+    radius, angle, accept = (uniform[:, k : 3 * BETA_TRIES : 3] for k in range(3))
+    normal = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
+    d = (alpha if alpha >= 1 else alpha + 1) - 1 / 3
+    cube = np.maximum(1 + normal / np.sqrt(9 * d), 0) ** 3
+    v = np.where(cube > 0, cube, 1)  # refused below where it was not
+    taken = (cube > 0) & (np.log(accept) < normal**2 / 2 + d - d * v + d * np.log(v))
+    log_gamma: NDArray[np.float64] = np.log(d) + np.log(v[np.arange(len(v)), taken.argmax(axis=1)])
+    if alpha < 1:
+        # Gamma(alpha) is Gamma(alpha + 1) times a uniform number to the power of 1 / alpha.
+        log_gamma = log_gamma + np.log(uniform[:, -1]) / alpha
+    return log_gamma

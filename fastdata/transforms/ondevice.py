@@ -1,11 +1,11 @@
 """Carry out planned geometry on a whole batch, on the device where it is.
 
 `fastdata.transforms.render` does it image by image while a batch is made.  This is
-for images that are decoded already: a data set that is kept on a GPU, or geometry
+for images that are decoded already: a dataset that is cached on a GPU, or geometry
 behind a `BatchTransform`.  The plan is the same, made by the same code from the same
 draws; only its numbers (a few an image) go to the device.
 
-Everything in a `Geometry` is a matter of rows and columns each by themselves.  So each
+A `Geometry` does the same to all rows and the same to all columns.  So each
 axis of the output gets *taps*: which source pixels it is made of, and how much of each.
 Rows are gathered first, then columns.  The taps are those of the CPU: half-pixel
 centres, edges repeated, nearest neighbour for masks, zero beyond the image, and a filter
@@ -22,7 +22,7 @@ the filter instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows
+from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.render import antialiases
-from fastdata.transforms.some import to_device
 
 __all__ = ["render_canvas", "render_on_device"]
 
@@ -82,12 +82,8 @@ def render_on_device(
 def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = False) -> torch.Tensor:
     """Return what `geometry` makes of images that lie in the top left corners of `pixels`.
 
-    Parameters and errors as of `render_on_device`, but that images may be smaller than
-    [n, H, W, C], each of its own size; what is beside them is never read.
-
-    Returns
-    -------
-    torch.Tensor of the same dtype and device, shape [n, H', W', C], contiguous
+    As `render_on_device`, but images may be smaller than the canvas [n, H, W, C], each of its own
+    size; pixels beside them are never read.  The result is [n, H', W', C], contiguous.
     """
     for sizes, name in ((geometry.height, "heights"), (geometry.width, "widths")):
         if (sizes != sizes[0]).any():
@@ -96,7 +92,7 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
                 f"{name} of {sizes.min()} to {sizes.max()} pixels; use a transform whose "
                 "output size is the same for all, as T.RandomResizedCrop(size)"
             )
-    plan = list(_passes(geometry))
+    plan = _passes(geometry)
     for number, step in enumerate(plan):
         flip = geometry.flip if number == len(plan) - 1 else np.zeros(len(geometry), np.bool_)
         pixels = _render(step, pixels, flip, mask)
@@ -105,7 +101,7 @@ def render_canvas(geometry: Geometry, pixels: torch.Tensor, *, mask: bool = Fals
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Axis:
-    """What happens along rows, or columns, of each image: int64 [n] each.
+    """The window and the resize along rows, or columns, of each image: int64 [n] each.
 
     `start` and `length` are of the window, `low` and `high` between which it is not zero;
     all in source pixels.  `size` is that of the output.
@@ -126,36 +122,36 @@ class _Axis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
-    """Windows, and a resize perhaps."""
+    """One window of each image, and perhaps a resize of it."""
 
     axes: tuple[_Axis, _Axis]
     interpolation: Interpolation
     antialias: bool | None
 
 
-def _passes(geometry: Geometry) -> Sequence[_Pass]:
-    """Return the steps of a geometry, windows joined to what follows."""
+def _passes(geometry: Geometry) -> list[_Pass]:
+    """Return the steps of a geometry, windows joined to the resize that follows them."""
 
     def whole(length: Ints) -> _Axis:
         return _Axis(np.zeros_like(length), length, np.zeros_like(length), length, length)
 
-    found = []
+    passes = []
     rows, columns = whole(geometry.source_height), whole(geometry.source_width)
-    waiting = not geometry.steps
+    pending = not geometry.steps
     for step in geometry.steps:
         if isinstance(step, Windows):
             rows, columns = (
                 rows.window(step.top, step.height),
                 columns.window(step.left, step.width),
             )
-            waiting = True
+            pending = True
             continue
         axes = replace(rows, size=step.height), replace(columns, size=step.width)
-        found.append(_Pass(axes, step.interpolation, step.antialias))
-        rows, columns, waiting = whole(step.height), whole(step.width), False
-    if waiting:
-        found.append(_Pass((rows, columns), "nearest", False))
-    return found
+        passes.append(_Pass(axes, step.interpolation, step.antialias))
+        rows, columns, pending = whole(step.height), whole(step.width), False
+    if pending:
+        passes.append(_Pass((rows, columns), "nearest", False))
+    return passes
 
 
 def _render(step: _Pass, pixels: torch.Tensor, flip: NDArray[np.bool_], mask: bool) -> torch.Tensor:
@@ -169,31 +165,37 @@ def _render(step: _Pass, pixels: torch.Tensor, flip: NDArray[np.bool_], mask: bo
     batch = torch.arange(len(pixels), device=pixels.device)[:, None]
     across = torch.arange(int(rows.size.max()), device=pixels.device)[:, None]
 
-    total: torch.Tensor | None = None
     at, weights = _taps(rows, np.zeros_like(flip), smooth, interpolation, pixels.device)
-    for tap in range(at.shape[1]):
-        part = _weighted(pixels[batch, at[:, tap]], weights[:, tap, :, None, None], interpolation)
-        total = part if total is None else total.add_(part)
-    assert total is not None, "every output pixel has a tap"
-    tall, total = total, None
+    tall = _sum_of_taps(
+        (pixels[batch, at[:, tap]] for tap in range(at.shape[1])),
+        weights[:, :, :, None, None],
+        interpolation,
+    )
     at, weights = _taps(columns, flip, smooth, interpolation, pixels.device)
-    for tap in range(at.shape[1]):
-        taken = tall[batch[:, :, None], across, at[:, tap, None]]
-        part = _weighted(taken, weights[:, tap, None, :, None], interpolation)
-        total = part if total is None else total.add_(part)
-    assert total is not None, "every output pixel has a tap"
+    total = _sum_of_taps(
+        (tall[batch[:, :, None], across, at[:, tap, None]] for tap in range(at.shape[1])),
+        weights[:, :, None, :, None],
+        interpolation,
+    )
     if interpolation == "nearest" or pixels.is_floating_point():
         return total.to(pixels.dtype)
     return total.add_(0.5).floor_().clamp_(0, 255).to(pixels.dtype)
 
 
-def _weighted(
-    pixels: torch.Tensor, weights: torch.Tensor, interpolation: Interpolation
+def _sum_of_taps(
+    pixels: Iterable[torch.Tensor], weights: torch.Tensor, interpolation: Interpolation
 ) -> torch.Tensor:
-    """Return pixels times weights; as they are, or 0, where each is one pixel's."""
-    if interpolation == "nearest":
-        return torch.where(weights > 0, pixels, 0)
-    return pixels * weights
+    """Return the sum of the pixels of each tap times its weights, [n, taps, ...].
+
+    Of nearest neighbours there is one tap, whose pixels stay as they are where they have weight.
+    """
+    total: torch.Tensor | None = None
+    for some, weight in zip(pixels, weights.unbind(1), strict=True):
+        nearest = interpolation == "nearest"
+        part = torch.where(weight > 0, some, 0) if nearest else some * weight
+        total = part if total is None else total.add_(part)
+    assert total is not None, "every output pixel has a tap"
+    return total
 
 
 def _taps(

@@ -1,14 +1,19 @@
 """Transforms of pixel values, and the table that makes them one pass.
 
-A value of an 8-bit image has 256 possible fates a channel.  So a chain of
+A value of an 8-bit image can become one of 256 values a channel.  So a chain of
 pixel transforms is computed once, on the numbers 0 to 255, and applied to
-images as a table: one pass whatever the chain's length, exactly the values
+images as a table (`PixelTable`): one pass whatever the chain's length, exactly the values
 torchvision computes, and float16 or bfloat16 at the cost of float32 (90 us for
 224 x 224 x 3 on one core, where torch's own arithmetic takes 270 us).
+
+A batch of uint8 images (`PixelLookup`) is so read once and written once, in the wanted dtype
+and in channels-last memory, and every value is bit for bit what the chain would make of it:
+float16 and bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +24,18 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
+from fastdata.kernels.pixels import look_up
 from fastdata.transforms.base import PixelTransform
 
-__all__ = ["Normalize", "PixelTable", "ToDtype", "as_words", "word_dtype"]
+__all__ = [
+    "Normalize",
+    "PixelLookup",
+    "PixelTable",
+    "ToDtype",
+    "as_words",
+    "one_after_another",
+    "word_dtype",
+]
 
 
 @dataclass(frozen=True)
@@ -96,26 +110,11 @@ class Normalize(PixelTransform):
 
 
 class PixelTable:
-    """What a chain of pixel transforms makes of each 8-bit value.
-
-    Parameters
-    ----------
-    transforms : sequence of PixelTransform
-        Applied in order.
-    channels : int
-
-    Attributes
-    ----------
-    dtype : torch.dtype
-        Of the result.
-    values : torch.Tensor of that dtype, shape [256, channels]
-        The table.
-    """
+    """What a chain of pixel transforms makes of each 8-bit value: `values`, [256, channels]."""
 
     def __init__(self, transforms: Sequence[PixelTransform], channels: int) -> None:
         values = torch.arange(256, dtype=torch.uint8).repeat(channels, 1)[:, None]
-        for transform in transforms:
-            values = transform(values)
+        values = one_after_another(transforms, values)
         self.dtype: torch.dtype = values.dtype
         self.values = values[:, 0].t().contiguous()
         table = as_words(self.values)
@@ -124,10 +123,79 @@ class PixelTable:
     def apply(self, image: NDArray[np.uint8], out: NDArray[Any]) -> None:
         """Write the transform of `image`, uint8 [H, W, C], to `out` of the same shape.
 
-        `out` is C-contiguous and of `word_dtype(self.dtype)`.
-        Thread-safe; releases the GIL.
+        `out` is C-contiguous and of `word_dtype(self.dtype)`.  Thread-safe; releases the GIL.
         """
         cv2.LUT(image, self._table, dst=out)
+
+
+class PixelLookup:
+    """A chain of pixel transforms, for whole batches on any device.
+
+    On the CPU OpenCV looks values up.  On a GPU one kernel does (`fastdata.kernels`); without
+    Triton, and on other devices, torch's own indexing, whose indices go through memory in
+    between.  Images that are floating already take the chain itself.
+
+    Thread-safe.  The table goes to a device once, with the first batch there.
+    """
+
+    def __init__(self, transforms: Sequence[PixelTransform]) -> None:
+        self.transforms = tuple(transforms)
+        self._tables: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the transform of images [n, C, H, W], channels-last where they are uint8."""
+        if images.dtype != torch.uint8:
+            return one_after_another(self.transforms, images)
+        channels = images.shape[1]
+        if images.device.type == "cpu":
+            return _by_opencv(images, self.table(channels))
+        return _look_up(images, self.on_device(channels, images.device))
+
+    def table(self, channels: int) -> PixelTable:
+        """Return the table for uint8 images of this many channels."""
+        with self._lock:
+            if channels not in self._tables:
+                self._tables[channels] = PixelTable(self.transforms, channels)
+            table: PixelTable = self._tables[channels]
+            return table
+
+    def on_device(self, channels: int, device: torch.device) -> torch.Tensor:
+        """Return the table for uint8 images of this many channels, [256, C], on a device."""
+        values = self.table(channels).values
+        with self._lock:
+            if (channels, device) not in self._tables:
+                self._tables[channels, device] = values.to(device)
+            table: torch.Tensor = self._tables[channels, device]
+            return table
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"transforms": self.transforms}  # another process makes its own tables
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["transforms"])  # type: ignore[misc]
+
+
+def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
+    count, channels, height, width = images.shape
+    pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
+    out = torch.empty((count, height, width, channels), dtype=table.dtype)
+    if out.numel():
+        tall = (count * height, width, channels)  # OpenCV knows no batches
+        table.apply(pixels.reshape(tall), as_words(out).reshape(tall))
+    return out.permute(0, 3, 1, 2)
+
+
+def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Return ``table[value, channel]`` of each value; `table` is [256, C]."""
+    return look_up(images.permute(0, 2, 3, 1).contiguous(), table).permute(0, 3, 1, 2)
+
+
+def one_after_another(transforms: Sequence[PixelTransform], images: torch.Tensor) -> torch.Tensor:
+    """Return the transform of images [..., C, H, W], on their device."""
+    for transform in transforms:
+        images = transform(images)
+    return images
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.float32, 8: torch.float64}

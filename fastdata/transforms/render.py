@@ -1,4 +1,7 @@
-"""Carry out the geometry of one image, into memory that the caller owns.
+"""Carry out planned geometry on the CPU, into memory that the caller owns.
+
+`render` carries out any geometry, one image after another.  `render_stack` takes windows and
+flips of many small raw images at once.
 
 Bilinear resizes are fastdata's own, where its library was compiled (`fastdata.native`): linear in
 16 to 26 µs for the crops below, antialiased in 60; ``antialias=True`` is PyTorch's always.
@@ -28,11 +31,17 @@ Taken together that is 54 dB and 55 µs in the mean for such photographs.
 OpenCV and PyTorch release the GIL here, and images of this size are below the
 sizes at which either starts threads of its own: their process-wide thread
 settings are left alone.
+
+Image by image takes some 3 µs of Python each, more than a 32 x 32 image needs to be read, cut
+and mirrored.  Where a whole batch is of one size and only cut and flipped, the same pixels come
+from a few NumPy calls over all of it: 0.8 µs an image of 32 x 32 x 3 with
+`RandomCrop(32, padding=4)` and a flip, nearly all of it without the GIL.  Large images gain
+nothing: 224 x 224 of 256 x 256 takes 29 µs in a stack, 21 µs by itself.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -41,9 +50,9 @@ from numpy.typing import NDArray
 from fastdata.codecs.resize import resize_pixels
 from fastdata.native.crops import resize as resize_compiled
 from fastdata.native.library import compiled
-from fastdata.transforms.geometry import Program, Scale, Window
+from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window
 
-__all__ = ["antialiases", "render"]
+__all__ = ["CHUNK_BYTES", "Stack", "antialiases", "render", "render_stack", "stack_plan"]
 
 MILD_SHRINK = 1.4
 """Shrink in either direction from which on ``antialias=None`` antialiases.
@@ -54,30 +63,28 @@ gives 53.6 dB in 54 µs, 1.4 53.9 dB in 55 µs, 1.3 55.0 dB in 57 µs and 1.2
 1.4 59.2 dB (31) and 1.2 63.9 dB (37).
 """
 
+CHUNK_BYTES = 1 << 19
+"""Source pixels that are worked on at a time.
+
+Two such buffers are in use, which stay in a second-level cache of 1 MB
+and are large enough for the NumPy calls' own cost not to show.  Measured, µs an
+image of 32 x 32 x 3: 64 kB 1.3, 128 kB 0.9, 256 kB 0.8, 512 kB 0.75.
+"""
+
 _IPP = getattr(cv2, "ipp", None)  # the oldest builds of OpenCV do not have it
 
 Pixels = NDArray[np.uint8]
 
 
 def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) -> None:
-    """Write what `program` makes of `image` to `out`.
+    """Write what `program` makes of `image`, uint8 [H, W, C], to `out`, uint8 [H', W', C].
 
-    Parameters
-    ----------
-    program : Program
-    image : ndarray of uint8, shape [H, W, C]
-        Never written to.
-    out : ndarray of uint8, shape [H', W', C]
-        C-contiguous, of the size that the program ends with, and no part of
-        `image`.
-    mask : bool
-        Resize by nearest neighbour, as pixels that are class numbers need.
+    `out` is C-contiguous, of the size that the program ends with, and no part of `image`, which
+    is never written to.  A `mask` is resized by nearest neighbour, as class numbers need it.
+    Thread-safe.
 
-    Notes
-    -----
-    Thread-safe.  The last operation writes to `out` and a flip happens there,
-    while the pixels are in the cache: 6 µs for 224 x 224 x 3, where a second
-    buffer would cost 38 µs.
+    The last operation writes to `out` and a flip happens there, while the pixels are in the
+    cache: 6 µs for 224 x 224 x 3, where a second buffer would cost 38 µs.
     """
     operations, flip = program
     last = len(operations) - 1
@@ -94,7 +101,7 @@ def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) 
 
 
 def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
-    """Return where a resize from rows x columns to height x width is antialiased unless told."""
+    """Return where ``antialias=None`` antialiases, from rows x columns to height x width."""
     return (rows >= MILD_SHRINK * height) | (columns >= MILD_SHRINK * width)
 
 
@@ -162,3 +169,94 @@ def _resize_linear(image: Pixels, out: Pixels) -> None:
         cv2.resize(image, size, dst=out, interpolation=cv2.INTER_LINEAR)
     finally:
         _IPP.setUseIPP_NotExact(False)
+
+
+class Stack(NamedTuple):
+    """The windows and flips of n images, as `render_stack` takes them."""
+
+    top: Ints
+    left: Ints
+    size: tuple[int, int]
+    flip: NDArray[np.bool_]
+
+
+def stack_plan(geometry: Geometry) -> Stack | None:
+    """Return what `render_stack` needs to carry out a geometry, None if it cannot.
+
+    It can where all images are of one size, and are at most cut to windows of one size and flipped.
+    """
+    plain = geometry.plain_crops
+    if plain is None or plain.resized or len(geometry) == 0:
+        return None
+    top, left, height, width = plain.windows
+    for sizes in (geometry.source_height, geometry.source_width, height, width):
+        if (sizes != sizes[0]).any():
+            return None
+    return Stack(top, left, (int(height[0]), int(width[0])), geometry.flip)
+
+
+def render_stack(
+    images: NDArray[np.uint8],
+    top: Ints,
+    left: Ints,
+    size: tuple[int, int],
+    flip: NDArray[np.bool_],
+    out: NDArray[np.uint8],
+) -> None:
+    """Write a window of each image, mirrored left to right where `flip` is true, to `out`.
+
+    `images` are [n, H, W, C], C-contiguous, with 4 channels at most, and never written to; `out`
+    is [n, *size, C] and no part of them.  A window may reach beyond its image, where it is zero.
+    Thread-safe.  Takes about 1 MB for itself, or, where that is more, three times what one image
+    takes with its windows.
+    """
+    count, rows, columns, channels = images.shape
+    height, width = size
+    if count == 0:
+        return
+    # A window that misses its image by far is as empty as one that just does.
+    top, left = np.clip(top, -height, rows), np.clip(left, -width, columns)
+    above, before = max(0, -int(top.min())), max(0, -int(left.min()))
+    below = max(0, int(top.max()) + height - rows)
+    behind = max(0, int(left.max()) + width - columns)
+    framed_rows, framed_columns = rows + above + below, columns + before + behind
+    framed_bytes = framed_rows * framed_columns * channels
+    at_once = min(count, max(1, CHUNK_BYTES // framed_bytes))
+    framed = None
+    if above or before or below or behind:
+        framed = np.zeros((at_once, framed_rows, framed_columns, channels), np.uint8)
+
+    for start in range(0, count, at_once):
+        part = slice(start, min(count, start + at_once))
+        source = images[part]
+        if framed is not None:
+            inside = framed[: len(source), above : above + rows, before : before + columns]
+            inside[...] = source
+            source = framed
+        flipped, straight = np.flatnonzero(flip[part]), np.flatnonzero(~flip[part])
+        order = np.concatenate([flipped, straight])  # those to be flipped lie together
+        windows = _windows(source, size)[
+            order, top[part][order] + above, left[part][order] + before
+        ].reshape(len(order), height, width, channels)
+        if len(flipped):
+            # One tall image of all that are to be flipped.
+            tall = windows[: len(flipped)].reshape(-1, width, channels)
+            cv2.flip(tall, 1, dst=tall)
+        out[part][order] = windows
+
+
+def _windows(images: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return all windows of all images, a view of shape [n, tops, lefts, h, w * C].
+
+    Pixels of a row are one axis, so that a row is copied in one go.
+    """
+    count, rows, columns, channels = images.shape
+    height, width = size
+    image_bytes, row_bytes = rows * columns * channels, columns * channels
+    windows: NDArray[np.uint8] = np.ndarray(
+        (count, rows - height + 1, columns - width + 1, height, width * channels),
+        np.uint8,
+        images,
+        strides=(image_bytes, row_bytes, channels, row_bytes, 1),
+    )
+    return windows

@@ -8,21 +8,17 @@ from typing import Any
 from fastdata.errors import OptionError
 from fastdata.random import operation_id
 from fastdata.schema import Schema
-from fastdata.transforms.base import (
-    GeometricTransform,
-    PixelTransform,
-    positive_int,
-)
+from fastdata.transforms.base import GeometricTransform, PixelTransform, positive_int
 from fastdata.transforms.mixing import MixTransform
 
 __all__ = ["Views", "lists_of_views"]
 
 
 class Views:
-    """Make several views of every image, each drawn by itself.
+    """Make several views of every image, each with random numbers of its own.
 
     In a batch an image field is a tuple of one tensor [N, C, H, W] a view; all other fields are
-    as ever.  Geometry and pixel transforms before `Views` are the same in all views; what comes
+    unchanged.  Geometry and pixel transforms before `Views` are the same in all views; what comes
     behind is done to each, with draws of its own.
 
     Parameters
@@ -87,26 +83,15 @@ class Views:
 def lists_of_views(transforms: Sequence[Any], schema: Schema) -> list[list[tuple[int, Any]]] | None:
     """Return the whole list of transforms of each view; None where there are no `Views`.
 
-    Parameters
-    ----------
-    transforms : sequence of transforms
-    schema : Schema
-
-    Returns
-    -------
-    list of list of (int, transform), or None
-        Each transform with the number that it draws under.
-
-    Raises
-    ------
-    OptionError
-        If `Views` do not fit the other transforms, or the fields.
+    Each transform comes with the number that it draws under.  Raises `OptionError` if `Views` do
+    not fit the other transforms, or the fields.
     """
-    places = [at for at, one in enumerate(transforms) if isinstance(one, Views)]
-    if not places:
+    positions = [at for at, one in enumerate(transforms) if isinstance(one, Views)]
+    if not positions:
         return None
-    views, at = transforms[places[0]], places[0]
-    _check(views, transforms, at, len(places), schema)
+    at = positions[0]
+    views = transforms[at]
+    _check(views, transforms, at, len(positions), schema)
     before = [(operation_id(n, _name(one)), one) for n, one in enumerate(transforms[:at])]
     lists = []
     for view, inner in enumerate(views.lists):

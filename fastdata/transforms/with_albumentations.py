@@ -12,6 +12,7 @@ import torch
 
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.schema import ArrayField, Schema
+from fastdata.transforms.base import names_tuple
 from fastdata.transforms.callables import (
     Sample,
     SampleFunction,
@@ -20,6 +21,7 @@ from fastdata.transforms.callables import (
     as_tensor,
     check_entries,
     name_of,
+    pictures_of,
     restored_boxes,
 )
 from fastdata.transforms.generators import is_albumentations
@@ -78,8 +80,7 @@ class Albumentations(SampleTransform):
                 f"Albumentations takes a transform of albumentations, not {self.transform!r}"
             )
         if self.also is not None:
-            also = (self.also,) if isinstance(self.also, str) else tuple(self.also)
-            object.__setattr__(self, "also", also)
+            object.__setattr__(self, "also", names_tuple(self.also))
 
     def bind(self, schema: Schema) -> SampleFunction:
         if not schema.boxes:
@@ -89,18 +90,18 @@ class Albumentations(SampleTransform):
                     "them out"
                 )
             return bare_albumentations(self.transform, schema)
-        found = list(schema.boxes) if self.boxes is None else [self.boxes]
-        if len(found) != 1 or list(schema.boxes) != found:
+        [boxes, *more] = schema.boxes
+        if more or self.boxes not in (None, boxes):
             raise OptionError(
                 f"albumentations moves one field of boxes, but the dataset has "
                 f"{', '.join(schema.boxes)}, and boxes= is {self.boxes!r}; call the transform "
                 "from a T.PerSample function"
             )
-        composed, labels = self._composed(found[0])
+        composed, labels = self._composed(boxes)
         also = self.also
         if labels is not None:
             also = tuple(dict.fromkeys((*(also or ()), *labels)))
-        for name in (found[0], *(also or ())):
+        for name in (boxes, *(also or ())):
             field = schema.get(name)
             if not isinstance(field, ArrayField) or field.shape[0] is not None:
                 raise OptionError(
@@ -109,7 +110,7 @@ class Albumentations(SampleTransform):
                 )
         image, masks = _images(schema)
         return _Albumentations(
-            composed, schema, image, masks, found[0], None if also is None else tuple(also), labels
+            composed, schema, image, masks, boxes, None if also is None else tuple(also), labels
         )
 
     def _composed(self, boxes: str) -> tuple[Any, tuple[str, ...] | None]:
@@ -145,7 +146,7 @@ class Albumentations(SampleTransform):
 
 @dataclass(frozen=True)
 class _Albumentations:
-    """An albumentations transform that knows its fields."""
+    """An albumentations transform bound to the fields of a dataset."""
 
     transform: Any
     schema: Schema
@@ -161,7 +162,7 @@ class _Albumentations:
             arguments["masks"] = [as_array(getattr(sample, name)) for name in self.masks]
         before = None if self.boxes is None else getattr(sample, self.boxes)
         if before is not None:
-            # Numbers behind the corners go along with a box: so it is seen which are left.
+            # A number behind its corners stays with a box: it tells which boxes are left.
             rows = np.arange(len(before), dtype=np.float64)[:, None]
             arguments["bboxes"] = np.concatenate([before.double().numpy(), rows], 1)
             for name in self.labels or ():
@@ -180,13 +181,13 @@ class _Albumentations:
         """Return the boxes, and what belongs to them."""
         made = np.asarray([box[:5] for box in boxes], np.float64).reshape(-1, 5)
         assert self.boxes is not None, "there are boxes"
-        found = {self.boxes: restored_boxes(torch.from_numpy(made[:, :4].copy()), before)}
-        kept = torch.from_numpy(made[:, 4].round().astype(np.int64))
-        if len(kept) != len(before):
+        changed = {self.boxes: restored_boxes(torch.from_numpy(made[:, :4].copy()), before)}
+        rows = torch.from_numpy(made[:, 4].round().astype(np.int64))
+        if len(rows) != len(before):
             check_entries(self.schema, sample, self.boxes, self.also)
-        if not torch.equal(kept, torch.arange(len(before))):
-            found |= {name: getattr(sample, name)[kept] for name in self.also or ()}
-        return found
+        if not torch.equal(rows, torch.arange(len(before))):
+            changed |= {name: getattr(sample, name)[rows] for name in self.also or ()}
+        return changed
 
 
 def bare_albumentations(transform: Callable[..., Any], schema: Schema) -> SampleFunction:
@@ -209,7 +210,7 @@ def bare_albumentations(transform: Callable[..., Any], schema: Schema) -> Sample
 
 def _images(schema: Schema) -> tuple[str, tuple[str, ...]]:
     """Return the one image that is no mask, and the masks."""
-    images = [name for name, field in schema.images.items() if not field.mask]
+    images = pictures_of(schema)
     if len(images) != 1:
         raise OptionError(
             f"albumentations transforms take one image a sample, but this dataset has "

@@ -10,6 +10,7 @@ import torch
 
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.schema import ArrayField, ImageField, Schema
+from fastdata.transforms.base import names_tuple
 from fastdata.transforms.callables import (
     Sample,
     SampleFunction,
@@ -17,14 +18,15 @@ from fastdata.transforms.callables import (
     check_entries,
     kind_of,
     name_of,
+    one_size,
     restored_boxes,
 )
 
 __all__ = ["V2"]
 
 ROWS = "Labels", "LABELS", "labelS"
-"""What the numbers of boxes may be called in the dict that transforms are given: the first that is
-no field.  torchvision's `SanitizeBoundingBoxes` drops the entries of the first key that is "labels"
+"""Keys for the numbers of boxes in the dict that transforms are given; the first that is no field
+is taken.  torchvision's `SanitizeBoundingBoxes` drops the entries of the first key that is "labels"
 in any case."""
 
 
@@ -70,8 +72,7 @@ class V2(SampleTransform):
         if not callable(self.transform):
             raise OptionError(f"V2 takes a transform, not {self.transform!r}")
         if self.also is not None:
-            also = (self.also,) if isinstance(self.also, str) else tuple(self.also)
-            object.__setattr__(self, "also", also)
+            object.__setattr__(self, "also", names_tuple(self.also))
 
     def bind(self, schema: Schema) -> SampleFunction:
         if not schema.images:
@@ -92,7 +93,7 @@ class V2(SampleTransform):
 
 @dataclass(frozen=True)
 class _V2:
-    """A `V2` that knows its fields."""
+    """A `V2` bound to the fields of a dataset."""
 
     transform: Callable[..., Any]
     schema: Schema
@@ -101,20 +102,13 @@ class _V2:
     def __call__(self, sample: Sample) -> Sample:
         schema, tv = self.schema, _tv_tensors()
         given: dict[str, Any] = {name: getattr(sample, name) for name in schema}
-        sizes = set()
+        canvas = one_size("V2", {tuple(given[name].shape[1:]) for name in schema.images})
         for name, field in schema.images.items():
-            image = given[name]
-            given[name] = tv.Mask(image[0]) if field.mask else tv.Image(image)
-            sizes.add(tuple(image.shape[1:]))
-        if len(sizes) != 1:
-            raise OptionError(
-                f"V2 needs all images and masks of a sample in one size, but they are "
-                f"{' and '.join(f'{h} x {w}' for h, w in sorted(sizes))} (height x width)"
-            )
+            given[name] = tv.Mask(given[name][0]) if field.mask else tv.Image(given[name])
         for name in schema.boxes:
             boxes = given[name].reshape(-1, 4)
             boxes = boxes if boxes.is_floating_point() else boxes.float()
-            given[name] = tv.BoundingBoxes(boxes, format="XYXY", canvas_size=sizes.copy().pop())
+            given[name] = tv.BoundingBoxes(boxes, format="XYXY", canvas_size=canvas)
         if len(schema.boxes) == 1:
             # In front, where SanitizeBoundingBoxes looks first.
             given = {self._rows: torch.arange(len(given[next(iter(schema.boxes))])), **given}
@@ -124,16 +118,14 @@ class _V2:
                 f"{name_of(self.transform)} returned {kind_of(made)}; V2 expects a dict of the "
                 "fields that it gave"
             )
-        changed: dict[str, Any] = {}
+        changed = {name: made[name] for name in schema}
         size = tuple(made[next(iter(schema.images))].shape[-2:])
         for name in schema.images:
             changed[name] = self._image(name, made[name], size)
         for name in schema.boxes:
             changed[name] = self._boxes(name, made[name], getattr(sample, name), size)
         if len(schema.boxes) == 1:
-            changed |= self._kept(sample, made)
-        for name in schema:
-            changed.setdefault(name, made[name])
+            changed |= self._entries_left(sample, made)
         return sample._replace(**changed)
 
     @property
@@ -176,16 +168,17 @@ class _V2:
             )
         return moved.reshape(before.shape)
 
-    def _kept(self, sample: Sample, made: dict[str, Any]) -> dict[str, Any]:
+    def _entries_left(self, sample: Sample, made: dict[str, Any]) -> dict[str, Any]:
         """Return what is left of the fields that have an entry a box, where boxes were dropped."""
         name = next(iter(self.schema.boxes))
         before, after = len(getattr(sample, name).reshape(-1, 4)), len(made[name])
         if after == before:
             return {}
-        # A labels_getter of the user's has dropped entries already.
-        settled = self._arrays(made, after)
-        check_entries(self.schema, sample, name, self.also, settled)
-        rest = [field for field in self.also or () if field not in settled]
+        # A labels_getter of the user's may have dropped entries already.
+        arrays = (field for field, one in self.schema.items() if isinstance(one, ArrayField))
+        already_dropped = [field for field in arrays if len(made[field]) == after]
+        check_entries(self.schema, sample, name, self.also, already_dropped)
+        rest = [field for field in self.also or () if field not in already_dropped]
         rows = made[self._rows]
         if rest and len(rows) != after:
             raise OptionError(
@@ -194,11 +187,6 @@ class _V2:
                 'labels_getter="default"'
             )
         return {field: getattr(sample, field)[rows] for field in rest}
-
-    def _arrays(self, made: dict[str, Any], length: int) -> list[str]:
-        """Return the fields whose arrays are of this length."""
-        arrays = (name for name, field in self.schema.items() if isinstance(field, ArrayField))
-        return [name for name in arrays if len(made[name]) == length]
 
 
 def _tv_tensors() -> Any:

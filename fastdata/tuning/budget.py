@@ -1,33 +1,64 @@
-"""The time there is: counted from when measuring begins, with a part kept for the run in the end.
+"""The time and the memory that a tuning has, and what settings will take of both.
 
-What a step or a batch takes is known only after the first look, so the part that is kept is set
-then, and so is by how much the whole will be longer where it cannot be shorter.
+    a trial            start, what was made ahead, windows of batches
+    the training run   what was made ahead, windows of steps: with the real step, in the end
+
+What a step or a batch takes is known only after the first look, so the part of the time that is
+kept for the training run is set then, and so is by how much the whole will be longer where it
+cannot be shorter.
+
+Memory is predicted before settings are tried, as the system kills what takes too much.  The
+figures are upper bounds of what is in the making at one time; what a user's dataset keeps for
+itself in each worker is not among them, so memory is watched during a trial too.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-__all__ = ["Budget"]
+from fastdata.engine.cpu import SPARE_BUFFERS
+from fastdata.engine.delivery import DEPTH
+from fastdata.engine.memory import format_bytes
+from fastdata.measuring.trials import RESERVE_BYTES
+from fastdata.measuring.windows import LEAST_BATCHES, steps_of_run
+from fastdata.tuned_settings.settings import Settings
+from fastdata.tuning.choice import HEADROOM
+
+__all__ = [
+    "PROCESS_BYTES",
+    "MemoryEstimate",
+    "RunPlan",
+    "TimeBudget",
+    "cost_of",
+    "likely_workers",
+    "memory_estimate",
+    "plan_run",
+    "refusal",
+    "run_seconds",
+    "seconds_until_windows",
+    "trial_seconds",
+]
+
+TRIALS_SHARE = 0.3
+"""Of the time that was given, what comparing settings gets however slow the step is."""
+
+RUN_SHARE = 0.15
+"""What the training run gets at least: several, where the first choice falls short."""
+
+PROCESS_BYTES = 64 << 20
+"""Private memory of a forked worker process: 40 to 60 MB with torch imported."""
+
+SHM_RESERVE_BYTES = 1 << 20
 
 
-class Budget:
-    """The time there is.
+# -- time -----------------------------------------------------------------------------------
 
-    Parameters
-    ----------
-    seconds : float
-        That were given.
-    clock : callable
 
-    Attributes
-    ----------
-    seconds : float
-        That were given.
-    total : float
-        Seconds that it will take at most: more than were given only after `extend`.
-    """
+class TimeBudget:
+    """The time that a tuning has: `seconds` were given, and it takes at most `total`."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = self.total = seconds
@@ -40,7 +71,7 @@ class Budget:
         self._began = self._clock()
 
     def reserve(self, seconds: float) -> None:
-        """Keep so much of what is left for the end; `for_turns` does not count it."""
+        """Keep so much of what is left for the training run; `for_trials` does not count it."""
         self._reserved = seconds
 
     def extend(self, seconds: float) -> None:
@@ -58,11 +89,122 @@ class Budget:
         return max(0.0, self.total - self.used)
 
     @property
-    def for_turns(self) -> float:
+    def for_trials(self) -> float:
         """Seconds that are left for comparing settings, at least 0."""
         return max(0.0, self.left - self._reserved)
 
     @property
     def window_seconds(self) -> float:
-        """How long a window is: about 240 are measured."""
+        """How long a window of batches is: about 240 are measured."""
         return min(max(self.seconds / 240, 0.05), 1.0)
+
+    @property
+    def run_window_seconds(self) -> float:
+        """How long a window of the training run is."""
+        return min(max(self.seconds / 60, 0.2), 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Seconds to keep for the training run, and by how much the whole will exceed the time."""
+
+    seconds: float
+    lacking_seconds: float = 0.0
+
+
+def plan_run(settings: Settings, rate: float, budget: TimeBudget) -> RunPlan:
+    """Return how much of the time to keep for the training run, for a window of it at least.
+
+    With the settings that are likely to be chosen, at `rate` steps a second.
+    """
+    least = run_seconds(settings, rate, budget.run_window_seconds, 1)
+    left = budget.seconds - budget.used - TRIALS_SHARE * budget.seconds
+    if least > left:
+        return RunPlan(least, least - left)
+    return RunPlan(min(max(RUN_SHARE * budget.seconds, least), left))
+
+
+def run_seconds(settings: Settings, rate: float, window_seconds: float, windows: int) -> float:
+    """Return how long a training run takes, at `rate` steps a second."""
+    first, each = steps_of_run(settings, rate, window_seconds)
+    return (first + windows * each) / rate
+
+
+def likely_workers(rate: float, batch_seconds: float, most: int) -> int:
+    """Return how many workers a step of `rate` batches a second will take, 1 to `most`.
+
+    By what a batch takes in one thread: the best guess before any worker was started.
+    """
+    return min(max(1, math.ceil(HEADROOM * rate * batch_seconds)), max(1, most))
+
+
+def seconds_until_windows(settings: Settings, batch_seconds: float) -> float:
+    """Return what a trial takes until its windows: a first batch, and what was made ahead of it.
+
+    Where no worker is in another's way; `batch_seconds` makes one batch in one thread.
+    """
+    return (settings.batches_ahead + 2) * batch_seconds / max(1, settings.num_workers)
+
+
+def trial_seconds(settings: Settings, batch_seconds: float) -> float:
+    """Return the least time of a trial, of one window; as `seconds_until_windows`."""
+    batches = max(LEAST_BATCHES, settings.batches_at_once)
+    window = batches * batch_seconds / max(1, settings.num_workers)
+    return seconds_until_windows(settings, batch_seconds) + window
+
+
+# -- memory ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes of host memory, and those of them in ``/dev/shm``."""
+
+    memory_bytes: int
+    shm_bytes: int
+
+
+def memory_estimate(
+    settings: Settings, batch_bytes: int, *, to_device: bool = False
+) -> MemoryEstimate:
+    """Return the memory that settings take, where one batch takes `batch_bytes` on the host."""
+    batches = settings.batches_ahead + SPARE_BUFFERS + DEPTH * to_device
+    stock = settings.backend == "torch"
+    processes = settings.num_workers > 0 and (stock or settings.worker_method == "process")
+    memory = batches * batch_bytes
+    # Memory that fastdata shares with its workers is no file of /dev/shm: only stock ones are.
+    shm = memory if stock and processes else 0
+    if stock and settings.pin_memory and processes:
+        memory += (1 + DEPTH) * batch_bytes
+    if processes:
+        memory += settings.num_workers * PROCESS_BYTES
+    return MemoryEstimate(memory, shm)
+
+
+def cost_of(settings: Settings, batch_bytes: int) -> tuple[int, ...]:
+    """Return what settings are ordered by: workers first, then memory, then what is unusual."""
+    return (
+        settings.num_workers,
+        memory_estimate(settings, batch_bytes).memory_bytes,
+        settings.prefetch_factor,
+        settings.worker_method == "process",
+        settings.backend == "dali",
+        settings.pin_memory,
+        settings.persistent_workers,
+    )
+
+
+def refusal(estimate: MemoryEstimate, *, available_bytes: int, shm_bytes: int) -> str:
+    """Return why settings would not fit; "" where they do."""
+    if estimate.memory_bytes + RESERVE_BYTES > available_bytes:
+        return (
+            f"would not fit: takes about {format_bytes(estimate.memory_bytes)} of memory, and "
+            f"{format_bytes(RESERVE_BYTES)} are to stay free, but {format_bytes(available_bytes)} "
+            "are available"
+        )
+    if estimate.shm_bytes and estimate.shm_bytes + SHM_RESERVE_BYTES > shm_bytes:
+        return (
+            f"would not fit: takes about {format_bytes(estimate.shm_bytes)} of /dev/shm, which has "
+            f"{format_bytes(shm_bytes)} free (docker run --shm-size makes it larger)"
+        )
+    return ""

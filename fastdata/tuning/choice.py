@@ -1,15 +1,15 @@
 """Which settings are chosen: the cheapest that keep the step busy, else the cheapest of the best.
 
 Pure functions of rates, so that each rule can be seen to hold.  Rates come in the order of what
-settings cost (`fastdata.tuning.fitting.cost_of`), the cheapest first.
+settings cost (`fastdata.tuning.budget.cost_of`), the cheapest first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastdata.tuning.results import Rate
-from fastdata.tuning.settings import Settings
+from fastdata.measuring.windows import Rate
+from fastdata.tuned_settings.settings import Settings
 
 __all__ = [
     "CEILING",

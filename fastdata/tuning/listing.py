@@ -1,4 +1,4 @@
-"""What people do with kept results: show all, or those of some data; forget them."""
+"""The results that are kept, of all data or some: listing and removing them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fastdata.engine.loader import Loader
+from fastdata.engine.tasks import is_packed
 from fastdata.errors import FastdataError
-from fastdata.tuning import store
-from fastdata.tuning.key import described_data, machine
-from fastdata.tuning.store import Entry
+from fastdata.measuring.loaders import dataset_of
+from fastdata.measuring.workload import is_script_target
+from fastdata.steps import run_script
+from fastdata.tuned_settings import store
+from fastdata.tuned_settings.key import dataset_identity, machine
+from fastdata.tuned_settings.store import Entry
 
 __all__ = ["forget", "show"]
 
 
 def show(data: Any = None) -> list[dict[str, Any]]:
-    """Return what is kept, the newest first, for people: plain JSON types.
+    """Return what is kept, the newest first, as plain JSON types.
 
     Parameters
     ----------
@@ -34,20 +39,17 @@ def show(data: Any = None) -> list[dict[str, Any]]:
     """
     here, rows = machine(), []
     for entry in _entries_of(data):
-        result = entry.result
-        supply = next(
-            (trial.supply for trial in result.trials if trial.settings == result.settings), None
-        )
+        tuned = entry.tuned
         rows.append(
             {
                 "dataset": entry.key.name,
-                "batch_size": result.batch_size,
-                "settings": str(result.settings),
-                "supply": None if supply is None else supply.median,
-                "demand": None if result.demand is None else result.demand.rate.median,
-                "saturates": result.saturates,
-                "complete": result.complete,
-                "verdict": result.verdict,
+                "batch_size": tuned.batch_size,
+                "settings": str(tuned.settings),
+                "supply": tuned.supply,
+                "demand": tuned.demand,
+                "saturates": tuned.saturates,
+                "complete": True,  # nothing else is kept
+                "verdict": tuned.verdict,
                 "measured_at": entry.measured_at.isoformat(),
                 "host": entry.key.machine.get("host", ""),
                 "here": entry.key.machine == here,
@@ -79,23 +81,18 @@ def forget(data: Any = None) -> int:
 
 def _entries_of(data: Any) -> list[Entry]:
     """Return the results for some data, or all."""
-    kept = list(store.entries())
+    entries = store.entries()
     if data is None:
-        return kept
-    from fastdata.tuning.scripts import names_function
-
-    if names_function(data):
+        return entries
+    if is_script_target(data):
         with _built(data) as made:
-            return _matching(kept, made)
-    return _matching(kept, data)
+            return _matching(entries, made)
+    return _matching(entries, data)
 
 
 @contextlib.contextmanager
 def _built(target: str) -> Iterator[Any]:
-    """Give what a script's function builds; its output is none of ours."""
-    from fastdata.engine.packed import Loader
-    from fastdata.steps import run_script
-
+    """Give what a script's function builds; its output goes to standard error."""
     with contextlib.redirect_stdout(sys.stderr):
         made, _ = run_script(target)
     try:
@@ -105,24 +102,21 @@ def _built(target: str) -> Iterator[Any]:
             made.close()
 
 
-def _matching(kept: list[Entry], data: Any) -> list[Entry]:
-    from fastdata.engine.tasks import is_packed
-    from fastdata.tuning.source import dataset_of
-
+def _matching(entries: list[Entry], data: Any) -> list[Entry]:
     names: tuple[str, ...] = ()
     if isinstance(data, (str, os.PathLike)):
         names = str(Path(data).absolute()), str(data)
     try:
         dataset = dataset_of(data)
         # Of packed data the digest alone: the same wherever it lies.
-        wanted = {"digest": dataset.digest} if is_packed(dataset) else described_data(dataset)
+        wanted = {"digest": dataset.digest} if is_packed(dataset) else dataset_identity(dataset)
     except (FastdataError, OSError):  # no such dataset any more, or one of which nothing is kept
         wanted = {}
-    return [entry for entry in kept if entry.key.name in names or _is_of(entry, wanted)]
+    return [entry for entry in entries if entry.key.name in names or _is_of(entry, wanted)]
 
 
 def _is_of(entry: Entry, wanted: dict[str, Any]) -> bool:
-    found = entry.key.work.get("dataset")
-    if not wanted or not isinstance(found, dict):
+    identity = entry.key.work.get("dataset")
+    if not wanted or not isinstance(identity, dict):
         return False
-    return all(found.get(name) == value for name, value in wanted.items())
+    return all(identity.get(name) == value for name, value in wanted.items())

@@ -1,32 +1,15 @@
-"""What tuning found: rates with their intervals, trials, the choice and why."""
+"""The result of a tuning: what was tried, the choice and why; as JSON and back."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fastdata.tuning.settings import Settings
+from fastdata.measuring.reports import plain_json
+from fastdata.measuring.windows import Rate
+from fastdata.tuned_settings.settings import Settings, from_plain
 
-__all__ = ["Demand", "Rate", "Trial", "TuningResult"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Batches a second, of several windows.
-
-    Attributes
-    ----------
-    median : float
-    low, high : float
-        A 95% interval of the median.
-    windows : tuple of float
-        Each window's own rate, in the order in which they were measured.
-    """
-
-    median: float
-    low: float
-    high: float
-    windows: tuple[float, ...] = ()
+__all__ = ["Demand", "Trial", "TuningResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +20,7 @@ class Demand:
     ----------
     rate : Rate
     step : str
-        What was measured, for people: "a simulated step of 42 ms".
+        What was measured, in words: "a simulated step of 42 ms".
     """
 
     rate: Rate
@@ -95,7 +78,7 @@ class TuningResult:
     cache_state : {"warm", "cold"}
         Whether the data was in the page cache when measuring began.
     machine : dict
-        What it was measured on: see `fastdata.tuning.key`.
+        What it was measured on: see `fastdata.tuned_settings.key`.
     notes : tuple of str
         What a reader has to know of how it was measured.
     """
@@ -115,7 +98,7 @@ class TuningResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types; `from_json` builds the same from them."""
-        plain: dict[str, Any] = _plain(asdict(self))
+        plain: dict[str, Any] = plain_json(asdict(self))
         return plain
 
     @classmethod
@@ -127,59 +110,7 @@ class TuningResult:
         ValueError
             If it is not the JSON of a result.
         """
-        try:
-            values = _fields(cls, entry)
-            demand = values["demand"]
-            values["settings"] = Settings.from_json(values["settings"])
-            values["demand"] = None if demand is None else _demand(demand)
-            values["trained"] = _rate(values["trained"])
-            values["trials"] = tuple(_trial(trial) for trial in values["trials"])
-            for name in ("advice", "notes"):
-                values[name] = tuple(str(line) for line in values[name])
-            if type(values["batch_size"]) is not int or values["batch_size"] < 1:
-                raise ValueError(f"batch_size is {values['batch_size']!r}")
-            if not isinstance(values["machine"], dict):
-                raise ValueError(f"machine is {values['machine']!r:.200}")
-            return cls(**values)
-        except (TypeError, LookupError, AttributeError) as error:
-            raise ValueError(f"this is not a tuning result: {error}") from error
-
-
-def _demand(entry: Any) -> Demand:
-    values = _fields(Demand, entry)
-    rate = _rate(values["rate"])
-    if rate is None:
-        raise ValueError("a demand has a rate")
-    return Demand(rate, str(values["step"]))
-
-
-def _trial(entry: Any) -> Trial:
-    values = _fields(Trial, entry)
-    values["settings"] = Settings.from_json(values["settings"])
-    values["supply"] = _rate(values["supply"])
-    return Trial(**values)
-
-
-def _rate(entry: Any) -> Rate | None:
-    if entry is None:
-        return None
-    values = _fields(Rate, entry)
-    windows = tuple(float(window) for window in values.pop("windows"))
-    return Rate(**{name: float(value) for name, value in values.items()}, windows=windows)
-
-
-def _fields(kind: Any, entry: Any) -> dict[str, Any]:
-    """Return a copy of an entry that has exactly the fields of a dataclass."""
-    names = {item.name for item in fields(kind)}
-    if not isinstance(entry, dict) or set(entry) != names:
-        raise ValueError(f"these are not the fields of a {kind.__name__}: {entry!r:.200}")
-    return dict(entry)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with its tuples as lists, as JSON has no others."""
-    if isinstance(value, dict):
-        return {name: _plain(content) for name, content in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(content) for content in value]
-    return value
+        result = from_plain(cls, entry)
+        if result.batch_size < 1:
+            raise ValueError(f"batch_size is {result.batch_size}")
+        return result

@@ -1,6 +1,6 @@
 """Which settings are tried: numbers of workers first, then what else there is at the knee.
 
-Pure functions: a session (`fastdata.tuning.session`) asks them what comes next.
+Pure functions, which a session (`fastdata.tuning.session`) calls for what comes next.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+from fastdata.measuring.windows import Rate
+from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.choice import Measured, plateau, suffices
-from fastdata.tuning.results import Rate
-from fastdata.tuning.settings import Settings
 
 __all__ = ["GROWTH", "MOST_BETWEEN", "between", "first_counts", "grows", "variants"]
 
@@ -40,12 +40,8 @@ def grows(rates: Sequence[Measured]) -> bool:
 def between(rates: Sequence[Measured], demand: float | None) -> list[int]:
     """Return the numbers of workers to try around the knee; none where it is known.
 
-    Parameters
-    ----------
-    rates : sequence of (Settings, Rate)
-        That differ only in their numbers of workers.
-    demand : float or None
-        Batches a second that are to be had; None: the most there is.
+    `rates` are of settings that differ only in their numbers of workers; `demand` is the batches
+    a second that are wanted, None for the most there is.
     """
     if not rates:
         return []
@@ -75,26 +71,13 @@ def variants(
     cost: Callable[[Settings], tuple[int, ...]],
     methods: Sequence[str] = ("thread",),
     cuda: bool = False,
-    dali: bool = False,
     persistent: bool = False,
 ) -> list[Settings]:
     """Return settings that differ from `base` in one thing, or in that and one worker less.
 
-    Parameters
-    ----------
-    base : Settings
-        The ones chosen so far, with a worker or more.
-    saving : bool
-        Whether they are enough: then those that cost less; otherwise those that may give more,
-        or as much for less memory.
-    cost : callable
-        What settings are compared by.
-    methods : sequence of {"thread", "process"}
-        What is possible.
-    cuda, dali : bool
-        Whether there is CUDA, so that pinned memory is something; whether DALI can be had.
-    persistent : bool
-        Whether it is to be found out what starting the workers anew costs.
+    With `saving`, `base` is enough, and only what costs less is returned; otherwise what may give
+    more, or as much for less memory.  Workers are of `methods`; memory is pinned where there is
+    `cuda`, and with `persistent` it is found out what starting workers anew costs.
     """
     if not base.num_workers:
         return []
@@ -102,7 +85,7 @@ def variants(
     fewer = base.num_workers - 1
     others = [method for method in methods if method != base.worker_method]
     for method in others:
-        other = replace(base, worker_method=method, backend="cpu")  # type: ignore[arg-type]
+        other = replace(base, worker_method=method)  # type: ignore[arg-type]
         found.append(other)
         if saving and fewer:
             found.append(replace(other, num_workers=fewer))
@@ -115,11 +98,6 @@ def variants(
         found += [replace(base, num_workers=fewer), replace(more, num_workers=fewer)]
     if cuda:
         found.append(replace(base, pin_memory=not base.pin_memory))
-    if dali and base.backend != "dali":
-        graph = replace(base, backend="dali", worker_method="thread")
-        found.append(graph)
-        if saving and fewer:
-            found.append(replace(graph, num_workers=fewer))
     if persistent and base.persistent_workers:
         found.append(replace(base, persistent_workers=False))
     if saving:

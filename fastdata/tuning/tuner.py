@@ -1,6 +1,6 @@
 """`tune_workers`: which settings keep a training step busy on this machine.
 
-    data, step --> Recipe --> ProcessRunner --> Session --> TuningResult
+    data, step --> WorkloadSpec --> trial process --> Session --> TuningResult --> kept
 
 The module has another name than the function: importing it would put a module where the package
 has the function.
@@ -8,6 +8,8 @@ has the function.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Callable
 from contextlib import closing
@@ -15,26 +17,36 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from fastdata.engine.cores import available_cores, local_processes
-from fastdata.errors import OptionError, WorkerError
+from fastdata.engine.memory import available_bytes
+from fastdata.errors import MissingExtraError, OptionError, WorkerError
+from fastdata.installing import install_line
+from fastdata.measuring.loaders import dali_is_installed
+from fastdata.measuring.trials import LocalRunner, TrialFailedError, open_runner
+from fastdata.measuring.windows import Rate
+from fastdata.measuring.workload import (
+    Workload,
+    WorkloadSpec,
+    describe_step,
+    is_script_target,
+)
 from fastdata.steps import SleepStep
 from fastdata.steps.models import MODELS
-from fastdata.tuning.budget import Budget
-from fastdata.tuning.outcome import kept, result_of
-from fastdata.tuning.progress import Progress
-from fastdata.tuning.results import TuningResult
-from fastdata.tuning.runner import (
-    Runner,
-    TrialFailedError,
-)
-from fastdata.tuning.runners import Runners
-from fastdata.tuning.scripts import names_function
+from fastdata.tuned_settings import store
+from fastdata.tuned_settings.key import Key
+from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.store import TunedSettings
+from fastdata.tuning.budget import TimeBudget
+from fastdata.tuning.choice import best
+from fastdata.tuning.report import advice_for, verdict_of
+from fastdata.tuning.results import Trial, TuningResult
 from fastdata.tuning.session import Session
-from fastdata.tuning.subject import Facts, Recipe, called
 
-__all__ = ["MORE_THAN_CORES", "cores_of_rank", "tune_workers"]
+__all__ = ["MORE_THAN_CORES", "ProgressBar", "cores_of_rank", "tune_workers"]
 
+log = logging.getLogger("fastdata")
 
 MORE_THAN_CORES = 4
 """So many workers a core are tried where each more gives more: they wait for disks then."""
@@ -51,6 +63,7 @@ def tune_workers(
     max_workers: int | None = None,
     trial_seconds: float = 20.0,
     keep: bool = True,
+    dali: bool = False,
     progress: bool | None = None,
     **options: Any,
 ) -> TuningResult:
@@ -90,6 +103,10 @@ def tune_workers(
     keep : bool
         Whether a complete result is kept, so that ``loader(num_workers="auto")`` uses it from
         now on, in any process (``docs/tuned_settings.md``).
+    dali : bool
+        Whether NVIDIA DALI (the extra ``dali``) is measured too, with as many workers as are
+        chosen.  It is a row of the result and never the choice, as its pixels differ a little:
+        only ``backend="dali"`` uses it.
     progress : bool, optional
         Whether to show a bar on standard error; by default where that is a terminal.
     **options
@@ -105,6 +122,8 @@ def tune_workers(
     ------
     OptionError
         If an argument cannot be used.
+    MissingExtraError
+        If `dali` is asked for and not installed.
     WorkerError
         If no settings have a rate, or the step fails; `__cause__` is the reason, where it is
         an exception.
@@ -125,92 +144,61 @@ def tune_workers(
     >>> print(result.settings, result.verdict)                                    # doctest: +SKIP
     """
     _check(step, step_ms, seconds, max_workers, trial_seconds)
-    names_function(data)  # one that is missing is said before anything is started
+    if dali and not dali_is_installed():
+        raise MissingExtraError(f"dali=True needs NVIDIA DALI: {install_line('dali')}")
+    is_script = is_script_target(
+        data
+    )  # raises where the script is missing, before anything is started
     if step_ms is not None:
         step = SleepStep(step_ms / 1e3)
     portable = step is None or isinstance(step, (str, SleepStep))
     if device is None and isinstance(step, str) and torch.cuda.is_available():
         device = "cuda"
     place = None if device is None else str(device)
-    given = {"batch_size": batch_size, "device": place, **options}
-    recipe = Recipe(data, given, step if portable else None, place)
-    budget = Budget(seconds)
-    notes: list[str] = []
-    here = replace(recipe, step=step)
-    with (
-        Progress(budget, progress) as bar,
-        closing(Runners(recipe, here, trial_seconds, notes, bar.say)) as runners,
-    ):
-        result, whole = _tuned(
-            runners.loaders,
-            runners.steps if portable else runners.local(),
-            runners.facts,
-            budget,
-            what="" if portable else called(step),
-            max_workers=max_workers,
-            trial_seconds=trial_seconds,
-            notes=notes,
-            say=bar.say,
+    options |= {"batch_size": batch_size, "device": place}
+    spec = WorkloadSpec(data, options, step if portable else None, place)
+    budget = TimeBudget(seconds)
+
+    @functools.cache
+    def local() -> LocalRunner:
+        return LocalRunner(Workload, replace(spec, step=step))
+
+    with ProgressBar(budget, progress) as bar:
+        bar.show("starting")
+        runner, info, why = open_runner(
+            Workload, spec, local, must_be_sent=is_script, seconds=trial_seconds
         )
-    return kept(result, runners.facts.key, whole) if keep else result
+        notes: list[str] = []
+        if why:
+            notes.append(
+                f"measured in this process, as the data cannot be sent to another ({why}): a "
+                "trial that dies or hangs ends this one"
+            )
+        with closing(runner):
+            session = Session(
+                runner,
+                runner if portable else local(),
+                info,
+                budget,
+                limit_seconds=trial_seconds,
+                on_status=bar.show,
+            )
+            result = _tune(
+                session,
+                budget,
+                what=info.step if portable else describe_step(step),
+                max_workers=max_workers,
+                dali=dali,
+                notes=notes,
+            )
+    if not keep:
+        return result
+    return _keep(result, info.key, complete=not session.trials.cut_short)
 
 
 def cores_of_rank() -> int:
     """Return the cores for workers of this process: those it may use, shared out over ranks."""
     return max(1, available_cores() // local_processes())
-
-
-def _tuned(
-    runner: Runner,
-    steps: Runner,
-    facts: Facts,
-    budget: Budget,
-    *,
-    what: str,
-    max_workers: int | None,
-    trial_seconds: float,
-    notes: list[str],
-    say: Callable[[str], None],
-) -> tuple[TuningResult, bool]:
-    """Measure, and choose; return also whether all numbers of workers had a turn."""
-    cores = cores_of_rank()
-    most = max_workers or cores
-    what = what or facts.step
-    budget.begin()  # an interpreter and torch take seconds to start, and say nothing
-    session = Session(runner, steps, facts, budget, trial_seconds=trial_seconds, say=say)
-    cache = session.warm(most)
-    complete, settings = True, None
-    try:
-        if what:
-            _demanded(session, what, most)
-        session.sweep(
-            most,
-            max_workers or MORE_THAN_CORES * cores,
-            ["thread", "process"],
-        )
-        settings = session.settle()
-    except KeyboardInterrupt:
-        complete = False
-        if not session.rates:
-            raise
-    if settings is None or settings not in dict(session.rates):
-        settings = session.choice()
-    if settings is None:
-        raise WorkerError(
-            "no settings could be measured: "
-            + "; ".join(f"{trial.settings}: {trial.failure}" for trial in session.turns.trials())
-        )
-    result = result_of(session, settings, cores=cores, complete=complete, cache=cache, notes=notes)
-    return result, not session.turns.cut_short
-
-
-def _demanded(session: Session, what: str, most: int) -> None:
-    try:
-        session.measure_demand(what, most)
-    except TrialFailedError as error:
-        if error.refused is not None:
-            raise error.refused from None
-        raise WorkerError(f"{what} cannot be measured: {error}") from error.__cause__
 
 
 def _check(
@@ -228,3 +216,205 @@ def _check(
         raise OptionError(f"trial_seconds is a number above 0, not {trial_seconds!r}")
     if max_workers is not None and max_workers < 1:
         raise OptionError(f"max_workers is an int from 1 up, not {max_workers!r}")
+
+
+# -- measuring ------------------------------------------------------------------------------
+
+
+def _tune(
+    session: Session,
+    budget: TimeBudget,
+    *,
+    what: str,
+    max_workers: int | None,
+    dali: bool,
+    notes: list[str],
+) -> TuningResult:
+    """Measure, and choose."""
+    cores = cores_of_rank()
+    most = max_workers or cores
+    budget.begin()  # an interpreter and torch take seconds to start
+    cache_state = session.trials.warm(most)
+    complete, settings = True, None
+    try:
+        if what:
+            _measure_demand(session, what, most)
+        limit = max_workers or MORE_THAN_CORES * cores
+        session.sweep(most, limit, ["thread", "process"])
+        if dali:
+            session.compare_dali()
+        settings = session.confirm_choice()
+    except KeyboardInterrupt:
+        complete = False
+        if not session.rates:
+            raise
+    if settings is None or settings not in dict(session.rates):
+        settings = session.choice()
+    if settings is None:
+        raise WorkerError(
+            "no settings could be measured: "
+            + "; ".join(f"{row.settings}: {row.failure}" for row in session.trials.rows())
+        )
+    return _result_of(
+        session, settings, cores=cores, complete=complete, cache_state=cache_state, notes=notes
+    )
+
+
+def _measure_demand(session: Session, what: str, most: int) -> None:
+    try:
+        session.runs.measure_demand(what, most)
+    except TrialFailedError as error:
+        if error.refused is not None:
+            raise error.refused from None
+        raise WorkerError(f"{what} cannot be measured: {error}") from error.__cause__
+
+
+class ProgressBar:
+    """A bar of seconds on standard error, and what is being measured; a context.
+
+    Parameters
+    ----------
+    budget : TimeBudget
+        The time that there is, the training run included.
+    shown : bool or None
+        None: only where standard error is a terminal.
+    """
+
+    def __init__(self, budget: TimeBudget, shown: bool | None) -> None:
+        self._budget = budget
+        self._bar = tqdm(
+            total=round(budget.total),
+            desc="tuning",
+            disable=None if shown is None else not shown,
+            leave=False,
+            bar_format="{desc} |{bar}| {n:.0f} of at most {total} s{postfix}",
+        )
+
+    def show(self, text: str) -> None:
+        """Show what is being done now."""
+        self._bar.set_postfix_str(text, refresh=False)
+        budget = self._budget
+        self._bar.total = round(budget.total)  # which grows where a step is too slow for it
+        self._bar.n = min(budget.used, budget.total)
+        self._bar.set_description_str(f"tuning, {budget.left:.0f} s left", refresh=False)
+        self._bar.refresh()
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+
+
+# -- the result -----------------------------------------------------------------------------
+
+
+def _result_of(
+    session: Session,
+    settings: Settings,
+    *,
+    cores: int,
+    complete: bool,
+    cache_state: str,
+    notes: list[str],
+) -> TuningResult:
+    """Return the result of a session that has chosen `settings`: with verdict and advice."""
+    info, trials = session.info, session.trials
+    rates, rows = dict(session.rates), trials.rows()
+    demand, trained = session.rate, session.runs.trained.get(settings)
+    # What is read for the first time only now was not in memory when measuring began.
+    cache_state = cache_state or ("cold" if trials.reads_storage else "warm")
+    top, highest = best(session.rates)
+    saturates, verdict = verdict_of(
+        settings,
+        rates[settings],
+        demand=demand,
+        trained=trained,
+        best=highest,
+        batch_size=info.batch_size,
+        more=_of_more_workers(rows, settings),
+        epoch=info.batches if info.base.backend == "torch" else None,
+    )
+    advice: tuple[str, ...] = ()
+    if demand is not None and not saturates:
+        advice = advice_for(
+            info,
+            cores=cores,
+            cache_state=cache_state,
+            available_bytes=available_bytes(),
+            factor=demand / highest.median,
+            grew=_grew(rates, top),
+            workers=top.num_workers,
+        )
+    return TuningResult(
+        settings,
+        verdict,
+        saturates,
+        info.batch_size,
+        session.runs.demand,
+        trained,
+        rows,
+        advice,
+        complete,
+        cache_state,
+        notes=(*notes, *info.notes, *session.notes),
+    )
+
+
+def _of_more_workers(rows: tuple[Trial, ...], settings: Settings) -> str:
+    """Return what became of more workers than the chosen ones."""
+    more = [row for row in rows if row.settings.num_workers > settings.num_workers]
+    if any(row.supply is not None for row in more):
+        return "bring no more"
+    return "failed" if more else "were not tried"
+
+
+def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:
+    """Return whether fewer workers than those of the best gave clearly less."""
+    fewer = [rate.high for one, rate in rates.items() if one.num_workers < top.num_workers]
+    return bool(fewer) and max(fewer) < rates[top].low
+
+
+def _keep(result: TuningResult, key: Key | None, *, complete: bool) -> TuningResult:
+    """Keep a result, and return it with what it was measured on, or why it is not kept."""
+    if key is None:
+        note = (
+            'not kept: loader(num_workers="auto") would not know when it fits; give these settings '
+            "to the loader, or the dataset an attribute `digest` (docs/tuned_settings.md)"
+        )
+        return replace(result, notes=(*result.notes, note))
+    result = replace(result, machine=key.machine)
+    if not result.complete:
+        note = "not kept: it was stopped before its end"
+    elif _only_failed_with_workers(result):
+        note = (
+            "not kept: every setting with workers failed (the reasons are above), which may be "
+            "different another time"
+        )
+    elif not complete:
+        note = "not kept: the time was up before all numbers of workers had a turn: more seconds"
+    elif (path := store.save(key, _tuned_settings(result))) is None:
+        note = f"not kept: {store.directory()} cannot be written"
+    else:
+        log.info("kept as %s", path)
+        return result
+    return replace(result, notes=(*result.notes, note))
+
+
+def _only_failed_with_workers(result: TuningResult) -> bool:
+    """Return whether all that is known of workers is that they failed."""
+    tried = [trial for trial in result.trials if trial.settings.num_workers]
+    return bool(tried) and all(trial.supply is None for trial in tried)
+
+
+def _tuned_settings(result: TuningResult) -> TunedSettings:
+    """Return what is kept of a result."""
+    supply = next((t.supply for t in result.trials if t.settings == result.settings), None)
+    return TunedSettings(
+        result.settings,
+        result.batch_size,
+        result.verdict,
+        result.saturates,
+        None if supply is None else supply.median,
+        None if result.demand is None else result.demand.rate.median,
+    )

@@ -17,15 +17,13 @@ from fastdata.errors import FileCorruptError
 from fastdata.records import RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.shards import ShardSet
-from fastdata.unpacked.held import HeldFiles
-from fastdata.unpacked.listing import Listing, join_listings
-from fastdata.unpacked.opening import suggest_packing
-from fastdata.unpacked.reading import FileBatch, FileImages, Headers
+from fastdata.unpacked.listing import Listing, suggest_packing
+from fastdata.unpacked.reading import FileBatch, FileImages, SizeTable
 
 __all__ = ["UnpackedDataset"]
 
-_MOST_KEPT = 4096
-"""Samples of a batch that is kept for the next question about the same samples."""
+_MAX_REMEMBERED = 4096
+"""Samples of a batch that is remembered for the next call about the same samples."""
 
 
 class UnpackedDataset(Dataset):
@@ -40,8 +38,6 @@ class UnpackedDataset(Dataset):
     listing : Listing
     indices, transform, record_format
         As of `Dataset`.
-    held : HeldFiles, optional
-        Memory in which files stay that were read.
     """
 
     samples_per_task = 16
@@ -53,14 +49,12 @@ class UnpackedDataset(Dataset):
         indices: Indices,
         transform: Any = None,
         record_format: RecordFormat | None = None,
-        held: HeldFiles | None = None,
     ) -> None:
-        # What Dataset itself asks of it, it has: schema, paths, digest, length.
+        # A listing has all that Dataset uses of a ShardSet, but for what is overridden here.
         super().__init__(cast(ShardSet, listing), indices, transform, record_format)
         self._listing = listing
-        self._held = held
         self._latest = threading.local()
-        self._headers = Headers(listing)
+        self._sizes = SizeTable(listing)
 
     @property
     def listing(self) -> Listing:
@@ -76,19 +70,6 @@ class UnpackedDataset(Dataset):
         """Refused: there are none."""
         self._listing.refuse_unpacked()
 
-    def held_in(self, held: Any) -> UnpackedDataset:
-        """Return the same dataset, whose files are kept in memory once they are read.
-
-        Parameters
-        ----------
-        held : HeldFiles or None
-        """
-        return type(self)(self._listing, self._indices, self._transform, self._record_format, held)
-
-    def let_go(self) -> None:
-        """Read from the files again, from now on."""
-        self._held = None
-
     def positions(self, indices: Any = None) -> NDArray[np.int64]:
         """Return which samples of `listing` these are; by default all that are shown."""
         return self._positions(np.arange(len(self)) if indices is None else indices)
@@ -98,7 +79,7 @@ class UnpackedDataset(Dataset):
         self._listing.refuse_unpacked()
 
     def suggest_packing(self) -> None:
-        """Say once, in the log, how much faster a pack is loaded, and how it is made."""
+        """Log once how much faster a pack is loaded, and how it is made."""
         suggest_packing(self._listing.location, self._listing.command)
 
     def _describe(self, name: str, field: Any) -> str:
@@ -107,20 +88,9 @@ class UnpackedDataset(Dataset):
         kind = "mask" if field.mask else "RGB image" if field.channels == 3 else "grey image"
         return f"{kind}, a file each"
 
-    @staticmethod
-    def _joined_sets(sets: Sequence[Any]) -> Any:
-        return join_listings(sets)
-
-    def _key(self, position: int) -> str:
-        return self._listing.key(position)
-
     def unreadable(self, indices: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which samples have a damaged value that is no image, bool [n]: none is stored."""
         return np.zeros(len(indices), np.bool_)
-
-    def describe_sample(self, index: int) -> str:
-        """Return where a sample is and what it is called, for messages."""
-        return f"sample {index} ({self._listing.describe(self._position(index))})"
 
     # -- what a loader reads, by the batch --------------------------------------------
 
@@ -129,8 +99,8 @@ class UnpackedDataset(Dataset):
         latest: FileBatch | None = getattr(self._latest, "batch", None)
         if latest is not None and np.array_equal(latest.positions, positions):
             return latest
-        batch = FileBatch(self._listing, positions, self._held)
-        if len(positions) <= _MOST_KEPT:
+        batch = FileBatch(self._listing, positions)
+        if len(positions) <= _MAX_REMEMBERED:
             self._latest.batch = batch
         return batch
 
@@ -155,7 +125,7 @@ class UnpackedDataset(Dataset):
 
     def image_sizes(self, name: str, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """Return heights and widths of a field's images, [2, n], of which headers are read."""
-        sizes: NDArray[np.int64] = self._headers.sizes(name, self._positions(indices))[:, :2].T
+        sizes: NDArray[np.int64] = self._sizes.sizes(name, self._positions(indices))[:, :2].T
         return sizes
 
     def some_sizes(self, name: str, most: int = 256) -> NDArray[np.int64]:
@@ -173,9 +143,9 @@ class UnpackedDataset(Dataset):
         """
         field = self.schema[name]
         positions = self._positions(indices)
-        values = [one[name] for one in self._values(positions)]
+        values = [sample[name] for sample in self._values(positions)]
         if name in self.schema.boxes:
-            values = self._placed(positions, values)
+            values = self._upright_boxes(positions, values)
         if isinstance(field, ScalarField):
             return np.array(values, field.dtype)
         if isinstance(field, ArrayField) and field.fixed:
@@ -184,26 +154,25 @@ class UnpackedDataset(Dataset):
         return values
 
     def _values(self, positions: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-        step = _MOST_KEPT
-        for start in range(0, len(positions), step):
-            for values in self._batch(positions[start : start + step]).values:
+        for start in range(0, len(positions), _MAX_REMEMBERED):
+            for values in self._batch(positions[start : start + _MAX_REMEMBERED]).values:
                 if isinstance(values, FileCorruptError):
                     raise values
                 yield values
 
-    def _placed(self, positions: NDArray[np.int64], boxes: list[Any]) -> list[Any]:
-        """Return boxes where decoding takes their images, upright."""
-        sizes = self._headers.sizes(picture_of(self.schema), positions).tolist()
-        turns = [Placement((h, w), turn, (h, w)) for h, w, turn in sizes]
-        return [place_boxes(some, turn) for some, turn in zip(boxes, turns, strict=True)]
+    def _upright_boxes(self, positions: NDArray[np.int64], boxes: list[Any]) -> list[Any]:
+        """Return boxes where they are once decoding has turned their images upright."""
+        sizes = self._sizes.sizes(picture_of(self.schema), positions).tolist()
+        placements = [Placement((h, w), turned, (h, w)) for h, w, turned in sizes]
+        return [place_boxes(some, how) for some, how in zip(boxes, placements, strict=True)]
 
-    def _stored(self, position: int) -> Any:
-        batch = FileBatch(self._listing, np.array([position]), self._held)
+    def _read_sample(self, position: int) -> Any:
+        batch = FileBatch(self._listing, np.array([position]))
         files, values = batch.files[0], batch.values[0]
         if isinstance(files, FileCorruptError):
             raise files
         assert isinstance(values, dict), "its files could be read"
-        found: list[Any] = []
+        sample: list[Any] = []
         for name, field in self.schema.items():
             value = values[name]
             if isinstance(field, ImageField):
@@ -213,11 +182,7 @@ class UnpackedDataset(Dataset):
                 value = value.item()
             elif isinstance(field, ArrayField):
                 if field.boxes:
-                    (value,) = self._placed(batch.positions, [value])
+                    (value,) = self._upright_boxes(batch.positions, [value])
                 value = torch.from_numpy(value)
-            found.append(value)
-        return self.schema.sample_type(*found)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self._listing, self._indices, self._transform, self._record_format, self._held)
-        return type(self), parts
+            sample.append(value)
+        return self.schema.sample_type(*sample)

@@ -1,7 +1,8 @@
 """Which files samples are made of, and their other values: sources that were listed once.
 
-The list is the source's own (`fastdata.converters`): about 50 bytes an image of class folders.
-It is pickled once for each worker process, never with a task.
+`list_files` comes from a location that is no packed dataset to its `Listing`, or to the
+command that packs it.  The list is the source's own (`fastdata.converters`): about 50 bytes an
+image of class folders.  It is pickled once for each worker process, never with a task.
 """
 
 from __future__ import annotations
@@ -10,24 +11,39 @@ import bisect
 import copy
 import hashlib
 import itertools
+import logging
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.converters.base import IndexedSource, Sample, hash_fields
+from fastdata.converters.finding import find_source, format_class, format_of
 from fastdata.converters.reading.fields import convert
-from fastdata.converters.reading.locations import stat_of
+from fastdata.converters.reading.locations import first_bytes, stat_of
+from fastdata.distributed import rank_and_world_size
 from fastdata.errors import FileCorruptError, FormatError, OptionError, SourceError
-from fastdata.formats.digest import canonical_json
+from fastdata.formats.layout import canonical_json, is_container
+from fastdata.formats.manifest import MANIFEST
 from fastdata.schema import ImageField, Schema
 
-__all__ = ["Listing", "join_listings", "pack_command"]
+if TYPE_CHECKING:
+    from fastdata.cache.files import CachedFiles
+
+__all__ = ["Listing", "list_files", "suggest_packing"]
+
+log = logging.getLogger("fastdata")
+
+PACKED_IS_FASTER = 5
+"""Packed at 256 pixels over as they lie, of photographs of 500 x 375 and 110 kB: by
+scripts/bench/load.py 5.5 and 6.9 times, in processor time 5.0 times."""
 
 _PEEK = 100
 """Samples that are looked at for one that is no reject."""
@@ -36,6 +52,9 @@ _PEEK = 100
 class Listing:
     """Samples whose images are files of their own, and whose other values are plain.
 
+    To `UnpackedDataset` it is what a `fastdata.shards.ShardSet` is to `Dataset`.  Safe for any
+    number of threads, and to be pickled where the sources are.
+
     Parameters
     ----------
     sources : sequence of IndexedSource
@@ -43,11 +62,7 @@ class Listing:
     location : Path
         What was opened, as it was given; for messages.
     options : mapping
-        How, as of `pack_command`.
-
-    Notes
-    -----
-    Safe for any number of threads, and to be pickled where the sources are.
+        How, as of `_pack_command`.
     """
 
     def __init__(
@@ -58,20 +73,55 @@ class Listing:
     ) -> None:
         self.sources = tuple(sources)
         self.location = location
-        self.command = pack_command(location, options or {})
+        self.command = _pack_command(location, options or {})
         """What packs it."""
         self.schema: Schema = sources[0].schema
         self._fields = tuple(self.schema.items())
         self._starts = list(itertools.accumulate((s.num_samples for s in sources), initial=0))
-        self._digest = ""
+        self._computed_digest: list[str] = []  # shared by copies, as it takes long
         self.max_pixels = MAX_PIXELS
         """Images of more are refused."""
+        self.cached: CachedFiles | None = None
+        """Memory in which files stay that were read: those of the first image field, by their
+        samples' positions, then those of the next."""
 
     def limited_to(self, max_pixels: int | None) -> Listing:
         """Return the same files, of which no larger images are decoded."""
         limited = copy.copy(self)
         limited.max_pixels = max_pixels or MAX_PIXELS
         return limited
+
+    def with_cached(self, cached: CachedFiles | None) -> Listing:
+        """Return the same files, which stay in memory once they are read."""
+        listing = copy.copy(self)
+        listing.cached = cached
+        return listing
+
+    def release_cached(self) -> None:
+        """Read from the files, not from memory."""
+        self.cached = None
+
+    @staticmethod
+    def join(listings: Sequence[Listing]) -> Listing:
+        """Return several as one, in this order.
+
+        Raises
+        ------
+        FormatError
+            If their schemas differ, as they do where class folders do.
+        """
+        first = listings[0]
+        if len(listings) == 1:
+            return first
+        for other in listings[1:]:
+            if other.schema != first.schema:
+                raise FormatError(
+                    f"{other.location} has other fields or classes than {first.location}: "
+                    f"{other.schema!r}, not {first.schema!r}. Datasets loaded as one must have the "
+                    "same; a manifest of all of them has"
+                )
+        sources = [source for one in listings for source in one.sources]
+        return Listing(sources, first.location).limited_to(min(one.max_pixels for one in listings))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -85,18 +135,18 @@ class Listing:
     def digest(self) -> str:
         """Fingerprint of names, sizes and times of all files, and of what goes with them.
 
-        Computed when it is first asked for, which looks at every file, but reads none.
+        Computed at the first call, which looks at every file, but reads none.
         """
-        if not self._digest:
+        if not self._computed_digest:
             state = hashlib.blake2b(canonical_json(self.schema.to_json()), digest_size=16)
             for source in self.sources:
                 hashes = source.fingerprints()
-                if len(hashes) != source.num_samples:  # it does not tell
-                    found = map(self._hash_of, itertools.repeat(source), range(source.num_samples))
-                    hashes = np.fromiter(found, np.uint64, source.num_samples)
+                if len(hashes) != source.num_samples:  # the source has none
+                    each = map(self._hash_of, itertools.repeat(source), range(source.num_samples))
+                    hashes = np.fromiter(each, np.uint64, source.num_samples)
                 state.update(hashes.tobytes())
-            self._digest = state.hexdigest()
-        return self._digest
+            self._computed_digest.append(state.hexdigest())
+        return self._computed_digest[0]
 
     def _hash_of(self, source: IndexedSource, index: int) -> int:
         key, values = source.get(index)
@@ -113,6 +163,18 @@ class Listing:
         source, index = self._at(position)
         return source.key_at(index)
 
+    def file_sizes(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of all files, in the order of `cached`; 0 of other samples' files."""
+        names = list(self.schema.images)
+        sizes = np.zeros((len(names), len(self)), np.int64)
+        for position in np.unique(positions).tolist():
+            try:
+                values = dict(zip(self.schema, self.values(position), strict=True))
+            except FileCorruptError:
+                continue  # raised when it is read
+            sizes[:, position] = [stat_of(values[name])[0] for name in names]
+        return sizes.reshape(-1)
+
     def describe(self, position: int) -> str:
         """Return where a sample is and what it is called, for messages."""
         return f"{self.location}, key {self.key(position)!r}"
@@ -120,50 +182,43 @@ class Listing:
     def values(self, position: int) -> tuple[Any, ...]:
         """Return a sample's values, in the schema's order; of images the paths.
 
-        Raises
-        ------
-        FileCorruptError
-            If a pack would reject it, for what its source says or for a value that is no image.
+        `FileCorruptError` if a pack would reject it, for what its source says or for a value that
+        is no image.
         """
         source, index = self._at(position)
-        found = source.get(index)
-        if not isinstance(found, Sample):
-            self.refuse(position, found.reason)
-        if not self._of_files(found.values):
-            self.refuse(position, "its images are not files of their own")
+        sample = source.get(index)
+        if not isinstance(sample, Sample):
+            self._refuse(position, sample.reason)
+        if not self._has_files(sample.values):
+            self._refuse(position, "its images are not files of their own")
         try:
             return tuple(
                 value if isinstance(field, ImageField) else convert(value, field, name)
-                for value, (name, field) in zip(found.values, self._fields, strict=True)
+                for value, (name, field) in zip(sample.values, self._fields, strict=True)
             )
         except ValueError as error:
-            self.refuse(position, str(error))
+            self._refuse(position, str(error))
 
-    def refuse(self, position: int, reason: str) -> NoReturn:
-        """Raise what is wrong with a sample."""
+    def _refuse(self, position: int, reason: str) -> NoReturn:
         raise FileCorruptError(f"sample {position} ({self.describe(position)}): {reason}")
 
     def check(self) -> None:
         """Look at the first samples.
 
-        Raises
-        ------
-        FormatError
-            If their images are no files of their own.
-        SourceError
-            If none of their files is there.
+        `FormatError` if their images are no files of their own; `SourceError` if none of them
+        is there.
         """
         source = self.sources[0]
         missing: list[Path] = []
-        for found in map(source.get, range(min(_PEEK, source.num_samples))):
-            if not isinstance(found, Sample):
+        for sample in map(source.get, range(min(_PEEK, source.num_samples))):
+            if not isinstance(sample, Sample):
                 continue
-            if not self._of_files(found.values):
+            if not self._has_files(sample.values):
                 raise FormatError(
                     f"{self.location}: data of the format {source.name!r} is not loaded as it "
                     f"lies. Pack it: {self.command}"
                 )
-            missing.append(next(one for one in found.values if isinstance(one, Path)))
+            missing.append(next(one for one in sample.values if isinstance(one, Path)))
             if os.path.exists(missing[-1]):
                 return
         if missing:
@@ -173,7 +228,7 @@ class Listing:
                 "bring the images"
             )
 
-    def _of_files(self, values: Any) -> TypeGuard[tuple[Any, ...]]:
+    def _has_files(self, values: Any) -> TypeGuard[tuple[Any, ...]]:
         """Tell whether these are a sample's values, with a path for each image."""
         return isinstance(values, tuple) and all(
             isinstance(value, Path)
@@ -182,46 +237,98 @@ class Listing:
         )
 
     def refuse_unpacked(self) -> NoReturn:
-        """Raise that what is asked for is of packed datasets only."""
+        """Raise that only packed datasets can do what was called."""
         raise OptionError(
             f"this needs a packed dataset, and {self.location} is loaded as it lies. Pack it: "
             f"{self.command}"
         )
 
     def locate(self, position: int) -> NoReturn:
-        """Refuse what is asked of shards."""
+        """Refuse: there are no shards."""
         self.refuse_unpacked()
 
 
-def join_listings(listings: Sequence[Listing]) -> Listing:
-    """Return several as one, in this order.
+def list_files(
+    locations: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], error: Exception
+) -> Listing:
+    """Return the samples at a location that is no packed dataset.
+
+    Several locations are refused, and `error`, which says why it is no packed dataset, is raised
+    where it is no data of another format either.  `options` are ``format``, ``channels``,
+    ``fields`` and ``source_options``, as of `fastdata.pack`, where they are given.
 
     Raises
     ------
     FormatError
-        If their schemas differ, as they do where class folders do.
+        If it is data that is loaded only packed; says how that is done.
+    SourceError, OptionError
+        If it is no such data, on a closer look, or the options are not for it.
     """
-    first = listings[0]
-    for other in listings[1:]:
-        if other.schema != first.schema:
-            raise FormatError(
-                f"{other.location} has other fields or classes than {first.location}: "
-                f"{other.schema!r}, not {first.schema!r}. Datasets loaded as one must have the "
-                "same; a manifest of all of them has"
-            )
-    sources = [source for one in listings for source in one.sources]
-    return Listing(sources, first.location) if len(listings) > 1 else first
+    names = [_format_at(location, options) for location in locations]
+    name = next((name for name in names if name not in (None, "fastdata")), None)
+    if name is None:
+        raise error
+    location = Path(locations[names.index(name)])
+    if len(locations) > 1:
+        raise FormatError(
+            f"{location} is not packed, and several locations at once are opened of packed "
+            "datasets: open each by itself and add them with torch.utils.data.ConcatDataset, or "
+            f"pack it: {_pack_command(location)}"
+        ) from error
+    if not issubclass(format_class(name), IndexedSource):
+        raise FormatError(
+            f"{location}: data of the format {name!r} is not loaded as it lies. Pack it: "
+            f"{_pack_command(location, options)}"
+        ) from error
+    # Files are read later, whatever the working directory is then.
+    source = find_source(
+        os.path.abspath(location),
+        format=options.get("format"),
+        channels=options.get("channels", 3),
+        fields=options.get("fields"),
+        options=options.get("source_options"),
+    )
+    assert isinstance(source, IndexedSource), "its class is one"
+    listing = Listing([source], location, options)
+    listing.check()
+    log.info("%s: %s", location, source.read_as)
+    for note in source.notes:
+        log.info("%s: %s", location, note)
+    return listing
 
 
-def pack_command(location: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return the command that packs what is at a location.
+def _format_at(location: str | os.PathLike[str], options: Mapping[str, Any]) -> str | None:
+    """Return the name of the format at a location, which is given or recognised, or None."""
+    given: str | None = options.get("format")
+    if given is not None:
+        return given
+    if os.path.exists(os.path.join(location, MANIFEST)):  # shards, whatever is wrong with them
+        return None
+    file = os.path.join(location, "data.mdb") if os.path.isdir(location) else location
+    if is_container(first_bytes(Path(file), 20)):  # a shard that is damaged, more likely than not
+        return None
+    try:
+        return format_of(location).name
+    except SourceError:
+        return None
 
-    Parameters
-    ----------
-    location : Path
-    options : mapping
-        ``format``, ``channels``, ``fields`` and ``source_options``, where they were given.
-    """
+
+@cache
+def suggest_packing(location: Path, command: str) -> None:
+    """Log, once a process, what a pack would bring; on the first rank only."""
+    if rank_and_world_size(None, None)[0] == 0:
+        log.warning(
+            "%s is loaded as it lies: every epoch decodes the files in their own size. Packed at "
+            "256 pixels, photographs of 500 x 375 were loaded %d times as fast; with smaller files "
+            "it is less, with larger ones more (docs/unpacked.md). Pack it once: %s",
+            location,
+            PACKED_IS_FASTER,
+            command,
+        )
+
+
+def _pack_command(location: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return the command that packs what is at a location, with the options it was opened by."""
     words = ["fastdata", "pack", str(location), _name_of(location) + ".lmdb"]
     for name in ("format", "channels"):
         if name in options:

@@ -1,5 +1,3 @@
-"""Looking at a dataset: what `fastdata.view` shows.
-
-``content.py`` draws samples and counts the rest, ``thumbnails.py`` makes small pictures of them,
-``histograms.py`` the bars of sizes; ``page.py`` puts them into ``view.html.jinja``.
+"""What `fastdata.view` shows of a dataset: ``page.py`` makes the page, ``contact_sheet.py`` draws
+the samples on it.
 """

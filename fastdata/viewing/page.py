@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from fastdata.dataset import open as open_dataset
+import numpy as np
+
+from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
-from fastdata.pages.text import printable
-from fastdata.pages.writing import check_page_path, render, write_page
+from fastdata.opening import open as open_dataset
+from fastdata.pages import check_page_path, render, write_page
+from fastdata.printable import printable
+from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
 from fastdata.summary import load_line
+from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
 
-from .content import (
-    Group,
-    class_field,
-    count_classes,
-    draw_groups,
-    histograms,
-    read_rejects,
-    schema_rows,
-)
-
-__all__ = ["view"]
+__all__ = ["Histogram", "histogram", "view"]
 
 _CLASSES_SHOWN = 200
 _REJECTS_SHOWN = 200
+_MOST_BARS = 24
 
 
 def view(
@@ -86,11 +84,19 @@ def view(
     check_page_path(html)
     opened = open_dataset(dataset)
     opened.check_packed()
-    groups = draw_groups(opened, per_class=per_class, most=max_samples, side=thumbnail, seed=seed)
-    counts = [(printable(name), count) for name, count, _ in count_classes(opened)]
-    rejects, reasons = read_rejects(dataset)
+    classes = count_classes(opened)
+    groups = draw_groups(
+        opened,
+        classes,
+        per_class=per_class,
+        max_samples=max_samples,
+        side=thumbnail,
+        seed=seed,
+    )
+    counts = [(printable(name), len(indices)) for name, indices in classes]
+    rejects = _read_rejects(dataset)
     # A sample with boxes of several classes may stand under each.
-    shown = len({sample.place for group in groups for sample in group.samples})
+    shown = len({sample.position for group in groups for sample in group.samples})
     page = render(
         __package__,
         "view.html.jinja",
@@ -106,14 +112,14 @@ def view(
             ],
             "digest": opened.digest,
             "load_line": printable(load_line(dataset)),
-            "schema": schema_rows(opened),
+            "schema": [(name, *_described(field)) for name, field in opened.schema.items()],
             "groups": groups,
             "sheet_line": _sheet_line(shown, len(opened), groups, len(counts), seed),
             "classes": _class_bars(counts),
             "classes_line": _classes_line(counts, class_field(opened)),
-            "charts": histograms(opened),
+            "charts": [chart for chart in _histograms(opened) if chart is not None],
             "rejects": rejects[:_REJECTS_SHOWN],
-            "rejects_line": _rejects_line(len(rejects), reasons.most_common(3)),
+            "rejects_line": _rejects_line(rejects),
         },
     )
     write_page(page, html)
@@ -150,9 +156,99 @@ def _classes_line(counts: Sequence[tuple[str, int]], field: str | None) -> str:
     return f"{line}; {more:,} of them are not listed here." if more > 0 else f"{line}."
 
 
-def _rejects_line(count: int, reasons: Sequence[tuple[str, int]]) -> str:
-    line = f"{count:,} samples were left out when packing."
-    if count > _REJECTS_SHOWN:
+def _read_rejects(dataset: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Return key and reason of each sample that packing left out."""
+    from fastdata.converters.packing.job import read_rejects
+
+    path = Path(dataset)
+    return [
+        (printable(reject.key), printable(reject.reason))
+        for suffix in (".rejects.csv", ".append.rejects.csv")
+        for reject in read_rejects(path.with_name(path.name + suffix))
+    ]
+
+
+def _rejects_line(rejects: Sequence[tuple[str, str]]) -> str:
+    line = f"{len(rejects):,} samples were left out when packing."
+    if len(rejects) > _REJECTS_SHOWN:
         line += f" The first {_REJECTS_SHOWN:,} are listed."
+    reasons = Counter(reason for _, reason in rejects).most_common(3)
     often = [f"{reason} ({number:,})" for reason, number in reasons if number > 1]
     return line + (f" Most often: {'; '.join(often)}." if often else "")
+
+
+def _described(field: Field) -> tuple[str, str]:
+    """Return kind and particulars of a field."""
+    if isinstance(field, ImageField):
+        if field.mask:
+            classes = f", {len(field.classes):,} classes" if field.classes else ""
+            return "mask", f"a class a pixel{classes}"
+        return "image", "RGB" if field.channels == 3 else "grey"
+    if isinstance(field, ScalarField):
+        return field.dtype, f"{len(field.classes):,} classes" if field.classes else ""
+    if isinstance(field, ArrayField):
+        lengths = " x ".join("any" if n is None else str(n) for n in field.shape)
+        classes = f", {len(field.classes):,} classes" if field.classes else ""
+        return "boxes" if field.boxes else "array", f"{field.dtype}, {lengths}{classes}"
+    return ("bytes", "") if isinstance(field, BytesField) else ("text", "UTF-8")
+
+
+class Histogram(NamedTuple):
+    """A distribution: bars with a height from 0 to 1 and their text; least, median and largest."""
+
+    name: str
+    bars: list[tuple[float, str]]
+    low: str
+    middle: str
+    high: str
+
+
+def _histograms(dataset: Dataset) -> Iterator[Histogram | None]:
+    everything = np.arange(len(dataset))
+    for name in dataset.schema.images:
+        stored = dataset.images(name, everything)
+        yield histogram(f"{name}: width, pixels", stored.widths, _format_count)
+        yield histogram(f"{name}: height, pixels", stored.heights, _format_count)
+        yield histogram(f"{name}: bytes an image", stored.lengths, _format_bytes)
+
+
+def _format_count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _format_bytes(value: float) -> str:
+    for unit, size in (("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def histogram(
+    name: str, values: np.ndarray[Any, Any], text_of: Callable[[float], str]
+) -> Histogram | None:
+    """Return the distribution of some numbers; None where there are none.
+
+    Bars are as wide as the rule of Freedman and Diaconis has them (`numpy.histogram_bin_edges`),
+    and at most 24.
+    """
+    if len(values) == 0:
+        return None
+    low, high = float(values.min()), float(values.max())
+    middle = float(np.partition(values, (len(values) - 1) // 2)[(len(values) - 1) // 2])
+    ends = text_of(low), text_of(middle), text_of(high)
+    if low == high:
+        return Histogram(name, [(1.0, f"{text_of(low)}: {len(values):,}")], *ends)
+    # 100,000 of very many values tell the width of bars as well as all of them.
+    sampled = values[:: max(1, len(values) // 100_000)]
+    edges = np.histogram_bin_edges(sampled, "fd", (low, high))
+    whole = bool(np.all(values == np.round(values)))
+    most = min(_MOST_BARS, int(high - low) + 1) if whole else _MOST_BARS
+    bar_count = int(np.clip(len(edges) - 1, min(8, most), most))
+    counts, edges = np.histogram(values, bar_count, (low, high))
+    bars = [
+        (float(top), f"{text_of(float(a))} - {text_of(float(b))}: {number:,}")
+        for top, number, a, b in zip(
+            counts / counts.max(), counts, edges[:-1], edges[1:], strict=True
+        )
+    ]
+    return Histogram(name, bars, *ends)

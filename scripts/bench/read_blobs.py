@@ -106,9 +106,9 @@ READERS = {
 OPENING = """
 import json, sys, time
 import numpy
-import fastdata.dataset
+import fastdata.opening
 started = time.perf_counter()
-dataset = fastdata.dataset.open(sys.argv[1], check=sys.argv[2] == "check")
+dataset = fastdata.opening.open(sys.argv[1], check=sys.argv[2] == "check")
 opened = time.perf_counter()
 reader = next(dataset.shards)
 bytes(reader.blob("image", len(reader) // 2))

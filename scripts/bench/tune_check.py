@@ -38,8 +38,8 @@ import fastdata
 from bench_data import Datasets, find_images
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.cores import available_cores
-from fastdata.engine.packed import Loader
-from fastdata.tuning.settings import Settings
+from fastdata.engine.loader import Loader
+from fastdata.tuned_settings.settings import Settings
 from harness import say
 
 CEILING, ALIKE = 0.97, 0.9

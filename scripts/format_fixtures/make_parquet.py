@@ -12,9 +12,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from PIL import Image as Pictures
-
 from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
+from PIL import Image as Pictures
 
 FOLDER = Path(__file__).parents[2] / "tests" / "converters" / "fixtures" / "parquet"
 

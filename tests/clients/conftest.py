@@ -20,7 +20,9 @@ def quick_fork_server() -> None:
 
     It takes the place of the fixture of the same name in the folder above.
     """
-    multiprocessing.set_forkserver_preload(["fastdata.engine.worker", "fastdata.loading", *CLIENTS])
+    multiprocessing.set_forkserver_preload(
+        ["fastdata.processes.worker", "fastdata.loading", *CLIENTS]
+    )
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,8 @@ from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading.lmdb.lmdb_file import Entry, LmdbFile
 from fastdata.errors import OptionError, SourceError
+from fastdata.formats.lmdb_pages import Entry, LmdbFile
 
 COUNT = 9
 

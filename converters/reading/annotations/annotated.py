@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fastdata.codecs.image import MAX_PIXELS, is_jpeg, orient, orientation_of
+from fastdata.codecs.image import MAX_PIXELS, is_jpeg, orient
+from fastdata.codecs.image_header import orientation_of
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.errors import ImageError
 

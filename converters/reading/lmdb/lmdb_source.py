@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import FastdataError, OptionError, SourceError
+from fastdata.formats.lmdb_pages import Entry, LmdbFile
 from fastdata.formats.reader import ShardReader
 
 from ...base import IndexedSource, Reject
@@ -18,7 +19,7 @@ from ..refusals import already_packed
 from ..spans import FileSpan, read_at
 from ..string_table import StringTable
 from ..text_lines import text_lines
-from .lmdb_file import Entry, LmdbFile, lmdb_at
+from .lmdb_file import lmdb_at
 
 __all__ = [
     "META_INFO",

@@ -1,95 +1,75 @@
-"""What is fed to DALI for a batch: planned at once, loaded by threads, put together.
+"""What DALI is fed for a batch: planned at once, loaded by threads, put together.
 
 A `FeedJob` is to a DALI batch what a `RenderJob` is to one of the CPU, and runs on the
 same `Stream` of jobs, with the same reading ahead.  What it makes is not a batch yet, but
-a `Feed`.
+a `Feed`.  Images are fed as files or pixels, as views where that is possible:
+
+jpeg              the file, or a cut of it where that saves time; its header is checked
+raw               the pixels of the region
+anything else     the pixels of the region, decoded by fastdata
+
+One bad image would end a DALI pipeline.  So checksums are compared before, headers read,
+and files without an end, of another size than the shard says, or of a kind that DALI need
+not know, go to fastdata's own decoder, which makes pixels of them or says what is wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 
-from fastdata.backends.dali.geometry import (
+from fastdata.backends.dali.graph import (
     Arguments,
     FieldGraph,
     arguments_of,
     regions_of,
     steps_of,
 )
-from fastdata.backends.dali.loading import Column, Loaded, LoadTask, as_file, load
+from fastdata.codecs import Pixels
+from fastdata.codecs.blobs import cut_if_worthwhile
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.job import Request
 from fastdata.engine.rendering import plan_images
-from fastdata.engine.tasks import Done, ReadAheadTask
+from fastdata.engine.tasks import Done, Images, ReadAheadTask
 from fastdata.engine.work import BatchWork
 from fastdata.errors import ShardCorruptError
+from fastdata.native.crops import JPEG
 from fastdata.random import SampleKeys
-from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.geometry import Geometry, Ints
 
-__all__ = ["Feed", "FeedJob", "LoadWork"]
+__all__ = ["Feed", "FeedJob", "LoadWork", "as_file"]
 
-Indices: TypeAlias = NDArray[np.int64]
+_EOI = b"\xff\xd9"
+_Window: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feed:
     """All that DALI needs for a batch.
 
-    Attributes
-    ----------
-    request : Request
-    indices : ndarray of int64, shape [n]
-        The samples that are in it: others than were asked for, where those are corrupt.
-    graph : tuple of FieldGraph
-        What is done to the images, one for each image field of the schema.
-    arguments : Arguments
-        What its inputs are fed; inputs of field number k begin with ``f<k>.``.
-    done : Done
-        What has been read and replaced.
+    `indices`, int64 [n], are the samples that are in it: others than the request has, where those
+    are corrupt.  `graph` says what is done to the images of each field, `arguments` what its
+    inputs are fed, which begin with ``f<k>.`` for field number k; `done`, what has been read and
+    replaced.
     """
 
     request: Request
-    indices: Indices
+    indices: Ints
     graph: tuple[FieldGraph, ...]
     arguments: Arguments
     done: Done
 
 
-class LoadWork:
-    """What threads do: load stored images, and read ahead.
-
-    Parameters
-    ----------
-    work : BatchWork
-    """
-
-    def __init__(self, work: BatchWork) -> None:
-        self._work = work
-
-    def __call__(self, task: Any, memory: NDArray[np.uint8] | None) -> Any:
-        if isinstance(task, ReadAheadTask):
-            return self._work(task, None)
-        return load(self._work, task)
-
-
 class FeedJob:
     """One feed to be made; a `fastdata.engine.job.Job`.
 
-    Parameters
-    ----------
-    maker : BatchMaker
-    request : Request
-
-    Raises
-    ------
-    OptionError
-        If the images of a sample or of the batch do not fit together.
+    Raises an `OptionError` if the images of a sample or of the batch do not fit together.
     """
 
     slot = None
@@ -111,17 +91,11 @@ class FeedJob:
         """Return the parts of the loading."""
         indices, geometry = self._request.indices, self._geometry
         return [
-            _part(indices, geometry, start, stop) for start, stop in self._maker.cut(len(indices))
+            _task(indices, geometry, start, stop) for start, stop in self._maker.cut(len(indices))
         ]
 
     def finish(self, results: Sequence[Loaded]) -> Feed:
-        """Return the feed, sound samples being in the place of corrupt ones.
-
-        Raises
-        ------
-        ShardCorruptError
-            If there is none for one.
-        """
+        """Return the feed, sound samples being in the place of corrupt ones."""
         indices, geometry = self._request.indices, self._geometry
         done = Done(sum(loaded.nbytes for loaded in results))
         failed = {
@@ -133,35 +107,36 @@ class FeedJob:
             indices = self._replaced(failed, done)
             # All anew: where every window happens to be the whole image, there are fewer steps.
             geometry = self._plan(self._request.keys.replaced(indices))
-            results = [load(self._maker.work, _part(indices, geometry, 0, len(indices)))]
+            results = [load(self._maker.work, _task(indices, geometry, 0, len(indices)))]
         graph: list[FieldGraph] = []
         arguments: Arguments = {}
-        for number, (name, field) in enumerate(self._maker.work.dataset.schema.images.items()):
-            column = _joined([loaded.columns[name] for loaded in results])
-            encoded = any(data.ndim == 1 for data in column.data)
-            steps, flips = steps_of(geometry, mask=field.mask)
-            graph.append(FieldGraph(field.channels, encoded, steps, flips))
+        for number, (name, kind) in enumerate(self._maker.work.dataset.schema.images.items()):
+            images = [image for loaded in results for image in loaded.images[name]]
+            encoded = any(image.data.ndim == 1 for image in images)
+            steps, flips = steps_of(geometry, mask=kind.mask)
+            graph.append(FieldGraph(kind.channels, encoded, steps, flips))
             prefix = f"f{number}."
             arguments[prefix + "data"] = [
-                as_file(data) if encoded and data.ndim == 3 else data for data in column.data
+                as_file(data) if encoded and data.ndim == 3 else data for data, _, _ in images
             ]
             if geometry is not None:
-                begins = np.array(column.tops), np.array(column.lefts)
-                arguments |= arguments_of(geometry, graph[-1], prefix, *begins)
+                tops = np.array([image.top for image in images])
+                lefts = np.array([image.left for image in images])
+                arguments |= arguments_of(geometry, graph[-1], prefix, tops, lefts)
         return Feed(self._request, indices, tuple(graph), arguments, done)
 
-    def _replaced(self, failed: dict[int, ShardCorruptError], done: Done) -> Indices:
+    def _replaced(self, failed: dict[int, ShardCorruptError], done: Done) -> Ints:
         """Return the samples to take, sound ones in place of those that failed."""
         work = self._maker.work
 
         def make(at: int, index: int) -> None:
             one = self._request.keys[at : at + 1].replaced(np.array([index]))
-            loaded = load(work, _part(one.indices, self._plan(one), 0, 1))
+            loaded = load(work, _task(one.indices, self._plan(one), 0, 1))
             done.nbytes += loaded.nbytes
             if loaded.failed:
                 raise loaded.failed[0]
 
-        indices: Indices = self._request.indices.copy()
+        indices: Ints = self._request.indices.copy()
         for at, error in sorted(failed.items()):
             index, _ = work.replace(self._request.epoch, int(indices[at]), error, partial(make, at))
             done.replaced.append((at, index, str(error)))
@@ -169,7 +144,30 @@ class FeedJob:
         return indices
 
 
-def _part(indices: Indices, geometry: Geometry | None, start: int, stop: int) -> LoadTask:
+class LoadWork:
+    """What threads do: load stored images, and read ahead."""
+
+    def __init__(self, work: BatchWork) -> None:
+        self._work = work
+
+    def __call__(self, task: Any, memory: NDArray[np.uint8] | None) -> Any:
+        if isinstance(task, ReadAheadTask):
+            return self._work(task, None)
+        return load(self._work, task)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadTask:
+    """Load some images of a batch: samples, int64 [n], and what is needed of each image.
+
+    `regions` are (top, left, height, width), int64 [n] each, inside the image or empty; None: all.
+    """
+
+    indices: Ints
+    regions: tuple[Ints, Ints, Ints, Ints] | None
+
+
+def _task(indices: Ints, geometry: Geometry | None, start: int, stop: int) -> LoadTask:
     """Return the task to load the samples from `start` to `stop`."""
     regions = regions_of(geometry)
     if regions is not None:
@@ -178,11 +176,112 @@ def _part(indices: Indices, geometry: Geometry | None, start: int, stop: int) ->
     return LoadTask(indices[start:stop], regions)
 
 
-def _joined(columns: Sequence[Column]) -> Column:
-    """Return the images of several tasks as one column."""
-    joined = Column()
-    for column in columns:
-        joined.data += column.data
-        joined.tops += column.tops
-        joined.lefts += column.lefts
-    return joined
+class LoadedImage(NamedTuple):
+    """A file, uint8 [bytes], or pixels, uint8 [H, W, C]; and where in the image they begin."""
+
+    data: NDArray[np.uint8]
+    top: int = 0
+    left: int = 0
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a task gives back: images by field, their stored bytes, and errors by their place.
+
+    What is in `images` for those that `failed` is not to be used.
+    """
+
+    images: dict[str, list[LoadedImage]] = field(default_factory=dict)
+    nbytes: int = 0
+    failed: dict[int, ShardCorruptError] = field(default_factory=dict)
+
+
+def load(work: BatchWork, task: LoadTask) -> Loaded:
+    """Load images.
+
+    Raises a `ShardCorruptError` for damaged bytes, if ``work.on_corrupt`` is "raise".
+    """
+    loaded = Loaded()
+    loaded.failed |= work.unreadable(task.indices)
+    for name, kind in work.dataset.schema.images.items():
+        # In place of an image that its window misses: a pixel, which it misses too.
+        nothing = LoadedImage(np.zeros((1, 1, kind.channels), np.uint8))
+        stored = work.dataset.images(name, task.indices, work.decoder)
+        loaded.nbytes += int(stored.lengths.sum())
+        crops = stored.crops()
+        columns = (crops[part].tolist() for part in ("codec", "data", "size", "height", "width"))
+        regions: list[_Window | None] = [None] * len(task.indices)
+        if task.regions is not None:
+            regions = list(zip(*(part.tolist() for part in task.regions), strict=True))
+        images = loaded.images[name] = []
+        for at, (codec, address, size, height, width) in enumerate(zip(*columns, strict=True)):
+            region = regions[at]
+            image: LoadedImage | None = None
+            missed = region is not None and not (region[2] and region[3])
+            if missed and not stored.refused[at]:
+                image = nothing
+            elif codec == JPEG:
+                image = _file(_view(address, size, stored), (height, width), region)
+            if image is None:
+                try:
+                    image = _pixels(stored, at, region)
+                except ShardCorruptError as error:
+                    if work.on_corrupt == "raise":
+                        raise
+                    loaded.failed[at] = error
+                    image = nothing
+            images.append(image)
+    return loaded
+
+
+def as_file(pixels: Pixels) -> NDArray[np.uint8]:
+    """Return pixels [H, W, C] as a file of type PNM: a few bytes before the same bytes.
+
+    So images of other codecs can be among JPEGs.
+    """
+    height, width, channels = pixels.shape
+    header = f"P{6 if channels == 3 else 5}\n{width} {height}\n255\n".encode()
+    return np.concatenate([np.frombuffer(header, np.uint8), pixels.reshape(-1)])
+
+
+def _file(
+    data: NDArray[np.uint8], size: tuple[int, int], region: _Window | None
+) -> LoadedImage | None:
+    """Return a JPEG that has the region; None if it is not for DALI."""
+    file = data.data
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(file)
+    except (ValueError, KeyError):  # KeyError: a sampling that simplejpeg has no name for
+        return None
+    if (height, width) != size or colours not in ("YCbCr", "Gray") or file[-2:] != _EOI:
+        return None
+    cut = cut_if_worthwhile(file, size, region) if region is not None else None
+    if cut is None:
+        return LoadedImage(data)
+    return LoadedImage(np.frombuffer(cut.data, np.uint8), cut.top, cut.left)
+
+
+def _pixels(stored: Images, at: int, region: _Window | None) -> LoadedImage:
+    if region is None:
+        return LoadedImage(np.ascontiguousarray(stored.read(at)))
+    pixels, _ = stored.window(at, region)
+    return LoadedImage(np.ascontiguousarray(pixels), region[0], region[1])
+
+
+class _Memory:
+    """Stands between an array and what keeps its memory, which NumPy then keeps too."""
+
+    def __init__(self, address: int, nbytes: int, owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _view(address: int, nbytes: int, owner: Any) -> NDArray[np.uint8]:
+    """Return bytes at an address, valid as long as `owner` is alive, read-only."""
+    view: NDArray[np.uint8] = np.asarray(_Memory(address, nbytes, owner))
+    return view

@@ -1,11 +1,21 @@
-"""A DALI pipeline for one kind of batch, driven by hand: fed, run, its outputs taken.
+"""A DALI pipeline for one kind of batch: its steps, the numbers it is fed, and how it is run.
+
+`Geometry` and a DALI graph are of the same make, steps for all images with numbers for
+each, so one is translated to the other step by step: a window is a slice, padded with
+zero, and a resize a resize.  Two things are done with less than a step:
+
+- The first window: its `region` is all that is read of an image, so only the offset of
+  what was read has to be taken off.
+- A flip behind a resize: a region of interest that runs backwards costs nothing, a flip
+  one more pass over all pixels.  Not where the nearest neighbour is taken: a centre between
+  two pixels would fall to the other one.
+
+A resize for which `antialias` is None is antialiased where the CPU would do it.  That is one
+number a sample too, so the pixels of a sample never depend on the rest of its batch.
 
 DALI's own readers and iterators are not used.  Each batch is fed, one after the other, so
 that it is known at any time which batch is where: epochs join without a reset, and what is
 on its way can be dropped, or made again where DALI failed.
-
-Bytes are fed as they lie in the shard (``no_copy``), so a batch that was fed is held until
-its outputs are taken.
 """
 
 from __future__ import annotations
@@ -14,13 +24,30 @@ import importlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from fastdata.backends.dali.geometry import Arguments, FieldGraph, Resize
+import numpy as np
+from numpy.typing import NDArray
+
 from fastdata.errors import MissingExtraError
 from fastdata.installing import install_line
+from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows
+from fastdata.transforms.render import antialiases
 
-__all__ = ["FAILURES", "Graph", "Graphs", "import_dali"]
+__all__ = [
+    "FAILURES",
+    "Arguments",
+    "FieldGraph",
+    "Graph",
+    "Graphs",
+    "Resize",
+    "Slice",
+    "arguments_of",
+    "import_dali",
+    "regions_of",
+    "steps_of",
+]
 
 FAILURES = (RuntimeError, ValueError)
 """What DALI raises where a batch cannot be made."""
@@ -29,14 +56,110 @@ MAX_GRAPHS = 4
 """Kept at a time.  One does for most training: another kind of batch is a last one of a few
 samples none of which is flipped, say, or one without any JPEG where codecs are mixed."""
 
+Arguments: TypeAlias = dict[str, Any]
+"""What a graph is fed, by the name of the input: an array, or a list of one a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Take a rectangle, zero beyond the image.  Fed: ``start``, ``shape``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Resize.  Fed: ``size``; ``from`` and ``to`` if `mirrors`; ``smooth`` if `antialias` is None.
+
+    `mirrors`: whether some images are mirrored on the way.
+    """
+
+    interpolation: Interpolation
+    antialias: bool | None
+    mirrors: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldGraph:
+    """What happens to the images of one field, of 3 or 1 channels.
+
+    Files are fed where it is `encoded`, else pixels.  `flips`: whether some images are mirrored at
+    the end, by a step of its own.
+    """
+
+    channels: int
+    encoded: bool
+    steps: tuple[Slice | Resize, ...] = ()
+    flips: bool = False
+
+
+def steps_of(geometry: Geometry | None, *, mask: bool) -> tuple[tuple[Slice | Resize, ...], bool]:
+    """Return the steps of a graph, and whether it flips at the end."""
+    if geometry is None:
+        return (), False
+    steps: list[Slice | Resize] = []
+    for step in geometry.steps:
+        if isinstance(step, Windows):
+            steps.append(Slice())
+        elif mask or step.interpolation == "nearest":
+            steps.append(Resize("nearest", False))
+        else:
+            steps.append(Resize(step.interpolation, step.antialias))
+    last = steps[-1] if steps else None
+    flips = bool(geometry.flip.any())
+    if flips and isinstance(last, Resize) and last.interpolation != "nearest":
+        steps[-1] = Resize(last.interpolation, last.antialias, mirrors=True)
+        flips = False
+    return tuple(steps), flips
+
+
+def regions_of(geometry: Geometry | None) -> tuple[Ints, Ints, Ints, Ints] | None:
+    """Return what is to be read of each image, (top, left, height, width); None: all of it."""
+    if geometry is None or not geometry.steps or not isinstance(geometry.steps[0], Windows):
+        return None
+    return geometry.region
+
+
+def arguments_of(
+    geometry: Geometry, graph: FieldGraph, prefix: str, top: Ints, left: Ints
+) -> Arguments:
+    """Return the numbers that the graph of a field is fed, which has the steps of this geometry.
+
+    `top` and `left`, int64 [n], say where in each image the first pixel lies that is decoded.
+    Names of inputs are the prefix, the number of the step, and the name.
+    """
+    arguments: Arguments = {}
+    height, width = geometry.source_height, geometry.source_width
+    for number, (step, kind) in enumerate(zip(geometry.steps, graph.steps, strict=True)):
+        name = f"{prefix}{number}."
+        if isinstance(step, Windows):
+            start = step.top, step.left
+            if number == 0:
+                start = step.top - top, step.left - left
+            arguments[name + "start"] = _pairs(*start, np.int32)
+            arguments[name + "shape"] = _pairs(step.height, step.width, np.int32)
+        else:
+            assert isinstance(kind, Resize), "a graph has the steps of the geometry"
+            arguments[name + "size"] = _pairs(step.height, step.width, np.float32)
+            if kind.mirrors:
+                zero = np.zeros_like(width)
+                first, last = np.where(geometry.flip, (width, zero), (zero, width))
+                arguments[name + "from"] = _pairs(zero, first, np.float32)
+                arguments[name + "to"] = _pairs(height, last, np.float32)
+            if kind.antialias is None:
+                arguments[name + "smooth"] = antialiases(height, width, step.height, step.width)
+        height, width = step.height, step.width
+    if graph.flips:
+        arguments[prefix + "flip"] = geometry.flip.astype(np.int32)
+    return arguments
+
+
+def _pairs(rows: Ints, columns: Ints, dtype: Any) -> NDArray[Any]:
+    return np.stack([rows, columns], axis=1).astype(dtype)
+
 
 def import_dali() -> tuple[Any, Any, Any]:
     """Return DALI's ``fn``, ``types`` and ``pipeline_def``.
 
-    Raises
-    ------
-    MissingExtraError
-        If it is not installed, or cannot be loaded.
+    Raises a `MissingExtraError` if it is not installed, or cannot be loaded.
     """
     try:
         dali, fn, types = (
@@ -52,25 +175,10 @@ def import_dali() -> tuple[Any, Any, Any]:
 
 
 class Graph:
-    """One DALI pipeline.
+    """One DALI pipeline, for batches of at most `batch_size` samples; `device_id` None: the CPU.
 
-    Parameters
-    ----------
-    fields : tuple of FieldGraph
-    batch_size : int
-        Samples at most.
-    num_threads : int
-    device_id : int or None
-        Of the GPU; None: the CPU.
-
-    Attributes
-    ----------
-    broken : bool
-        Whether it failed: then it is of no more use.
-
-    Notes
-    -----
-    For one thread at a time.
+    Bytes are fed as they lie in the shard (``no_copy``), so a batch that was fed is held until
+    its outputs are taken.  Once `broken`, it is of no more use.  For one thread at a time.
     """
 
     def __init__(
@@ -110,13 +218,13 @@ class Graph:
 
     @contextmanager
     def outputs(self) -> Iterator[Sequence[Any]]:
-        """Wait for the batch that was launched first; yield its images, one DALI tensor a field.
+        """Wait for the batch that was launched first; yield its images, a DALI tensor a field.
 
         They are uint8 [n, H, W, C], and valid within the context.
         """
-        found = self._pipeline.share_outputs()
+        outputs = self._pipeline.share_outputs()
         try:
-            yield [images.as_tensor() for images in found]
+            yield [images.as_tensor() for images in outputs]
         finally:
             self._pipeline.release_outputs()
             self._fed.popleft()
@@ -128,16 +236,11 @@ class Graph:
 
 
 class Graphs:
-    """The graphs of a stream, made when a batch first needs them.
-
-    Parameters
-    ----------
-    num_threads : int
-    device_id : int or None
-    """
+    """The graphs of a stream, made when a batch first needs them."""
 
     def __init__(self, *, num_threads: int, device_id: int | None) -> None:
-        self._options = {"num_threads": num_threads, "device_id": device_id}
+        self._num_threads = num_threads
+        self._device_id = device_id
         self._graphs: list[Graph] = []  # the one used last at the end
 
     def of(self, fields: tuple[FieldGraph, ...], count: int) -> Graph:
@@ -149,11 +252,16 @@ class Graphs:
                 self._graphs.remove(graph)
                 break
         else:
-            graph = Graph(fields, batch_size=count, **self._options)  # type: ignore[arg-type]
+            graph = Graph(
+                fields,
+                batch_size=count,
+                num_threads=self._num_threads,
+                device_id=self._device_id,
+            )
         self._graphs.append(graph)
-        idle = [one for one in self._graphs[:-1] if not one.waiting]
-        for one in idle[: max(0, len(self._graphs) - MAX_GRAPHS)]:
-            self.discard(one)
+        idle = [graph for graph in self._graphs[:-1] if not graph.waiting]
+        for unused in idle[: max(0, len(self._graphs) - MAX_GRAPHS)]:
+            self.discard(unused)
         return graph
 
     def discard(self, graph: Graph) -> None:

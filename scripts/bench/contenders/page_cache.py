@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from fastdata.tuning.page_cache import resident as fastdata_resident
+from fastdata.measuring.page_cache import resident as fastdata_resident
 
 RESIDENT_AT_MOST = 0.01
 

@@ -1,0 +1,396 @@
+"""The images of a batch where they are stored: sizes, bytes and pixels.
+
+`BatchImages` is what images in shards share with images in files of their own
+(`fastdata.unpacked`); `ShardImages` are those in shards.
+
+What a sample costs besides decoding is paid here once a batch: columns are read
+for all samples together, and what is left for each is a slice of a memory map,
+a checksum and the decoder.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.codecs import Pixels
+from fastdata.codecs.blobs import check_header, decode_stored, decode_window
+from fastdata.codecs.decoders import JpegDecoder
+from fastdata.codecs.image import MAX_PIXELS, check_pixels
+from fastdata.errors import ImageError, ShardCorruptError
+from fastdata.formats.gather import gather_rows
+from fastdata.formats.layout import CODECS, checksum
+from fastdata.formats.reader import ShardReader
+from fastdata.native.crops import CROP, OTHER_CODEC
+from fastdata.schema import ImageField
+
+__all__ = ["BatchImages", "ShardImages", "Window", "read_image"]
+
+Indices: TypeAlias = NDArray[np.int64]
+Window: TypeAlias = tuple[int, int, int, int]
+"""Top, left, height and width, in pixels."""
+
+_GAP_BYTES = 1 << 16
+"""Ranges closer than this are asked for as one: reading the gap is cheaper than asking again."""
+
+_REFUSED = 256
+"""Stands for the codec of a refused image; codecs have 8 bits."""
+
+_LONGEST_SIDE = 2**31 - 1
+"""The compiled library has 31 bits for it."""
+
+_PAGE_BYTES = 1 << 12
+"""Of the smallest page of memory there is."""
+
+
+class BatchImages(ABC):
+    """Images of one field, of some samples, not yet decoded; a `fastdata.engine.tasks.Images`.
+
+    For subclasses to have: `heights`, `widths` and `lengths` (stored bytes), int64 [n] each,
+    and `refused`, bool [n]: images whose size cannot be believed, so that no memory is to be
+    taken for them; reading one says what is wrong with it.
+    """
+
+    heights: Indices
+    widths: Indices
+    lengths: Indices
+    refused: NDArray[np.bool_]
+
+    def __init__(self, name: str, field: ImageField, decoder: JpegDecoder) -> None:
+        self.name = name
+        self.field = field
+        self._decoder = decoder
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _stored(self, place: int) -> tuple[memoryview, str, int, int]:
+        """Return one image's bytes, codec, height and width; `ShardCorruptError` if damaged."""
+
+    @abstractmethod
+    def _corrupt(self, place: int, error: ImageError) -> ShardCorruptError:
+        """Return what to raise where an image cannot be decoded."""
+
+    def read(self, place: int, out: Pixels | None = None) -> Pixels:
+        """Return one image, uint8 [H, W, C], decoded into `out` where given.
+
+        Without `out` it may be a read-only view of the file.  `ShardCorruptError`, with file,
+        field, sample and key, if its bytes are damaged.
+        """
+        data, codec, height, width = self._stored(place)
+        shape = height, width, self.field.channels
+        try:
+            return decode_stored(
+                data, codec, shape, mask=self.field.mask, out=out, decoder=self._decoder
+            )
+        except ImageError as error:
+            raise self._corrupt(place, error) from error
+
+    def window(self, place: int, window: Window, factor: int = 1) -> tuple[Pixels, int]:
+        """Return the pixels of a window of one image, not empty and inside it.
+
+        Parameters
+        ----------
+        factor : {1, 2, 4, 8}
+            By how much a JPEG may be reduced while it is decoded.
+
+        Returns
+        -------
+        pixels : ndarray of uint8, shape [h, w, C]
+            Perhaps a strided or read-only view.  Reduced, they are those that
+            the window touches.
+        factor : int
+            By how much they are reduced: `factor`, or 1.
+        """
+        data, codec, height, width = self._stored(place)
+        if window[0] + window[2] > height or window[1] + window[3] > width:
+            raise self._corrupt(place, ImageError(f"the columns say {height} x {width} pixels"))
+        shape = height, width, self.field.channels
+        mask, decoder = self.field.mask, self._decoder
+        try:
+            return decode_window(
+                data, codec, shape, window, mask=mask, decoder=decoder, factor=factor
+            )
+        except ImageError as error:
+            raise self._corrupt(place, error) from error
+
+    def crops(self) -> NDArray[Any]:
+        """Return where all images are in memory, with windows that are the whole images.
+
+        An array of `fastdata.native.crops.CROP`, shape [n].  Images whose bytes are not as they
+        should be have the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses
+        are valid while this object is alive.
+        """
+        crops = np.zeros(len(self), CROP)
+        self._locate(crops)
+        crops["size"] = self.lengths
+        crops["height"] = crops["rows"] = self.heights
+        crops["width"] = crops["columns"] = self.widths
+        return crops
+
+    @abstractmethod
+    def _locate(self, crops: NDArray[Any]) -> None:
+        """Fill in the addresses and codecs of `crops`."""
+
+
+class _Item(NamedTuple):
+    """One image where it lies; `checksum` is 0 where it is not to be compared."""
+
+    reader: ShardReader
+    row: int
+    start: int
+    end: int
+    height: int
+    width: int
+    codec: int
+    checksum: int
+
+
+class ShardImages(BatchImages):
+    """Images in shards.
+
+    `refused` are those of which the columns say no size, more pixels than
+    `ShardReader.max_pixels`, or, once `doubt` has looked, another size than the image file.
+    They have a height and a width of 1.
+
+    `located` has, for each shard that has any of the samples, its reader, the samples' places in
+    the batch (each of 0 to n - 1 is in one shard), and their rows in the shard, int64 [m] each.
+    Safe for any number of threads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        field: ImageField,
+        located: Sequence[tuple[ShardReader, Indices, Indices]],
+        decoder: JpegDecoder,
+    ) -> None:
+        super().__init__(name, field, decoder)
+        self._located = located
+        self._claimed = self._column("height"), self._column("width")
+        self.lengths = self._column("length")
+        self._offsets = self._column("offset")
+        self._codecs = self._column("codec")
+        heights, widths = self.heights, self.widths = self._claimed
+        # No product, which might overflow.
+        limit = np.minimum(self._max_pixels // np.maximum(widths, 1), _LONGEST_SIDE)
+        self.refused = (heights > limit) | (heights < 1) | (widths < 1) | (widths > _LONGEST_SIDE)
+        self._hide_refused()
+
+    @property
+    def _max_pixels(self) -> int:
+        given = self._located[0][0].max_pixels if self._located else None
+        return min(given or MAX_PIXELS, 2**62)  # a number that NumPy's columns can be compared with
+
+    def _hide_refused(self) -> None:
+        """Give refused images no size and no codec."""
+        if self.refused.any():
+            self.heights, self.widths = (np.where(self.refused, 1, n) for n in self._claimed)
+            self._codecs = np.where(self.refused, _REFUSED, self._codecs)
+
+    def doubt(self) -> bool:
+        """Compare the sizes in all columns with those in the files; return whether any is refused.
+
+        To be called before anything else of this object, where memory is taken by these sizes,
+        and where they do not fit together.
+        """
+        for place, item in enumerate(self._items):
+            if self.refused[place]:
+                continue
+            try:
+                check_header(self._bytes(item), self._codec(place), self._shape(item))
+            except (ImageError, ShardCorruptError):
+                self.refused[place] = True
+        self._hide_refused()
+        self.__dict__.pop("_items", None)
+        return bool(self.refused.any())
+
+    def __len__(self) -> int:
+        return len(self.heights)
+
+    def _column(self, part: str, dtype: Any = np.int64) -> Any:
+        """Return a column's entries for all samples, as a copy."""
+        column = f"{self.name}.{part}"
+        return self._collect(lambda reader, rows: reader.column(column)[rows], dtype)
+
+    def _collect(self, read: Callable[[ShardReader, Indices], Any], dtype: Any) -> Any:
+        """Return one value a sample, which `read` takes from its shard."""
+        if len(self._located) == 1:
+            reader, _, rows = self._located[0]
+            return read(reader, rows).astype(dtype, copy=False)
+        values = np.empty(sum(len(places) for _, places, _ in self._located), dtype)
+        for reader, places, rows in self._located:
+            values[places] = read(reader, rows)
+        return values
+
+    @property
+    def all_raw(self) -> bool:
+        """Whether all images are stored as pixels, not compressed."""
+        return not self._codecs.any()
+
+    @cached_property
+    def _items(self) -> list[_Item]:
+        """What reading takes of each sample, in Python's own numbers."""
+        readers: list[Any] = [None] * len(self)
+        rows = [0] * len(self)
+        for reader, places, shard_rows in self._located:
+            for place, row in zip(places.tolist(), shard_rows.tolist(), strict=True):
+                readers[place], rows[place] = reader, row
+        ends = self._offsets + self.lengths
+        columns = (self._offsets, ends, *self._claimed, self._codecs, self._checksums)
+        return list(map(_Item, readers, rows, *(column.tolist() for column in columns)))
+
+    @cached_property
+    def _checksums(self) -> NDArray[np.uint64]:
+        """The checksum that each image should have; 0 where it is not to be compared."""
+        unverified = self._collect(
+            lambda reader, rows: reader.unverified(self.name)[rows], np.bool_
+        )
+        if not unverified.any():
+            return np.zeros(len(self), np.uint64)
+        checksums: NDArray[np.uint64] = np.where(
+            unverified, self._column("checksum", np.uint64), np.uint64(0)
+        )
+        return checksums
+
+    def _bytes(self, item: _Item) -> memoryview:
+        """Return an image's stored bytes, a view of the map, checked as its shard asks."""
+        reader, row, start, end = item[:4]
+        data = reader.data[start:end]
+        intact = not item.checksum or checksum(data) == item.checksum
+        if start < 0 or len(data) != end - start or not intact:
+            return reader.blob(self.name, row)  # which says what is wrong
+        if item.checksum:
+            reader.unverified(self.name)[row] = False
+        return data
+
+    def _shape(self, item: _Item) -> tuple[int, int, int]:
+        return item.height, item.width, self.field.channels
+
+    def _stored(self, place: int) -> tuple[memoryview, str, int, int]:
+        item = self._items[place]
+        known = item.codec < len(CODECS)
+        codec = CODECS[item.codec] if known else self._codec(place)
+        return self._bytes(item), codec, item.height, item.width
+
+    def _codec(self, place: int) -> str:
+        item = self._items[place]
+        if item.codec == _REFUSED:
+            shape = self._shape(item)
+            try:
+                check_header(self._bytes(item), item.reader.codec(self.name, item.row), shape)
+                check_pixels(*shape[:2], self._max_pixels)
+            except ImageError as error:
+                raise self._corrupt(place, error) from error
+            raise self._corrupt(place, ImageError(f"the columns say {shape}"))
+        if item.codec >= len(CODECS):
+            return item.reader.codec(self.name, item.row)  # which says what is wrong
+        return CODECS[item.codec]
+
+    def _corrupt(self, place: int, error: ImageError) -> ShardCorruptError:
+        reader, row = self._items[place][:2]
+        return _corrupt(reader, self.name, row, error)
+
+    def _locate(self, crops: NDArray[Any]) -> None:
+        for reader, places, _ in self._located:
+            starts, lengths = self._offsets[places], self.lengths[places]
+            # The library trusts addresses.  Sums of what a file says might overflow.
+            outside = (starts < 0) | (lengths < 0) | (starts > len(reader.data) - lengths)
+            crops["data"][places] = reader.address + np.where(outside, 0, starts)
+            crops["codec"][places] = np.where(outside, OTHER_CODEC, self._codecs[places])
+        for place in np.flatnonzero(self._checksums).tolist():
+            try:
+                self._bytes(self._items[place])
+            except ShardCorruptError:
+                crops["codec"][place] = OTHER_CODEC
+
+    def gather(self, out: Pixels) -> list[int]:
+        """Copy all images, which are raw and of one size, to `out`, uint8 [n, H, W, C].
+
+        Returns the places of damaged images, whose part of `out` is undefined; `read`
+        says what is wrong with each.
+        """
+        length = out.shape[1] * out.shape[2] * out.shape[3]
+        bad = np.flatnonzero((self.lengths != length) | self.refused)
+        rows = out.reshape(len(out), length)
+        # Where one is to be compared, all are: rows are hashed in one go.
+        checksums = self._column("checksum", np.uint64) if self._checksums.any() else None
+        whole = len(self._located) == 1
+        for reader, places, shard_rows in self._located:
+            target = rows if whole else np.empty((len(places), length), np.uint8)
+            damaged = gather_rows(
+                np.frombuffer(reader.data, np.uint8),
+                self._offsets[places],
+                length,
+                target,
+                None if checksums is None else checksums[places],
+            )
+            if not whole:
+                rows[places] = target
+            if checksums is not None:
+                reader.unverified(self.name)[np.delete(shard_rows, damaged)] = False
+            bad = np.concatenate([bad, places[damaged]])
+        return sorted(set(bad.tolist()))
+
+    def read_ahead(self) -> None:
+        """Ask the system to read the stored bytes of all images soon; returns at once.
+
+        Without, each page of a cold file is read when it is first touched, 4 kB
+        at a time, one after the other: 77 MB/s on a disk that gives 1,260 MB/s so.
+        """
+        for reader, places, _ in self._located:
+            starts = self._offsets[places]
+            order = starts.argsort()
+            starts, ends = starts[order], (starts + self.lengths[places])[order]
+            # A range begins where no range before it comes near.
+            begins = np.flatnonzero(
+                np.concatenate(([True], starts[1:] > np.maximum.accumulate(ends)[:-1] + _GAP_BYTES))
+            )
+            firsts = starts[begins]
+            lasts = np.maximum.reduceat(ends, begins)
+            reader.will_need(firsts, lasts)
+
+    def touch(self) -> int:
+        """Wait until the stored bytes of all images are in memory.
+
+        Returns the sum of one byte of each page, so that they are read indeed.
+        """
+        total = 0
+        for reader, places, _ in self._located:
+            data = np.frombuffer(reader.data, np.uint8)
+            starts, lengths = self._offsets[places].tolist(), self.lengths[places].tolist()
+            for start, length in zip(starts, lengths, strict=True):
+                total += int(data[max(start, 0) : max(start + length, 0) : _PAGE_BYTES].sum())
+        return total
+
+
+def read_image(reader: ShardReader, name: str, field: ImageField, row: int) -> Pixels:
+    """Return one image of a shard, uint8 [H, W, C], perhaps a read-only view of the file.
+
+    Of a single image, sooner than by `ShardImages`; its checksum is compared each time.
+    """
+    height = int(reader.column(f"{name}.height")[row])
+    width = int(reader.column(f"{name}.width")[row])
+    shape = height, width, field.channels
+    try:
+        data = reader.blob(name, row)
+        codec = reader.codec(name, row)
+        limit = reader.max_pixels or MAX_PIXELS
+        if height * width > limit:
+            check_header(data, codec, shape)
+            check_pixels(height, width, limit)
+        return decode_stored(data, codec, shape, mask=field.mask)
+    except ImageError as error:
+        raise _corrupt(reader, name, row, error) from error
+
+
+def _corrupt(reader: ShardReader, name: str, row: int, error: ImageError) -> ShardCorruptError:
+    return ShardCorruptError(
+        f"{reader.path}: {name!r} of sample {row} (key {reader.key(row)!r}): {error}"
+    )

@@ -1,0 +1,167 @@
+"""What the header of an image file says of it: size, orientation, and how a shard stores it.
+
+Nothing that is read here is believed later: decoding compares the picture's size with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from fastdata.codecs.image import (
+    MAX_PIXELS,
+    check_end,
+    check_pixels,
+    decode_image,
+    is_jpeg,
+    orient,
+    pil_errors_explained,
+    pil_orientation,
+    quiet_pil,
+    turbo_decodes,
+    turbo_reads,
+)
+from fastdata.codecs.jpeg import JpegHeader, read_jpeg_header
+from fastdata.errors import ImageError
+from fastdata.regular_files import open_regular
+
+__all__ = [
+    "ImageHeader",
+    "is_stored_as_jpeg",
+    "orientation_of",
+    "read_image_header",
+    "read_image_header_of",
+    "size_of",
+]
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_TURNING = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
+"""What a PNG that may be turned has in it, uncompressed."""
+
+_START_BYTES = 1 << 16
+"""The header of nearly every JPEG is in so many, its thumbnail included."""
+
+
+def orientation_of(data: bytes | memoryview) -> int:
+    """Return the Exif orientation, 1 to 8, that decoding a file applies."""
+    return _claimed(data, "orientation")[2]
+
+
+def size_of(data: bytes | memoryview, *, turned: bool = True) -> tuple[int, int]:
+    """Return height and width of the picture that a file claims to hold, upright if `turned`."""
+    height, width, orientation = _claimed(data, "size")
+    return (width, height) if turned and orientation >= 5 else (height, width)
+
+
+def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
+    """Return height, width and orientation as a file has them; `ImageError` if it is no image.
+
+    `wanted` is for the message.
+    """
+    if is_jpeg(data):
+        header = read_jpeg_header(data)
+        return header.height, header.width, header.orientation
+    try:
+        with quiet_pil(), Image.open(io.BytesIO(data)) as image:
+            return image.height, image.width, pil_orientation(image)
+    except Exception as error:  # PIL's plugins raise nearly anything on damaged files
+        raise ImageError(f"its {wanted} cannot be read: {type(error).__name__}: {error}") from error
+
+
+class ImageHeader(NamedTuple):
+    """An image file as packing with ``codec="keep"`` stores it, told by its header.
+
+    Attributes
+    ----------
+    codec : {"jpeg", "file"}
+        "file" is whatever has to be turned, converted or decoded by PIL.
+    height, width : int
+        Of the upright picture.
+    orientation : int
+        The Exif orientation, 1 to 8, that decoding applies.
+    """
+
+    codec: str
+    height: int
+    width: int
+    orientation: int = 1
+
+
+def is_stored_as_jpeg(data: bytes, header: JpegHeader, channels: int, *, mask: bool) -> bool:
+    """Return whether a JPEG that is kept as it is has the codec ``jpeg``, else ``file``."""
+    plain = header.is_plain and header.components <= channels and not mask
+    return plain and turbo_reads(data)
+
+
+def read_image_header(
+    data: bytes,
+    channels: int,
+    *,
+    mask: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    whole: bool = True,
+) -> ImageHeader:
+    """Return the header of an image file; `ImageError` if it is none, too large, or cut off.
+
+    Where `whole` is False, `data` is only the start of a JPEG.
+    """
+    if not data:
+        raise ImageError("the file is empty")
+    if is_jpeg(data):
+        header = read_jpeg_header(data)
+        size = header.height, header.width
+        check_pixels(*size, max_pixels)
+        if turbo_decodes(header) and not mask:
+            if whole:
+                check_end(data, header)
+            codec = "jpeg" if is_stored_as_jpeg(data, header, channels, mask=mask) else "file"
+            turned = header.orientation
+            return ImageHeader(codec, *(size if turned < 5 else size[::-1]), turned)
+    elif data.startswith(_PNG) and not any(mark in data for mark in _TURNING):
+        if len(data) < 24:
+            raise ImageError("the PNG is cut off in its header")
+        width, height = struct.unpack_from(">II", data, 16)
+        check_pixels(height, width, max_pixels)
+        return ImageHeader("file", height, width)
+    with pil_errors_explained(data), quiet_pil(), Image.open(io.BytesIO(data)) as image:
+        height, width, kind = image.height, image.width, image.format
+        check_pixels(height, width, max_pixels)
+        turned = pil_orientation(image)
+    if turned >= 5:
+        if kind not in ("JPEG", "MPO", "PNG", "WEBP"):
+            # Releases of PIL differ in whether the size of a TIFF is that before or after
+            # turning, so only decoding tells.
+            picture = decode_image(data, channels, mask=mask, max_pixels=max_pixels)
+            turned = max(picture.orientation, picture.turned)
+            height, width = orient(picture.pixels, picture.orientation).shape[:2]
+            return ImageHeader("file", height, width, turned)
+        height, width = width, height
+    return ImageHeader("file", height, width, turned)
+
+
+def read_image_header_of(
+    path: Path, channels: int, *, mask: bool = False, max_pixels: int = MAX_PIXELS
+) -> ImageHeader:
+    """Return the header of an image file, reading of a JPEG only its start.
+
+    Raises
+    ------
+    ImageError
+        As `read_image_header`; but that a JPEG is cut off is not noticed.
+    OSError
+        If it cannot be read.
+    """
+    with open(path, "rb", buffering=0, opener=open_regular) as file:
+        data = file.read(_START_BYTES) or b""
+        if is_jpeg(data):
+            with contextlib.suppress(ImageError):
+                return read_image_header(
+                    data, channels, mask=mask, max_pixels=max_pixels, whole=False
+                )
+        data += file.read() or b""
+    return read_image_header(data, channels, mask=mask, max_pixels=max_pixels)

@@ -1,0 +1,440 @@
+"""The loader of packed data: an epoch of batches at each pass, and where it stands.
+
+`Loader` puts two parts together: the order of batches (`fastdata.sampling`) and a `Backend`,
+which makes them.  What it adds is bookkeeping: epochs, ranks, resuming, statistics, and the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from fastdata.distributed import accelerate_in_use, agreed_seed
+from fastdata.engine.backend import Backend
+from fastdata.engine.epoch import LoaderStats, Passes, Position
+from fastdata.engine.job import BatchOrder
+from fastdata.engine.surface import DataLoaderSurface
+from fastdata.engine.tasks import PackedData
+from fastdata.errors import OptionError
+from fastdata.records import RecordFormat
+
+if TYPE_CHECKING:
+    from fastdata.options import LoaderOptions
+    from fastdata.sampling import SamplerEpoch
+    from fastdata.transforms.pipeline import Pipeline
+
+__all__ = ["Assemble", "Loader", "LoaderStats"]
+
+Assemble: TypeAlias = Callable[[int, int, int], tuple[BatchOrder, Backend]]
+"""Makes the order and the backend of a loader, of its rank, world size and seed."""
+
+
+class Loader(DataLoaderSurface):
+    """Batches of a packed dataset; made by `fastdata.loader`, which describes the parameters.
+
+    A batch is a named tuple of the schema's fields, or a dict.  Images are uint8 tensors
+    [N, C, H, W] in channels-last memory (of another dtype after `Normalize`,
+    `ToDtype` or with `dtype`), numbers and fixed-shape arrays tensors, other
+    arrays lists of tensors, text and bytes lists.
+
+    Each pass over the loader is one epoch, beginning with epoch 0 and counting by
+    itself; `set_epoch` chooses the next one.  An epoch counts from its first batch: an iterator
+    that has given none is of whatever epoch is next when it gives one, so ``iter(loader)``
+    alone changes nothing.  Workers stay from one epoch to
+    the next, and begin it while the last batches of this one are still in use;
+    they end with `close`, or with the loader, and threads also with an epoch
+    that is left before its end.  Iterators are independent: two at once are two
+    epochs, with workers of their own.  `state_dict` speaks of the iterator that
+    began last.
+
+    Rank and world size are looked up when a pass begins and when `len` is asked for, so that a
+    loader may be made before the process group.
+
+    To be used by one thread at a time.  Can be pickled, and copied, while no epoch is under way:
+    the copy has workers of its own and continues at the same place.
+
+    Parameters
+    ----------
+    dataset : PackedData
+    options : LoaderOptions
+    assemble : callable
+        See `Assemble`; picklable, if the loader is to be.
+    record : RecordFormat
+        Of batches.
+    seed : int, optional
+        By default that of the options, or drawn where they have none.
+
+    Attributes
+    ----------
+    dataset : PackedData
+    options : LoaderOptions
+        What it was made by, so that another can be made that differs in some.
+    """
+
+    def __init__(
+        self,
+        dataset: PackedData,
+        options: LoaderOptions,
+        assemble: Assemble,
+        record: RecordFormat,
+        seed: int | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._options = options
+        self._assemble = assemble
+        self._record = record
+        self._transform = getattr(dataset, "transform", None)
+        self._sources = getattr(dataset, "source_datasets", (dataset,))
+        self._share = options.share(final=False)
+        given = options.seed if seed is None else seed
+        self._seed = _drawn_seed() if given is None else given
+        self._agreed: tuple[int, int] | None = None
+        self._passes = Passes(*assemble(*self._share, self._seed))
+        self._adapted = False
+        """Whether an integration tells Accelerate what it has to know."""
+        _loaders.add(self)
+
+    # -- what it is ----------------------------------------------------------------------
+
+    @property
+    def dataset(self) -> PackedData:
+        """What is loaded; with ``cache="ram"``, the same data in memory."""
+        return self.backend.dataset
+
+    @property
+    def options(self) -> LoaderOptions:
+        """What the loader was made by."""
+        return self._options
+
+    @property
+    def batches(self) -> BatchOrder:
+        """The order of batches, on this rank."""
+        return self._passes.batches
+
+    @property
+    def backend(self) -> Backend:
+        """What makes the batches."""
+        return self._passes.backend
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The transforms."""
+        return self.backend.pipeline
+
+    @property
+    def seed(self) -> int:
+        """Of order and random transforms."""
+        return self._seed
+
+    @property
+    def seed_is_final(self) -> bool:
+        """Whether no other rank's seed can take the place of this one any more."""
+        return self._options.seed is not None or self._agreed is not None
+
+    # -- ranks ---------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Which share of each epoch this process takes; 0 where a sampler decides on that."""
+        self._resolve(final=False)
+        return self._share[0]
+
+    @property
+    def world_size(self) -> int:
+        """Among how many ranks an epoch is divided; 1 where a sampler decides on that."""
+        self._resolve(final=False)
+        return self._share[1]
+
+    @property
+    def padding(self) -> int:
+        """Samples that an epoch repeats, over all ranks, so that each rank has as many."""
+        self._resolve(final=False)
+        return self.batches.padding
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples of an epoch, on this rank.
+
+        Raises
+        ------
+        TypeError
+            If a batch sampler decides: how many they are shows when it is iterated over.
+        """
+        self._resolve(final=False)
+        if self.batches.samples is None:
+            raise TypeError("a batch_sampler does not tell the number of samples of an epoch")
+        return self.batches.samples
+
+    def __len__(self) -> int:
+        """Batches of an epoch, on this rank."""
+        self._resolve(final=False)
+        return len(self.batches)
+
+    def _resolve(self, *, final: bool) -> None:
+        """Look up rank and world size, and follow where they, or the seed, have changed."""
+        share, seed = self._options.share(final=final), self._seed
+        if final and self._options.seed is None and self._agreed != share:
+            seed, self._agreed = agreed_seed(seed, share[1]), share
+        if share == self._share and seed == self._seed:
+            return
+        passes = self._passes
+        if passes.under_way or (share[1] != self._share[1] and passes.upcoming().batch):
+            raise OptionError(
+                f"this loader was rank {self._share[0]} of {self._share[1]} when its epoch began "
+                f"or its state was loaded, and is {share[0]} of {share[1]} now: make the process "
+                "group before you load a state or take a batch"
+            )
+        self._change(share, seed)
+
+    def _change(self, share: tuple[int, int], seed: int) -> None:
+        """Put order and backend together anew."""
+        self._passes.end_idle()
+        self._passes.replace(*self._assemble(*share, seed))
+        self._share, self._seed = share, seed
+
+    # -- epochs --------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._passes.closed:
+            raise OptionError("this loader is closed; make a new one")
+        if any(_other(one, self._transform) for one in self._sources):
+            raise OptionError(
+                "the transform of the dataset was set after the loader was made, which would go on "
+                "with the one before: set it first, or make another loader"
+            )
+        self._resolve(final=True)
+        self._warn_of_accelerate()
+        return self._passes.open(partial(self._resolve, final=True), self._record.format)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch that comes next."""
+        return self._standing().epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass one of this epoch.
+
+        A place in this epoch that was loaded, or skipped to, is kept; another epoch starts at its
+        first batch.  An iterator that has given no batch yet is of this epoch too.
+        """
+        _check_count("epoch", epoch)
+        place = self._passes.upcoming()
+        self._passes.aim(place if epoch == place.epoch else Position(epoch, 0), asked=True)
+
+    def skip(self, batches: int) -> Loader:
+        """Leave out that many batches of the next pass, and return the loader.
+
+        Nothing is read of them.  Counted from a loaded place, where there is one.
+        """
+        _check_count("batches", batches)
+        place = self._passes.upcoming()
+        self._passes.aim(Position(place.epoch, place.batch + batches))
+        return self
+
+    def position_restored(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which iterating does not move where the loader stands."""
+        return self._passes.restored()
+
+    def _standing(self) -> Position:
+        """Return the place of the next batch, of the iterator that began last."""
+        self._resolve(final=False)
+        return self._passes.standing()
+
+    # -- resuming ------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the iterator that began last stands, as plain JSON types.
+
+        Batches handed out count as done; those made ahead do not.  After the
+        last batch of an epoch the state is the beginning of the next.  It is
+        the same on every rank.
+        """
+        place = self._standing()
+        return {"version": 1, "epoch": place.epoch, "batch": place.batch, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
+        """Make the next pass continue where `state` was taken.
+
+        It yields exactly the batches that an uninterrupted run would have
+        yielded, provided that transforms are the same.  The number and method of workers may
+        differ, and so may the number of ranks if all of them together still
+        take as many samples a step.  A loader made with ``seed=None`` takes the state's seed.
+
+        Parameters
+        ----------
+        state : dict
+            As `state_dict` returns it.
+        strict : bool
+            False: where the loader is not what it was, in its dataset, order or batch size, a
+            warning says so, and the pass continues behind as many samples of the epoch as the
+            state had behind it, rounded down to whole batches.
+
+        Raises
+        ------
+        OptionError
+            If the state is no state at all, or `strict` and of another dataset, seed, order or
+            global batch size; with ``seed=None``, if an epoch is under way with another seed.
+        """
+        if state.get("version") != 1:
+            raise OptionError(f"not the state of a loader of this version: {state!r}")
+        for name in ("epoch", "batch"):
+            _check_count(name, state.get(name))
+        self._resolve(final=False)
+        if self._options.seed is None and state.get("seed") != self._seed:
+            self._take_seed(state.get("seed"))
+        place = Position(state["epoch"], state["batch"])
+        changed = [
+            f"{name} {state.get(name)!r}, but this loader has {value!r}"
+            for name, value in self._identity().items()
+            if state.get(name) != value
+        ]
+        if changed and strict:
+            raise OptionError(
+                f"the state was taken with {changed[0]}; make the loader as it was then (the "
+                "process group too), start without the state, or load it with strict=False"
+            )
+        if changed:
+            place = self._nearest(place, state)
+            warnings.warn(
+                f"the state was taken with {'; '.join(changed)}: continuing at batch {place.batch} "
+                f"of epoch {place.epoch}, in which some samples may come twice or not at all",
+                stacklevel=2,
+            )
+        self._passes.aim(place, asked=True)
+
+    def _take_seed(self, seed: Any) -> None:
+        """Take the seed of a state in place of one that was drawn."""
+        _check_count("seed", seed)
+        if self._passes.under_way:
+            raise OptionError(
+                "the state was taken with another seed than this loader has drawn (seed=None), and "
+                "an epoch is under way: load the state before the first batch, after the last, or "
+                "when the iterator is deleted"
+            )
+        self._change(self._share, seed)
+        self._agreed = self._share
+
+    def _nearest(self, place: Position, state: dict[str, Any]) -> Position:
+        """Return the place with as many samples of its epoch behind it, or just fewer."""
+        before, now = _samples_a_batch(state), _samples_a_batch(self.batches.identity)
+        if before is not None and now is not None:
+            place = Position(place.epoch, place.batch * before // now)
+        return self._passes.within_epoch(place)
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what must be the same for a state to make sense."""
+        return {"digest": self._dataset.digest, "seed": self._seed, **self.batches.identity}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._passes.under_way:
+            raise OptionError(
+                "a loader cannot be pickled or copied while an epoch is under way: do it before "
+                "the first batch or after the last, or move its state_dict()"
+            )
+        made = (self._dataset, self._options, self._assemble, self._record, self._seed)
+        place, told = self._passes.upcoming(), self.batches.sampler_epoch
+        return _made_again, (made, Position(place.epoch, place.batch), told)
+
+    # -- figures, and the end --------------------------------------------------------------
+
+    def stats(self) -> LoaderStats:
+        """Return counts and times over all iterators so far."""
+        counts, usage = self._passes.counts, self.backend.usage()
+        return LoaderStats(
+            batches=counts.batches,
+            samples=counts.samples,
+            seconds=counts.seconds,
+            wait_seconds=counts.wait_seconds,
+            ready_batches=counts.ready / counts.batches if counts.batches else 0.0,
+            buffers_in_use=usage.buffers_in_use,
+            skipped_samples=usage.skipped_samples,
+            bytes_read=usage.bytes_read,
+            cache_bytes=usage.cache_bytes,
+        )
+
+    def close(self) -> None:
+        """End all iterators and their workers.  Idempotent."""
+        self._passes.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        identity = self.batches.identity
+        size = identity.get("global_batch_size")
+        return (
+            f"Loader({len(self)} batches{f' of {size}' if size else ''}, {identity['order']}, "
+            f"{self.backend})\n{self._dataset!r}"
+        )
+
+    # -- Accelerate ------------------------------------------------------------------------
+
+    def adapt_to_accelerate(self) -> None:
+        """Note that an integration tells Accelerate what it has to know: no warning is needed."""
+        self._adapted = True
+
+    def _warn_of_accelerate(self) -> None:
+        """Warn, once, where Accelerate is in use and knows nothing of this loader."""
+        if self._adapted or not accelerate_in_use():
+            return
+        self._adapted = True
+        warnings.warn(
+            "Accelerate is in use, but this loader was not prepared for it: gather_for_metrics and "
+            "accumulate do not see where an epoch ends, and batches are not moved to the device. "
+            "Use loader = fastdata.integrations.accelerate.prepare(accelerator, loader)",
+            stacklevel=3,
+        )
+
+
+_loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+_process = os.getpid()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End all workers while Python can still say what goes wrong with them."""
+    if os.getpid() == _process:
+        for loader in list(_loaders):
+            loader.close()
+
+
+def _made_again(made: tuple[Any, ...], place: Position, told: SamplerEpoch | None) -> Loader:
+    """Return a copy of a loader: what pickle calls."""
+    loader = Loader(*made)
+    if told is not None and loader.batches.sampler_epoch is not None:
+        loader.batches.sampler_epoch.follow(told)
+    loader._passes.aim(place)
+    return loader
+
+
+def _other(dataset: Any, transform: Any) -> bool:
+    """Return whether a dataset has another transform than this."""
+    found = getattr(dataset, "transform", None)
+    return found is not transform and bool(found != transform)
+
+
+def _drawn_seed() -> int:
+    """Return a seed from torch's generator, which `torch.manual_seed` seeds."""
+    return int(torch.randint(2**63 - 1, ()).item())
+
+
+def _samples_a_batch(identity: dict[str, Any]) -> int | None:
+    """Return the samples of a batch over all ranks, each of which has a part perhaps."""
+    size, parts = identity.get("global_batch_size"), identity.get("world_size", 1)
+    return size * parts if isinstance(size, int) and isinstance(parts, int) else None
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise OptionError(f"{name} is an int from 0 up, not {value!r}")

@@ -1,0 +1,17 @@
+"""What all that measures loading has in common: tuning, profiling, and comparing training steps.
+
+    script, loader or dataset --> Workload --> LoaderFactory --> loaders with given Settings
+                                          \\--> windows of batches and steps --> Rate
+    Workload ~~ in a process of its own ~~ trials
+
+=================  ==================================================================
+``workload.py``    what is measured: data, step, device; what they are in words
+``loaders.py``     what is known of a loader; arguments of a `DataLoader` like another
+``factories.py``   equivalent loaders with other settings
+``batches.py``     batches of one epoch after another, their size, moving them
+``windows.py``     timed windows of batches and steps; medians with intervals
+``trials.py``      calls in a process that may die, hang or take all memory
+``page_cache.py``  whether files are in memory
+``reports.py``     a result as JSON, as a table of text, as a picture
+=================  ==================================================================
+"""

@@ -1,0 +1,138 @@
+"""What is known of any loader, and the arguments that make a `DataLoader` like another."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from fastdata.engine.loader import Loader
+from fastdata.loading import is_location
+from fastdata.opening import open as open_dataset
+from fastdata.prefetch import CUDAPrefetcher
+
+__all__ = [
+    "LoaderInfo",
+    "dali_is_installed",
+    "dataloader_arguments",
+    "dataset_of",
+    "inner_loader",
+    "loader_info",
+    "worker_arguments",
+]
+
+_PARAMETERS = inspect.signature(DataLoader.__init__).parameters
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderInfo:
+    """What is known of a loader before it gives a batch."""
+
+    kind: Literal["packed", "stock", "iterable"]
+    """A `fastdata.Loader`, a `DataLoader`, anything else."""
+    workers: int = 0
+    batches_ahead: int = 0
+    """That may be made before the loop takes them: by workers, a thread that pins memory, and a
+    copy to a device."""
+    batches_at_once: int = 1
+    """Workers of a stock `DataLoader` each make a whole batch, and deliver in waves of so many."""
+    batches_per_epoch: int | None = None
+    persistent: bool = True
+    """Whether workers outlive an epoch."""
+    calls_python: bool = False
+    """Of packed data: whether callables make samples."""
+
+
+def loader_info(loader: Any) -> LoaderInfo:
+    """Return what is known of a loader, without the prefetcher that it may be in."""
+    loader = inner_loader(loader)
+    try:
+        length: int | None = len(loader)
+    except Exception:  # a user's own may raise anything
+        length = None
+    if isinstance(loader, Loader):
+        backend = loader.backend
+        return LoaderInfo(
+            "packed",
+            loader.num_workers,
+            getattr(getattr(backend, "workers", None), "ahead", 2)
+            + (getattr(backend, "device", None) is not None),
+            batches_per_epoch=length,
+            persistent=backend.persistent,
+            calls_python=not loader.pipeline.direct,
+        )
+    if isinstance(loader, DataLoader):
+        workers = loader.num_workers
+        pinned = loader.pin_memory and torch.cuda.is_available()
+        return LoaderInfo(
+            "stock",
+            workers,
+            workers * (loader.prefetch_factor or 0) + bool(pinned),
+            max(workers, 1),
+            length,
+            loader.persistent_workers,
+        )
+    return LoaderInfo("iterable", batches_per_epoch=length)
+
+
+def inner_loader(loader: Any) -> Any:
+    """Return the loader whose batches a prefetcher brings to a device; any other as it is."""
+    return loader.iterable if isinstance(loader, CUDAPrefetcher) else loader
+
+
+def dataset_of(data: Any) -> Any:
+    """Return the dataset of a loader, opened if it is a path; anything else as it is."""
+    data = inner_loader(data)
+    if isinstance(data, (Loader, DataLoader)):
+        return data.dataset
+    return open_dataset(data) if is_location(data) else data
+
+
+def dali_is_installed() -> bool:
+    """Return whether NVIDIA DALI can be imported; it is not."""
+    return (
+        importlib.util.find_spec("nvidia") is not None
+        and importlib.util.find_spec("nvidia.dali") is not None
+    )
+
+
+def dataloader_arguments(
+    like: DataLoader[Any], *, as_batch_sampler: bool = False
+) -> dict[str, Any]:
+    """Return the arguments that make a `DataLoader` like another, but for its workers.
+
+    Batches are given by ``batch_size``, ``sampler`` and ``drop_last``, unless the other has a
+    batch sampler of its own; with `as_batch_sampler` always by ``batch_sampler``, also where
+    `DataLoader` made that itself.
+    """
+    arguments: dict[str, Any] = {
+        "dataset": like.dataset,
+        "collate_fn": like.collate_fn,
+        "worker_init_fn": like.worker_init_fn,
+        "generator": like.generator,
+    }
+    if getattr(like, "in_order", True) is False and "in_order" in _PARAMETERS:
+        arguments["in_order"] = False
+    if isinstance(like.dataset, IterableDataset):
+        return arguments | {"batch_size": like.batch_size, "drop_last": like.drop_last}
+    own = like.batch_size is None or type(like.batch_sampler) is not BatchSampler
+    if like.batch_sampler is not None and (own or as_batch_sampler):
+        return arguments | {"batch_sampler": like.batch_sampler}
+    return arguments | {
+        "batch_size": like.batch_size,
+        "sampler": like.sampler,
+        "drop_last": like.drop_last,
+    }
+
+
+def worker_arguments(like: DataLoader[Any]) -> dict[str, Any]:
+    """Return the arguments of a `DataLoader` that only one with workers takes."""
+    given = {
+        "timeout": like.timeout,
+        "multiprocessing_context": like.multiprocessing_context,
+    }
+    return {name: value for name, value in given.items() if value}

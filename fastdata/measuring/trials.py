@@ -1,0 +1,324 @@
+"""Trials: calls of a workload's methods in a process of their own, or in this one.
+
+Whatever a trial does (it is killed, crashes, hangs, takes all memory), its caller goes on and has
+the reason as text: with a `ProcessRunner` that holds without exception.
+
+    ProcessRunner --request--> make(spec).method(*arguments), in a process that is spawned
+                  <-result or TrialFailedError--
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from fastdata.engine.memory import available_bytes, format_bytes
+from fastdata.errors import FastdataError, WorkerError
+from fastdata.processes.groups import kill_group, lead_group
+from fastdata.processes.pool import ProcessPool, Ticket
+from fastdata.processes.starting import Death, Role
+
+__all__ = [
+    "RESERVE_BYTES",
+    "LocalRunner",
+    "ProcessRunner",
+    "Runner",
+    "TrialFailedError",
+    "TrialTimeoutError",
+    "UnsentError",
+    "open_runner",
+]
+
+START_SECONDS = 120.0
+"""For the interpreter, torch, and what the user's modules import."""
+
+RESERVE_BYTES = 256 << 20
+"""What has to stay free of host memory, for the training process and the system: a trial that
+leaves less than half of it is ended."""
+
+_TICK_SECONDS = 0.1
+
+
+class TrialFailedError(FastdataError, RuntimeError):
+    """A trial has no result; the message is the reason.
+
+    `refused` is the error of fastdata's own that says what is wrong with an argument, if it is one.
+    """
+
+    def __init__(self, message: str, refused: FastdataError | None = None) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class TrialTimeoutError(TrialFailedError):
+    """A trial was ended because it took too long."""
+
+
+class UnsentError(TrialFailedError):
+    """The process that measures cannot have what it is to measure, or does not start with it."""
+
+
+class Runner(Protocol):
+    """Calls methods of what ``make(spec)`` returns."""
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        """Return what a method returns.
+
+        Raises `TrialFailedError` where it raises, dies, or takes more than `seconds` or too much
+        memory.
+        """
+
+    def close(self) -> None:
+        """End what was started.  Idempotent."""
+
+
+class LocalRunner:
+    """Calls in this process: no limit, no time-out."""
+
+    def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
+        self._subject = make(spec)
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        """Call a method; `seconds` is not looked at."""
+        try:
+            return getattr(self._subject, name)(*arguments)
+        except Exception as error:
+            raise _failure(error) from error
+
+    def close(self) -> None:
+        """Nothing stays."""
+
+
+class ProcessRunner:
+    """A process that is started when it is needed, and again after it has failed.
+
+    Started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
+    `close`, with this object, with the interpreter, and when this process is killed; with it
+    all processes that it has started, what they left in ``/dev/shm``, and its temporary files.
+    `make` and `spec` are pickled, which may raise anything.
+    """
+
+    def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
+        self._work = _Requests(pickle.dumps((make, spec), pickle.HIGHEST_PROTOCOL))
+        self._temporary = tempfile.mkdtemp(prefix="fastdata-trials-")
+        self._running: list[tuple[int, ProcessPool]] = []  # the process ID and the pool, or empty
+        self._answered = False
+        self._finalizer = weakref.finalize(
+            self, _close, self._running, self._temporary, os.getpid()
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if there is one."""
+        return self._running[0][0] if self._running else None
+
+    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
+        """Have a method called there.  A Ctrl-C while waiting ends the process."""
+        if not self._running:
+            self._start()
+        _, pool = self._running[0]
+        try:
+            if not self._answered:  # starting is no part of the time
+                _wait(pool.submit(None), seconds + START_SECONDS)
+                self._answered = True
+            return _wait(pool.submit((name, arguments)), seconds)
+        except WorkerError as error:
+            self._end()
+            if pool.death is None:  # it raised what cannot be sent
+                raise _failure(error) from error
+            raise _died(pool.death, self._answered) from error
+        except BaseException:
+            self._end()  # what it was in the middle of goes with it
+            raise
+
+    def close(self) -> None:
+        """End the process and all that it has started.  Idempotent."""
+        self._finalizer()
+
+    def _start(self) -> None:
+        method = multiprocessing.get_start_method(allow_none=True)
+        role = Role(
+            name="fastdata-trials",
+            set_up=partial(_set_up, self._temporary, method),
+            remedy=(
+                "In a script, measure under `if __name__ == '__main__':`, as all worker "
+                "processes need it"
+            ),
+            end=partial(_end_group, self._temporary),
+            daemon=False,
+        )
+        pool = ProcessPool(self._work, 1, role, context="spawn")
+        self._running.append((pool.pids[0], pool))
+        self._answered = False
+
+    def _end(self) -> None:
+        _kill(self._running)
+        for left in Path(self._temporary).glob("*"):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+def _wait(ticket: Ticket, seconds: float) -> Any:
+    """Return the result of a request, which has so long and must leave some memory free."""
+    deadline = time.monotonic() + seconds
+    while not ticket.wait(_TICK_SECONDS):
+        if time.monotonic() > deadline:
+            raise TrialTimeoutError(
+                f"gave no answer within {seconds:.0f} s, and was ended: it hangs, or is that "
+                "slow (trial_seconds is the limit)"
+            )
+        free = available_bytes()
+        if free < RESERVE_BYTES // 2:
+            raise TrialFailedError(
+                f"took memory until {format_bytes(free)} were left, and was ended"
+            )
+    return ticket.result()
+
+
+def _kill(running: list[tuple[int, ProcessPool]]) -> None:
+    while running:
+        pid, pool = running[0]
+        kill_group(pid)
+        pool.close()
+        running.pop(0)
+
+
+def _close(running: list[tuple[int, ProcessPool]], temporary: str, owner: int) -> None:
+    if os.getpid() == owner:  # else it is a fork of the process that has this runner
+        _kill(running)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _died(death: Death, answered: bool) -> TrialFailedError:
+    """Return the error of a process that has ended."""
+    if not answered and death.exit_code == 1:
+        return UnsentError(
+            "the process that measures died as it started; its own message is above, on standard "
+            "error. In a script, measure under `if __name__ == '__main__':`"
+        )
+    if death.signal is None:
+        return TrialFailedError(f"the process ended with exit code {death.exit_code}")
+    hint = ": out of memory, most likely" if death.signal == signal.SIGKILL else ""
+    return TrialFailedError(f"the process died of {death.signal_name}{hint}")
+
+
+def _failure(error: BaseException) -> TrialFailedError:
+    """Return what a trial fails with: the type and message of an error, in one line.
+
+    Of an error that a worker has sent, with its traceback as text: the last line, which says it.
+    """
+    text = traceback.format_exception_only(type(error), error)[-1].strip()
+    if "Traceback (most recent call last)" in text:
+        text = text.splitlines()[-1]
+    refused = error if isinstance(error, FastdataError) else None
+    return TrialFailedError(" ".join(text.split()), refused)
+
+
+def open_runner(
+    make: Callable[[Any], Any],
+    spec: Any,
+    local: Callable[[], Runner],
+    *,
+    must_be_sent: bool,
+    seconds: float,
+) -> tuple[Runner, Any, str]:
+    """Return a runner, what its method ``probe`` returns, and why it is in this process, or "".
+
+    What another process cannot have is measured by what `local` returns; with `must_be_sent` that
+    is an error.  What is wrong with the data or its options is raised as it is, and any other
+    failure of the probe as `WorkerError`.
+    """
+    try:
+        runner: Runner = ProcessRunner(make, spec)
+    except Exception as error:  # a user's object may raise anything as it is pickled
+        why = str(error)
+    else:
+        try:
+            return runner, _probe(runner, seconds), ""
+        except UnsentError as error:
+            runner.close()
+            if must_be_sent:
+                raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+            why = str(error)
+        except BaseException:
+            runner.close()
+            raise
+    runner = local()
+    return runner, _probe(runner, seconds), why
+
+
+def _probe(runner: Runner, seconds: float) -> Any:
+    try:
+        return runner.call("probe", seconds=seconds)
+    except UnsentError:
+        raise
+    except TrialFailedError as error:
+        if error.refused is not None:
+            raise error.refused from None
+        raise WorkerError(f"batches cannot be made: {error}") from error.__cause__
+
+
+# -- in the process that measures ----------------------------------------------------------
+
+
+class _Requests:
+    """The work of the process: a request is a method's name and its arguments.
+
+    None asks whether there is anything to call methods of.
+    """
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+        self._subject: Any = None
+
+    def __call__(self, request: tuple[str, tuple[Any, ...]] | None, memory: object) -> Any:
+        try:
+            if self._subject is None:
+                try:
+                    make, spec = pickle.loads(self._pickled)
+                except Exception as error:  # classes of a notebook, say
+                    raise UnsentError(str(_failure(error))) from error
+                self._subject = make(spec)
+            if request is None:
+                return None
+            name, arguments = request
+            return getattr(self._subject, name)(*arguments)
+        except TrialFailedError:
+            raise
+        except BaseException as error:  # SystemExit too: it is the user's code's
+            raise _failure(error) from error
+
+
+def _set_up(temporary: str, start_method: str | None) -> None:
+    """Make this process one that measures.
+
+    `temporary` is the folder for temporary files of everything that runs here.  The parent
+    removes it; where the parent was killed, this process does.  `start_method` is how the parent
+    starts processes: as loaders would there, they do here.
+    """
+    lead_group()
+    os.dup2(2, 1)  # what the user's code prints is no part of a command's output
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A spawned process would spawn its own.
+    multiprocessing.set_start_method(start_method, force=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = temporary
+
+
+def _end_group(temporary: str) -> NoReturn:
+    """End this process and all that it has started."""
+    shutil.rmtree(temporary, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -1,0 +1,275 @@
+"""What is measured: the loader or dataset of a user or their script, a step, and a device.
+
+A `WorkloadSpec` says what that is and can be sent to another process; a `Workload` has it.
+Everything that takes time or may die is a method of `Workload`, with plain arguments and answers,
+so that it runs in any process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, TypeGuard
+
+import torch
+from torch.utils.data import DataLoader
+
+from fastdata.engine.memory import available_bytes
+from fastdata.errors import FastdataError, OptionError
+from fastdata.measuring.batches import EndlessBatches, batch_nbytes
+from fastdata.measuring.factories import ImageInfo, LoaderFactory, loader_factory
+from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
+from fastdata.measuring.windows import (
+    Supply,
+    Windows,
+    measure_demand,
+    measure_supply,
+    measure_training,
+    storage_bytes_read,
+)
+from fastdata.prefetch import CUDAPrefetcher
+from fastdata.printable import safe_repr
+from fastdata.steps import ReferenceStep, is_script, run_script
+from fastdata.steps.meter import Meter
+from fastdata.tuned_settings.key import Key
+from fastdata.tuned_settings.settings import Settings
+
+__all__ = [
+    "Workload",
+    "WorkloadInfo",
+    "WorkloadSpec",
+    "describe_loader",
+    "describe_step",
+    "is_script_target",
+]
+
+CACHED_BATCHES = 4
+"""Real batches that the step is measured with, in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """What to measure.
+
+    `data` is a path, dataset or loader, or a script's function that returns one, perhaps with a
+    step.  `options` are those of `fastdata.loader`, where `data` is no loader.  The step may be
+    the name of a reference model, and is called with batches that are on `device`.
+    """
+
+    data: Any
+    options: dict[str, Any] = field(default_factory=dict)
+    step: Callable[[Any], Any] | str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadInfo:
+    """What a first look at a workload tells."""
+
+    base: Settings
+    """With which to begin."""
+    batch_size: int
+    batch_bytes: int
+    batches: int | None
+    """Of an epoch, where that is known."""
+    batch_seconds: float = 0.0
+    """That making one takes in the calling thread."""
+    to_device: bool = False
+    """Whether batches go on to a device."""
+    cuda: bool = False
+    allows_dali: bool = False
+    """Whether DALI could make the batches, if it is installed."""
+    step: str = ""
+    """What the step is called; "" without one."""
+    images: ImageInfo = field(default_factory=ImageInfo)
+    device_free_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    key: Key | None = None
+    """Of the settings that are found; None where they cannot be kept."""
+    calls_python: bool = False
+    """Whether callables make samples: batches of worker threads are then others than those of
+    processes, as only processes can seed what the callables draw from."""
+
+
+class Workload:
+    """Makes loaders and measures them and the step; for one thread."""
+
+    def __init__(self, spec: WorkloadSpec) -> None:
+        data, step = spec.data, spec.step
+        if is_script_target(data):
+            data, own = run_script(data)
+            step = own if step is None else step
+        self.loaders: LoaderFactory = loader_factory(data, spec.options)
+        device = spec.device or self.loaders.device
+        self.device = torch.device(
+            device or ("cuda" if step is not None and torch.cuda.is_available() else "cpu")
+        )
+        self.step = ReferenceStep(step, self.device) if isinstance(step, str) else step
+        self._batches: list[Any] = []
+
+    def probe(self) -> WorkloadInfo:
+        """Make a few batches in this process, and keep them; return what there is to know."""
+        loaders = self.loaders
+        # Before any batch: a dataset that opens its file with the first sample is another then.
+        key, notes = self._key()
+        with loaders.open(_without_workers(loaders.base)) as loader:
+            batches = EndlessBatches(loader)
+            self._batches = [next(batches)]
+            started = time.perf_counter()
+            self._batches += islice(batches, 1)
+            took = time.perf_counter() - started
+            # More where they are quickly had, so that the step sees different ones.
+            if took < 0.5 and self.step is not None:
+                self._batches += islice(batches, CACHED_BATCHES - 2)
+            batches.close()
+            try:
+                count: int | None = len(loader)
+            except TypeError:
+                count = None
+        cuda = torch.cuda.is_available()
+        return WorkloadInfo(
+            base=loaders.base,
+            batch_size=loaders.batch_size,
+            batch_bytes=batch_nbytes(self._batches[0]),
+            batches=count,
+            batch_seconds=took,
+            to_device=loaders.device is not None and loaders.device.type != "cpu",
+            cuda=cuda,
+            allows_dali=loaders.allows_dali,
+            step="" if self.step is None else describe_step(self.step),
+            images=loaders.images(self._batches[0]),
+            device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
+            notes=(*loaders.notes, *notes),
+            key=key,
+            calls_python=loaders.calls_python,
+        )
+
+    def warm(self, settings: Settings | None, seconds: float) -> str:
+        """Read data that is not in memory; return "warm", "cold", or "" if that is unknown.
+
+        Where files are not known, an epoch is read with these settings; with None it is not.
+        """
+        paths = self.loaders.paths
+        share = resident(paths) if paths else None
+        if share is not None:
+            if share < WARM_AT_LEAST:
+                read_within(paths, seconds, available_bytes() // 2)
+                share = resident(paths) or 0.0
+            return "warm" if share >= WARM_AT_LEAST else "cold"
+        if settings is None:
+            return ""
+        end = time.monotonic() + seconds
+        with self.loaders.open(settings) as loader:
+            epoch = iter(loader)
+            for _ in epoch:
+                if time.monotonic() > end:
+                    return ""  # unknown: reading from disks during the trials shows it
+        return "warm"
+
+    def supply(self, settings: Settings, windows: Windows) -> Supply:
+        """Measure the batches that settings give."""
+        began, read = time.perf_counter(), storage_bytes_read()
+        arrives = self.device if self.loaders.device is None else self.loaders.device
+        with self.loaders.open(settings) as loader:
+            restarts = settings.num_workers and not settings.persistent_workers
+            supply = measure_supply(
+                loader,
+                settings,
+                windows,
+                began=began,
+                meter=Meter(arrives),
+                batches_of_epoch=len(loader) if restarts else None,
+            )
+        # Of workers the system counts it once they have ended.
+        rate = (storage_bytes_read() - read) / (time.perf_counter() - began)
+        return replace(supply, storage_bytes_per_second=max(0.0, rate))
+
+    def demand(self, windows: Windows) -> tuple[float, ...]:
+        """Measure the step on batches that are on its device: steps a second of each window."""
+        assert self.step is not None, "there is a step"
+        if not self._batches:
+            self.probe()
+        if self.device.type != "cpu":
+            self._batches = list(CUDAPrefetcher(self._batches, self.device))
+        return measure_demand(self.step, self._batches, windows, meter=Meter(self.device))
+
+    def train(self, settings: Settings, windows: Windows, rate: float) -> tuple[float, ...]:
+        """Measure the step on batches as the loader gives them: steps a second."""
+        assert self.step is not None, "there is a step"
+        with self.loaders.open(settings) as loader:
+            return measure_training(
+                loader, self.step, settings, windows, meter=Meter(self.device), rate=rate
+            )
+
+    def _key(self) -> tuple[Key | None, list[str]]:
+        try:
+            return self.loaders.key, []
+        except FastdataError:  # the dataset is not sound
+            raise
+        except Exception as error:  # a user's `repr` or `digest` may raise anything
+            why = f"{type(error).__name__}: {error}"
+            return None, [f"the settings cannot be kept, as naming the data failed ({why})"]
+
+
+def _without_workers(base: Settings) -> Settings:
+    """Return settings that make batches in the calling thread, or as nearly as there are."""
+    if base.backend == "dali":  # has threads of its own
+        return base
+    return Settings(0, base.worker_method, base.prefetch_factor, backend=base.backend)
+
+
+def is_script_target(target: Any) -> TypeGuard[str]:
+    """Return whether `target` is ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``.
+
+    What exists under this name, colon and all, is a path.  A script that does not exist, or has
+    no function, is an `OptionError`.
+    """
+    if not isinstance(target, (str, os.PathLike)):
+        return False
+    text = os.fspath(target)
+    if not isinstance(text, str):  # a path in bytes
+        return False
+    if text.endswith(".py") and not os.path.isdir(text):
+        _check_file(text)
+        raise OptionError(
+            f"{text} is a script: name the function that returns its loader or dataset, as "
+            f"{text}:build"
+        )
+    if not isinstance(target, str) or not is_script(text) or os.path.exists(text):
+        return False
+    script = text.rpartition(":")[0]
+    if script.endswith(".py"):
+        _check_file(script)
+    return True
+
+
+def _check_file(path: str) -> None:
+    if not os.path.isfile(path):
+        raise OptionError(f"{path}: there is no such file")
+
+
+# -- in words -------------------------------------------------------------------------------
+
+
+def describe_step(step: Any) -> str:
+    """Return a step in words: what it says of itself, or "the step NAME"."""
+    if isinstance(step, functools.partial):
+        return describe_step(step.func)
+    if not isinstance(step, type) and "__str__" in vars(type(step)):
+        return safe_repr(step, str)
+    return f"the step {getattr(step, '__qualname__', type(step).__qualname__)}"
+
+
+def describe_loader(loader: Any) -> str:
+    """Return a loader in one line."""
+    if isinstance(loader, DataLoader):
+        workers = loader.num_workers
+        dataset = type(loader.dataset).__name__
+        return (
+            f"{type(loader).__name__} of {dataset}, {workers} worker process{'es' * (workers != 1)}"
+        )
+    return safe_repr(loader).partition("\n")[0][:200]

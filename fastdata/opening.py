@@ -1,0 +1,192 @@
+"""From what a user has, a path or torch's parts and sums of datasets, to a `Dataset`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from torch.utils.data import ConcatDataset, Subset
+
+from fastdata.dataset import Dataset, join_datasets, part_of
+from fastdata.errors import DatasetNotFoundError, FormatError, OptionError
+from fastdata.records import BatchFormat, RecordFormat
+from fastdata.schema import Field
+from fastdata.shards import Location, open_shards
+
+if TYPE_CHECKING:
+    from fastdata.transforms.pipeline import Transform
+
+__all__ = ["open", "packed_view"]
+
+
+def open(
+    path: Location | Iterable[Location],
+    *,
+    check: bool = True,
+    transform: Transform | Sequence[Transform] | None = None,
+    batch_format: BatchFormat = "tuple",
+    names: Mapping[str, str] | None = None,
+    max_pixels: int | None = None,
+    format: str | None = None,
+    channels: Literal[3, 1] | None = None,
+    fields: Mapping[str, Field | str] | None = None,
+    source_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Open a packed dataset, or image files as they lie.
+
+    Parameters
+    ----------
+    path : path-like, or iterable of path-like
+        A shard, a directory of shards, a glob pattern, or several of these,
+        which are shown as one dataset, in the order given.  Or images that are files of their
+        own: class folders, a manifest, and other formats of which `fastdata.pack` takes
+        files; it is then an `UnpackedDataset`.
+    check : bool
+        Whether checksums are compared as data is read (about 2% of the time
+        of decoding JPEGs).
+    transform : transform or sequence of transforms, optional
+        What is done to each sample; see `Dataset.transform`.
+    batch_format : {"tuple", "dict"}
+        Whether samples, and the batches of a loader over this dataset, are named tuples or
+        dicts.
+    names : mapping of str to str, optional
+        What fields are called in them, e.g. ``{"image": "pixel_values", "label": "labels"}``;
+        the others keep their names.
+    max_pixels : int, optional
+        Images of more pixels are not decoded but are a `ShardCorruptError`: a few bytes can claim
+        to be an image that takes all memory.  Default: 178,956,970, as for packing, at which
+        Pillow refuses too.
+    format, channels, fields, source_options : optional
+        Of files that are not packed, as `fastdata.pack` takes them.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If nothing is there, or a shard is missing.
+    FormatError, ShardCorruptError
+        If it is no fastdata dataset, of a newer version, or damaged; or if it is data of a format
+        that has to be packed, with the command that does it.
+    SourceError
+        If what is in files that are not packed is not as their format has it.
+    OptionError
+        If `transform`, `batch_format` or `names` do not suit the dataset, or `max_pixels` is no
+        positive int.
+
+    Examples
+    --------
+    >>> dataset = fastdata.open("train.lmdb")        # doctest: +SKIP
+    >>> image, label = dataset[0]                    # doctest: +SKIP
+    """
+    record_format = RecordFormat(batch_format, names)
+    if max_pixels is not None and max_pixels < 1:
+        raise OptionError(f"max_pixels is None or an int from 1 up, not {max_pixels!r}")
+    file_options = {
+        "format": format,
+        "channels": channels,
+        "fields": fields,
+        "source_options": source_options,
+    }
+    file_options = {name: value for name, value in file_options.items() if value is not None}
+    locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    dataset = _open(locations, check, file_options, max_pixels, record_format)
+    record_format.check(dataset.schema)
+    if transform is not None:
+        dataset.transform = transform
+    return dataset
+
+
+def _open(
+    locations: list[Location],
+    check: bool,
+    file_options: Mapping[str, Any],
+    max_pixels: int | None,
+    record_format: RecordFormat,
+) -> Dataset:
+    try:
+        shards = open_shards(locations, check, max_pixels)
+    except (DatasetNotFoundError, FormatError) as error:
+        from fastdata.unpacked.dataset import UnpackedDataset
+        from fastdata.unpacked.listing import list_files
+
+        files = list_files(locations, file_options, error).limited_to(max_pixels)
+        return UnpackedDataset(files, range(len(files)), record_format=record_format)
+    if file_options:
+        raise OptionError(
+            f"{next(iter(file_options))} is for files that are not packed; {locations[0]} is a "
+            "packed dataset"
+        )
+    return Dataset(shards, range(len(shards)), record_format=record_format)
+
+
+def packed_view(data: Any) -> Dataset | None:
+    """Return torch's parts and sums of packed datasets as one packed dataset.
+
+    Parameters
+    ----------
+    data : object
+        A `Dataset`, or a ``Subset`` (such as those of ``random_split``) or ``ConcatDataset`` of
+        such, however they are nested.
+
+    Returns
+    -------
+    Dataset or None
+        With the samples of `data` in their order; None where `data` is anything else, or has a
+        part that is not packed.  A class derived from torch's may read samples in its own way,
+        so it is something else.
+
+    Raises
+    ------
+    FormatError
+        If the schemas of parts differ.
+    OptionError
+        If a class derived from `Dataset` reads samples in its own way, if
+        transforms or record formats of parts differ, or if one has been given to a
+        ``Subset`` or ``ConcatDataset``, which torch would not apply.
+    IndexError, TypeError
+        If a ``Subset`` has indices that its dataset has not.
+    """
+    if isinstance(data, Dataset):
+        for name in ("__getitem__", "__getitems__"):
+            if getattr(type(data), name) is not getattr(Dataset, name):
+                raise OptionError(
+                    f"{type(data).__name__} has a {name} of its own, which is not called where "
+                    "packed data is read by the batch: give what it does as a transform, "
+                    "T.PerSample(fn), or write a torch Dataset that has the packed one"
+                )
+        return data
+    if type(data) is Subset:
+        whole = packed_view(data.dataset)
+        if whole is None:
+            return None
+        _refuse_transform(data)
+        indices = np.asarray(data.indices)
+        if indices.dtype == bool:
+            raise TypeError(
+                "a torch Subset has a mask for its indices, which it takes for the numbers 0 and "
+                "1; use dataset[mask], or Subset(dataset, numpy.flatnonzero(mask))"
+            )
+        return part_of(whole, indices)
+    if type(data) is ConcatDataset:
+        parts = [packed_view(part) for part in data.datasets]
+        packed = [part for part in parts if part is not None]
+        if len(packed) < len(parts):
+            return None
+        _refuse_transform(data)
+        return join_datasets(packed)
+    return None
+
+
+def _refuse_transform(data: Any) -> None:
+    for name in ("transform", "transforms", "target_transform"):
+        if getattr(data, name, None) is not None:
+            raise OptionError(
+                f"{name!r} has been set on a torch {type(data).__name__}, which does not apply it; "
+                "set dataset.transform of the packed dataset inside it, or pass transform= to the "
+                "loader"
+            )

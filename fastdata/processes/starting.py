@@ -1,0 +1,241 @@
+"""How worker processes are started, under every start method, and what they are for."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.context import BaseContext
+from typing import Any, NoReturn
+
+from fastdata.errors import OptionError, WorkerError
+from fastdata.processes.sharing import PickledFile
+from fastdata.processes.worker import STOPPING, Work, end_now, run_worker
+
+__all__ = ["Death", "Role", "UnpicklableWorkError", "signals_held", "start_workers"]
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a worker process ended that should not have.
+
+    Attributes
+    ----------
+    name : str
+    pid : int
+    exit_code : int or None
+        Minus the signal, where one killed it; None where another process has reaped it.
+    ready : bool
+        Whether it ever asked for tasks.
+    start_error : str
+        The traceback, where its work could not be unpickled there; else empty.
+    """
+
+    name: str
+    pid: int
+    exit_code: int | None
+    ready: bool
+    start_error: str = ""
+
+    @property
+    def signal(self) -> int | None:
+        """The number of the signal that killed it."""
+        return None if self.exit_code is None or self.exit_code >= 0 else -self.exit_code
+
+    @property
+    def signal_name(self) -> str:
+        """The signal as ``SIGKILL``, or as ``signal 37`` where it has no name."""
+        name = f"signal {self.signal}"
+        with contextlib.suppress(ValueError):  # most real-time signals have no names
+            name = signal.Signals(self.signal or 0).name
+        return name
+
+    def __str__(self) -> str:
+        if self.start_error:
+            how = "could not be started: what it works on cannot be unpickled there"
+        elif self.signal is not None:
+            how = f"was killed by {self.signal_name}"
+        else:
+            code = "" if self.exit_code is None else f" with exit code {self.exit_code}"
+            how = f"ended{code}" if self.ready else f"died{code} as it started"
+        return f"worker process {self.name} (pid {self.pid}) {how}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """What the processes of a pool are for.
+
+    Attributes
+    ----------
+    name : str
+        Their names begin with it.
+    set_up : callable
+        Called first in a new process, with signals still held back; picklable, like `end`.
+    remedy : str
+        What to do where no process can be started.
+    explain_death : callable
+        The message of the error that a death is; by default what is known of it.
+    end : callable
+        Ends a process whose parent has ended, and never returns.
+    daemon : bool
+        A daemonic process may not start others.
+    """
+
+    name: str
+    set_up: Callable[[], None]
+    remedy: str
+    explain_death: Callable[[Death], str] = str
+    end: Callable[[], NoReturn] = end_now
+    daemon: bool = True
+
+
+class UnpicklableWorkError(OptionError):
+    """What worker processes are to do cannot be pickled; the cause says why."""
+
+
+def start_workers(
+    work: Work,
+    num_workers: int,
+    role: Role,
+    context: str | BaseContext | None,
+    ends: tuple[socket.socket, socket.socket],
+) -> Iterator[Any]:
+    """Start processes, and yield each as soon as it exists; it need not be ready yet.
+
+    Parameters
+    ----------
+    work, num_workers, role, context
+        As of `fastdata.processes.pool.ProcessPool`.
+    ends : pair of sockets
+        Where tasks come from, and where results go.
+
+    Raises
+    ------
+    OptionError
+        If there is no such context, or `work` cannot be pickled and has to be.
+    WorkerError
+        If processes cannot be started here.
+    """
+    if num_workers < 1:
+        raise OptionError(f"a pool of processes has 1 worker or more, not {num_workers}")
+    chosen = _context(context)
+    method = chosen.get_start_method()
+    with contextlib.ExitStack() as stack:
+        sent = work if method == "fork" else stack.enter_context(_pickled(work))
+        if method == "fork":
+            stack.enter_context(_opencv_threads_stopped())
+        else:
+            # Starting the tracker lets signals through again, so that comes first.
+            resource_tracker.ensure_running()
+        if method != "forkserver":  # the server would hold them back in all that it ever forks
+            stack.enter_context(signals_held())
+        for number in range(num_workers):
+            process = chosen.Process(
+                target=run_worker,
+                args=(sent, *ends, role.set_up, role.end),
+                name=f"{role.name}-{number}",
+                daemon=role.daemon,
+            )
+            try:
+                process.start()
+            except (AssertionError, EOFError, OSError, RuntimeError) as error:
+                raise WorkerError(
+                    f"worker processes cannot be started here ({error}). {role.remedy}"
+                ) from error
+            # multiprocessing would end it, or wait for it, when this interpreter ends or a
+            # process exits that the user has forked from this one.
+            getattr(multiprocessing.process, "_children", set()).discard(process)
+            yield process
+
+
+def _context(context: str | BaseContext | None) -> Any:
+    if isinstance(context, BaseContext):
+        return context
+    try:
+        return multiprocessing.get_context(context)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            f"multiprocessing_context is one of {multiprocessing.get_all_start_methods()}, a "
+            f"multiprocessing context or None, not {context!r}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _pickled(work: Work) -> Iterator[PickledFile]:
+    try:
+        file = PickledFile.of(work)
+    except Exception as error:  # a user's object may raise anything
+        raise UnpicklableWorkError(f"{type(error).__name__}: {error}") from error
+    with contextlib.closing(file):
+        yield file
+
+
+@contextlib.contextmanager
+def _opencv_threads_stopped() -> Iterator[None]:
+    """End OpenCV's threads while processes are forked.
+
+    A forked process has none of them, and waits for them for ever as soon as it sets their
+    number.
+    """
+    if "cv2" not in sys.modules:
+        yield
+        return
+    cv2: Any = sys.modules["cv2"]
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(threads)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold back the signals that stop a process; they arrive at the end.
+
+    What their handlers raise would be lost in the hooks that Python runs around a fork
+    ("Exception ignored in"), and a new process would still have its parent's handlers; raised
+    while a lock of Python's library is taken, it would leave that locked.
+
+    Notes
+    -----
+    The signals are blocked, for the sake of a process that is forked meanwhile.  That is not
+    enough: another thread takes a signal that this one blocks, and Python then runs its handler
+    in the main thread.  So there the handlers are replaced by one that notes the signal.
+    """
+    noted: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        noted.append(number)
+
+    handlers: dict[signal.Signals, Any] = {}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in STOPPING:
+                handler = signal.getsignal(number)
+                if callable(handler):  # the kernel's own need no thread
+                    handlers[number] = handler
+                    signal.signal(number, note)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # those that were blocked are noted
+        _restore(list(handlers.items()))
+        for held in noted:
+            signal.raise_signal(held)
+
+
+def _restore(handlers: list[tuple[signal.Signals, Any]]) -> None:
+    """Set all handlers, even if one of them is called at once and raises."""
+    if handlers:
+        number, handler = handlers[0]
+        try:
+            signal.signal(number, handler)
+        finally:
+            _restore(handlers[1:])

@@ -1,0 +1,97 @@
+"""What transforms of whole batches share: numbers an image, and changes of some images.
+
+Which images an operation changes is drawn on the CPU.  So only those are computed, and nothing
+waits for the device to learn which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = [
+    "change_some",
+    "inside_boxes",
+    "max_value",
+    "per_image",
+    "to_device",
+    "to_dtype_of",
+    "to_float",
+]
+
+
+def max_value(images: torch.Tensor) -> float:
+    """Return the greatest value of images of this dtype: 255, or 1 where it is floating."""
+    return 1.0 if images.is_floating_point() else 255.0
+
+
+def to_float(images: torch.Tensor) -> torch.Tensor:
+    """Return images in the dtype to compute in: float32, or float64 where they are float64.
+
+    A copy unless they are in it already.
+    """
+    return images if images.dtype in (torch.float32, torch.float64) else images.float()
+
+
+def to_dtype_of(values: torch.Tensor, like: torch.Tensor, *, rounded: bool = False) -> torch.Tensor:
+    """Return values, which are written to, between 0 and `max_value` and in the dtype of `like`.
+
+    For uint8 the fraction is cut off, as torchvision does it, unless `rounded`.
+    """
+    if rounded and not like.is_floating_point():
+        values.round_()
+    return values.clamp_(0, max_value(like)).to(like.dtype)
+
+
+def to_device(values: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Return a copy of an array as a tensor on a device.
+
+    Without waiting for the device: memory that is not pinned is copied by CUDA before
+    the call returns.
+    """
+    return torch.from_numpy(np.array(values)).to(device, non_blocking=True)
+
+
+def per_image(values: NDArray[Any], images: torch.Tensor) -> torch.Tensor:
+    """Return numbers [n], made on the CPU, as [n, 1, 1, 1] to compute with `images`."""
+    if np.issubdtype(values.dtype, np.floating) and images.dtype != torch.float64:
+        values = values.astype(np.float32)
+    return to_device(values, images.device)[:, None, None, None]
+
+
+def change_some(
+    images: torch.Tensor,
+    which: NDArray[np.bool_],
+    change: Callable[..., torch.Tensor],
+    *values: NDArray[np.generic],
+) -> torch.Tensor:
+    """Return images [n, C, H, W] with those changed for which `which`, bool [n], is true.
+
+    `change` is called with them and `values` of them as `per_image` gives them.
+    Where not all are changed, `images` itself is written to and returned.
+    """
+    if not which.any():
+        return images
+    if which.all():
+        return change(images, *(per_image(value, images) for value in values))
+    at = to_device(np.flatnonzero(which), images.device)
+    some = images[at]
+    images[at] = change(some, *(per_image(value[which], some) for value in values))
+    return images
+
+
+def inside_boxes(boxes: NDArray[np.int64], images: torch.Tensor) -> torch.Tensor:
+    """Return which pixels are in the box of their image, bool [n, 1, H, W].
+
+    `boxes` are (top, left, bottom, right), int64 [n, 4], the last two not inside.
+    """
+    sides = to_device(boxes, images.device)
+    top, left, bottom, right = sides.T[:, :, None, None, None]
+    rows = torch.arange(images.shape[2], device=images.device)[:, None]
+    columns = torch.arange(images.shape[3], device=images.device)
+    inside: torch.Tensor = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    return inside

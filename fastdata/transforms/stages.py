@@ -1,0 +1,401 @@
+"""The stages that a list of transforms is cut into, and what each does.
+
+Stages of samples run while a batch is made:
+
+- `GeometryStage`: geometric transforms, planned for many samples at once.
+- `DropStage`: drops boxes of which nothing is left.
+- `PixelStage`: pixel transforms, one pass over the values.
+- `CallStage`: callables, sample by sample.
+
+From the first `BatchTransform` of a list on, everything is one `BatchStage`: it runs on a whole
+batch, where the batch has arrived, on a device or on the CPU in the thread that takes it.  Its
+steps are `ChangeStage` and `MixStage`, for batch transforms, and stages of the first three
+kinds, which do the same to a whole batch (`run_on_batch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fastdata.errors import OptionError, add_note
+from fastdata.random import SampleKeys
+from fastdata.schema import ScalarField, Schema
+from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform, Shape
+from fastdata.transforms.boxes import BoundDrop, move_boxes
+from fastdata.transforms.callables import Sample, SampleFunction, one_size, pictures_of
+from fastdata.transforms.generators import albumentations_in, seeding
+from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.mixing import MixTransform
+from fastdata.transforms.ondevice import render_on_device
+from fastdata.transforms.pixel import PixelLookup, PixelTable, one_after_another
+from fastdata.transforms.render import render
+
+__all__ = [
+    "BatchStage",
+    "BatchStep",
+    "CallStage",
+    "ChangeStage",
+    "Describe",
+    "DropStage",
+    "GeometryStage",
+    "MixStage",
+    "PixelStage",
+    "Stage",
+    "check_sizes_agree",
+    "check_sizes_equal",
+    "naming_field",
+]
+
+Indices: TypeAlias = NDArray[np.int64]
+
+Describe: TypeAlias = Callable[[int], str]
+"""Names the sample of an index, in errors of callables."""
+
+
+@dataclass(frozen=True)
+class GeometryStage:
+    """Geometric transforms in a row, each with the number it draws under."""
+
+    schema: Schema
+    transforms: tuple[tuple[int, GeometricTransform], ...]
+
+    def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
+        """Return the geometry of samples, one of `geometry` each."""
+        for operation, transform in self.transforms:
+            geometry = transform.plan(geometry, keys.draws(seed, operation))
+        return geometry
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """Height and width of every image afterwards; None where they depend on the image."""
+        for _, transform in reversed(self.transforms):
+            if not transform.keeps_size:
+                return transform.output_size
+        return None
+
+    def plan_sizes(
+        self, height: Indices, width: Indices, seed: int, keys: SampleKeys
+    ) -> tuple[Indices, Indices]:
+        """Return what becomes of these heights and widths, int64 [n] each."""
+        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        return geometry.height, geometry.width
+
+    def run(
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
+    ) -> list[Sample]:
+        """Return samples with their images, masks and boxes moved, whatever made them."""
+        names = list(self.schema.images)
+        shapes = np.array(
+            [[self._shape(sample, name) for name in names] for sample in samples], np.int64
+        )
+        check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, keys.indices)
+        height, width = shapes[:, 0].T
+        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
+        columns = {
+            name: move_boxes(geometry, [getattr(sample, name) for sample in samples], name)
+            for name in self.schema.boxes
+        }
+        made = []
+        rows = zip(samples, geometry.programs(), sizes, strict=True)
+        for at, (sample, program, size) in enumerate(rows):
+            changed = {name: boxes[at] for name, boxes in columns.items()}
+            for name, field in self.schema.images.items():
+                image = getattr(sample, name)
+                pixels = np.empty((*size, image.shape[0]), np.uint8)
+                source = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+                render(program, source, pixels, mask=field.mask)
+                changed[name] = torch.from_numpy(pixels).permute(2, 0, 1)
+            made.append(sample._replace(**changed))
+        return made
+
+    def _shape(self, sample: Sample, name: str) -> tuple[int, int]:
+        image = getattr(sample, name)
+        if not (isinstance(image, torch.Tensor) and image.ndim == 3 and image.dtype == torch.uint8):
+            kind = getattr(image, "dtype", type(image).__name__)
+            transform = type(self.transforms[0][1]).__name__
+            raise OptionError(
+                f"{transform} takes uint8 images [C, H, W], but the callable before it made "
+                f"{name!r} {kind}; put {transform} before it"
+            )
+        return image.shape[1], image.shape[2]
+
+    def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        """Replace the images, masks and boxes of a batch by moved ones."""
+        sizes = {tuple(values[name].shape[2:]) for name in self.schema.images}
+        if not sizes:
+            return
+        height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
+        start = Geometry.of([height] * len(keys), [width] * len(keys))
+        geometry = self.plan(start, seed, keys)
+        for name, field in self.schema.images.items():
+            values[name] = render_on_device(geometry, values[name], mask=field.mask)
+        for name in self.schema.boxes:
+            values[name] = move_boxes(geometry, values[name], name)
+
+
+@dataclass(frozen=True)
+class DropStage:
+    """Boxes that are dropped, and their entries of other fields."""
+
+    drops: tuple[BoundDrop, ...]
+
+    def run_batch(self, values: dict[str, Any], indices: Indices) -> None:
+        """Drop from the fields of a batch, in place."""
+        for drop in self.drops:
+            drop(values, indices)
+
+    def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        self.run_batch(values, keys.indices)
+
+    def run(
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
+    ) -> list[Sample]:
+        """Return samples without these boxes."""
+        names = {name for drop in self.drops for name in (drop.boxes, *drop.also)}
+        values: dict[str, Any] = {name: [getattr(s, name) for s in samples] for name in names}
+        self.run_batch(values, keys.indices)
+        rows = zip(*values.values(), strict=True)
+        return [
+            sample._replace(**dict(zip(values, row, strict=True)))
+            for sample, row in zip(samples, rows, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class PixelStage:
+    """Pixel transforms in a row; masks are left as they are."""
+
+    schema: Schema
+    transforms: tuple[PixelTransform, ...]
+
+    @cached_property
+    def lookup(self) -> PixelLookup:
+        """The transforms for whole batches [N, C, H, W], in one pass where they are uint8."""
+        return PixelLookup(self.transforms)
+
+    def table(self, channels: int) -> PixelTable:
+        """Return the transforms as a table for 8-bit images of this many channels."""
+        return self.lookup.table(channels)
+
+    def run(
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
+    ) -> list[Sample]:
+        """Return samples with their images transformed."""
+        made = []
+        for sample in samples:
+            images = {name: getattr(sample, name) for name in pictures_of(self.schema)}
+            changed = {n: one_after_another(self.transforms, one) for n, one in images.items()}
+            made.append(sample._replace(**changed))
+        return made
+
+    def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        """Replace the images of a batch by transformed ones."""
+        for name in pictures_of(self.schema):
+            values[name] = self.lookup(values[name])
+
+
+@dataclass(frozen=True)
+class CallStage:
+    """Callables in a row, on samples, and the number that they draw under.
+
+    Generators are seeded before the first of them, where that is allowed
+    (`fastdata.transforms.generators`); the others go on drawing from these.
+    """
+
+    functions: tuple[SampleFunction, ...]
+    operation: int
+
+    @cached_property
+    def _albumentations(self) -> list[Any]:
+        return albumentations_in(self.functions)
+
+    def run(
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
+    ) -> list[Sample]:
+        """Return what the callables make of each sample; their errors name the sample."""
+        made = []
+        with seeding(self._albumentations) as seeds:
+            words = keys.draws(seed, self.operation).bits()[:, 0].tolist()
+            for sample, index, word in zip(samples, keys.indices.tolist(), words, strict=True):
+                if seeds is not None:
+                    seeds(word)
+                try:
+                    for function in self.functions:
+                        sample = function(sample)
+                except Exception as error:
+                    add_note(error, f"fastdata: in a transform of {describe(index)}")
+                    raise
+                made.append(sample)
+        return made
+
+
+Stage: TypeAlias = GeometryStage | DropStage | PixelStage | CallStage
+
+
+class ChangeStage:
+    """One batch transform, on all images that are no masks, with the same draws."""
+
+    def __init__(
+        self, operation: int, transform: BatchTransform, schema: Schema, *, floating: bool
+    ) -> None:
+        """Check a transform against the fields; `floating` says whether images are so before."""
+        self.operation, self.transform = operation, transform
+        self._names = pictures_of(schema)
+        for name in self._names:
+            with naming_field(name):
+                transform.check(schema.images[name].channels, floating)
+        if transform.moves_pixels and schema.boxes:
+            kind = type(transform).__name__
+            raise OptionError(
+                f"{kind} moves what is in the images, and boxes cannot follow, but the dataset "
+                f"has the boxes {next(iter(schema.boxes))!r}; leave {kind} out"
+            )
+
+    def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        draws = keys.draws(seed, self.operation)
+        drawn: dict[Shape, Any] = {}
+        for name in self._names:
+            shape = tuple(values[name].shape)
+            if shape not in drawn:
+                drawn[shape] = self.transform.draw(draws, shape)
+            values[name] = self.transform.apply(values[name], drawn[shape])
+
+
+class MixStage(ChangeStage):
+    """One transform that mixes images and their labels."""
+
+    transform: MixTransform
+
+    def __init__(
+        self, operation: int, transform: MixTransform, schema: Schema, *, floating: bool
+    ) -> None:
+        super().__init__(operation, transform, schema, floating=floating)
+        kind = type(transform).__name__
+        masks = [name for name, field in schema.images.items() if field.mask]
+        if masks:
+            raise OptionError(
+                f"{kind} mixes class labels and cannot mix masks, but the dataset has the mask "
+                f"{masks[0]!r}; leave {kind} out"
+            )
+        if not self._names:
+            raise OptionError(f"{kind} mixes images, but the dataset has none; leave it out")
+        self._label, field = _label_of(transform, schema)
+        self._classes = transform.num_classes or len(field.classes or ())
+        if not self._classes:
+            raise OptionError(
+                f"{kind} needs to know how many classes there are, and field {self._label!r} has "
+                "no names of classes; give it num_classes"
+            )
+
+    def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        shape = tuple(values[self._names[0]].shape)
+        parameters = self.transform.draw(keys.draws(seed, self.operation), shape)
+        labels = values[self._label]
+        values[self._label] = self.transform.mix_labels(labels, parameters, self._classes)
+        super().run_on_batch(values, seed, keys)
+
+
+BatchStep: TypeAlias = ChangeStage | GeometryStage | DropStage | PixelStage
+
+
+@dataclass(frozen=True)
+class BatchStage:
+    """What is done to a whole batch, in order.  Picklable and thread-safe."""
+
+    schema: Schema
+    steps: tuple[BatchStep, ...]
+
+    def run(self, batch: Any, seed: int, keys: SampleKeys) -> Any:
+        """Return a batch, a named tuple of the schema's fields, transformed on its device.
+
+        `keys` are of the samples that were requested.  Raises `OptionError` if images are no
+        tensors [N, C, H, W], or not of a dtype that a transform takes.
+        """
+        values = dict(zip(self.schema, batch, strict=True))
+        for name in self.schema.images:
+            if not (isinstance(values[name], torch.Tensor) and values[name].ndim == 4):
+                raise OptionError(
+                    f"transforms of whole batches take images as one tensor [N, C, H, W], but a "
+                    f"callable made {type(values[name]).__name__} of {name!r}"
+                )
+        for step in self.steps:
+            step.run_on_batch(values, seed, keys)
+        for name in self.schema.images:
+            values[name] = values[name].contiguous(memory_format=torch.channels_last)
+        return type(batch)(*values.values())
+
+
+def check_sizes_agree(
+    names: Sequence[str], heights: Indices, widths: Indices, indices: Indices
+) -> None:
+    """Raise `OptionError` unless all image fields of each sample are of one size.
+
+    `names` are the image fields, `heights` and `widths` int64 [fields, n], and `indices`,
+    int64 [n], the samples, for the message.
+    """
+    wrong = np.argwhere((heights != heights[0]) | (widths != widths[0]))
+    if len(wrong):
+        field, at = wrong[0]
+        raise OptionError(
+            f"sample {indices[at]} has {names[0]!r} of {heights[0, at]} x {widths[0, at]} and "
+            f"{names[field]!r} of {heights[field, at]} x {widths[field, at]} pixels (height x "
+            "width); geometric transforms need all images and masks of a sample in one size, "
+            "so pack them with the same resize"
+        )
+
+
+def check_sizes_equal(
+    name: str, heights: Indices, widths: Indices, shape: tuple[int, ...], indices: Indices
+) -> None:
+    """Raise `OptionError` unless all images of a field have the size of their batch.
+
+    `heights` and `widths`, int64 [n], are those of the images as they go into the batch, whose
+    `shape` [N, H, W, C] its first sample decided; `indices`, int64 [n], are for the message.
+    """
+    other = np.flatnonzero((heights != shape[1]) | (widths != shape[2]))
+    if other.size:
+        at = other[0]
+        raise OptionError(
+            f"a batch needs images of one size, but {name!r} is {shape[1]} x {shape[2]} in the "
+            f"first sample of this batch and {heights[at]} x {widths[at]} in sample {indices[at]} "
+            "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
+            'T.CenterCrop(size), or pack with resize="crop"'
+        )
+
+
+@contextmanager
+def naming_field(name: str) -> Iterator[None]:
+    """Put the name of a field in front of the message of an `OptionError`."""
+    try:
+        yield
+    except OptionError as error:
+        raise OptionError(f"field {name!r}: {error}") from None
+
+
+def _label_of(transform: MixTransform, schema: Schema) -> tuple[str, ScalarField]:
+    """Return the field of labels that a transform mixes, and its name."""
+    numbers = {
+        name: field
+        for name, field in schema.items()
+        if isinstance(field, ScalarField) and "int" in field.dtype
+    }
+    if transform.labels is not None:
+        names = [transform.labels]
+    else:
+        names = [name for name, field in numbers.items() if field.classes] or list(numbers)
+    if len(names) != 1 or names[0] not in numbers:
+        raise OptionError(
+            f"{type(transform).__name__} mixes the labels of one field of whole numbers, not of "
+            f"{' or '.join(map(repr, names)) or 'none'}; name one with labels= "
+            f"(there are: {', '.join(numbers) or 'none'})"
+        )
+    return names[0], numbers[names[0]]

@@ -1,0 +1,363 @@
+"""What tuned settings depend on: they are used where all of this is the same, and nowhere else.
+
+The machine
+    Host name, processor, cores of this process (affinity and CPU quota), memory limit,
+    how many processes share it (``LOCAL_WORLD_SIZE``), GPUs and their driver, versions of
+    fastdata, Python, torch, OpenCV and DALI, and whether the compiled library is used.
+The work
+    Content of the dataset (`Dataset.digest`) and its fields, transforms, batch size, dtype, kind
+    of device, backend, decoder, cache, and whether the order is random.
+
+Not in it: what tuning chooses; seed, rank and what else leaves rates as they are, so that all
+ranks find the same; where the file lies and whether it is LMDB or HDF5.
+
+Settings of another key would cost speed and nothing else.  So transforms, callables and datasets
+that are not packed are compared by their name, the source of their code, and what their ``repr``
+shows (`identity_of`); what code reads elsewhere is not seen.  A dataset may tell its identity by
+an attribute ``digest``.  What has no name for sure has no key, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import logging
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib import metadata
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch.utils.data import IterableDataset
+
+from fastdata import __version__
+from fastdata.codecs.decoders import jpeg_decoder
+from fastdata.engine import memory
+from fastdata.engine.cores import available_cores, cpu_quota, local_processes
+from fastdata.engine.tasks import is_packed
+from fastdata.errors import FastdataError
+from fastdata.formats.layout import canonical_json
+from fastdata.native.library import compiled
+from fastdata.options import LoaderOptions
+from fastdata.transforms.pipeline import listed
+
+__all__ = ["Key", "UnnamedError", "dataset_identity", "identity_of", "key_of", "machine", "work"]
+
+log = logging.getLogger("fastdata")
+
+DRIVER = Path("/proc/driver/nvidia")
+
+DALI = ("nvidia-dali-cuda120", "nvidia-dali-cuda130", "nvidia-dali-cuda110")
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_SCRIPT = re.compile(r"\b(__main__|__mp_main__|fastdata_user_script)\.")
+
+_DEEPEST = 3
+"""Levels of attributes and containers that are looked into, below the first."""
+
+_ENDS = 8
+"""Items at each end of a container that are looked at."""
+
+
+class UnnamedError(FastdataError, ValueError):
+    """There is something of which two processes could not tell whether it is the same."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What `machine` and `work` return; and the data's path or class, which is not compared."""
+
+    machine: dict[str, Any]
+    work: dict[str, Any]
+    name: str = field(default="", compare=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits: XXH3-128 of the canonical JSON of both."""
+        return xxhash.xxh3_128_hexdigest(canonical_json([self.machine, self.work]))
+
+
+def key_of(data: Any, options: LoaderOptions) -> Key | None:
+    """Return the key of a loader of opened `data` with `options`, as they were given.
+
+    None where something has no name for sure; why is logged at INFO, once a process.  Takes
+    about a millisecond, for a dataset whose digest is stored; of several opened as one the digest
+    is computed.  CUDA is not initialised.
+    """
+    try:
+        return Key(machine(), work(data, options), name_of(data))
+    except UnnamedError as error:
+        _log_once(str(error))
+        return None
+
+
+def machine() -> dict[str, Any]:
+    """Return what rates depend on besides the work, as plain JSON types."""
+    return {
+        "host": platform.node(),
+        "cpu": _processor(),
+        "cores": available_cores(),
+        "cpu_quota": cpu_quota(),
+        "memory_limit_bytes": memory.limit_bytes(),
+        "local_processes": local_processes(),
+        "gpu": _gpus(),
+        "versions": {
+            "fastdata": __version__,
+            "python": platform.python_version(),
+            "interpreter_lock": getattr(sys, "_is_gil_enabled", lambda: True)(),
+            "torch": torch.__version__,
+            "opencv": _opencv(),
+            "dali": _dali(),
+        },
+        "compiled_library": compiled(),
+    }
+
+
+def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
+    """Return what the loader is to do, as plain JSON types."""
+    target = options.target
+    transform = options.transform
+    if transform is None and is_packed(data):
+        transform = getattr(data, "transform", None)
+    return {
+        "dataset": dataset_identity(data),
+        "batch_size": _batch_size(options),
+        "order": _order(options),
+        "transform": [identity_of(each) for each in listed(transform)],
+        "dtype": None if options.dtype is None else str(options.dtype),
+        "device": None if target is None else target.type,
+        "backend": "dali" if options.backend == "dali" else "cpu",
+        "decoder": [options.decoder, jpeg_decoder(options.decoder).name],
+        "cache": [options.cache, options.cache_scope],
+        "others": identity_of(options.dataloader_options),
+        "started": _start_method(options),
+    }
+
+
+def name_of(data: Any) -> str:
+    """Return the path of packed data, or the class of other data."""
+    paths = getattr(data, "paths", None)
+    if is_packed(data) and paths:
+        # Of a folder of shards, the folder.
+        folder = Path(paths[0]).parent
+        whole = len(paths) > 1 and all(Path(path).parent == folder for path in paths)
+        return str(folder) if whole else ", ".join(map(str, paths))
+    return f"{type(data).__module__}.{type(data).__qualname__}"
+
+
+def dataset_identity(data: Any) -> dict[str, Any]:
+    """Return what a dataset is, as plain JSON types: the part of `work` that is the data's own."""
+    if is_packed(data):
+        return {"digest": data.digest, "schema": data.schema.to_json(), "samples": len(data)}
+    if isinstance(data, IterableDataset) and not isinstance(_own_digest(data), str):
+        # Where its samples come from stands in its code, if anywhere.
+        raise UnnamedError(
+            f"{type(data).__name__} is an IterableDataset, of which nobody knows what it will "
+            "yield; give it an attribute `digest`, a str that changes when its samples do"
+        )
+    return {
+        "torch": identity_of(data),
+        "samples": len(data) if hasattr(data, "__len__") else None,
+    }
+
+
+def identity_of(value: Any, depth: int = 0) -> Any:
+    """Return what tells an object from others, as plain JSON types, the same in every process.
+
+    Class or function by its name and the hash of its source; then its own ``digest``, if that is
+    a str, or its ``repr``.  Where an address stands in that, its attributes take its place.
+    Values of tensors and arrays are left out, as they change no rate, and so is what lies deep or
+    in the middle of much.  A function without a name, whose source cannot be had, raises
+    `UnnamedError`; an object's own ``repr`` or ``digest`` may raise anything.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return ascii(value)
+    if isinstance(value, functools.partial):
+        parts = (value.func, value.args, value.keywords)
+        return ["partial", *(identity_of(part, depth) for part in parts)]
+    if isinstance(value, MethodType):
+        return [value.__name__, identity_of(value.__self__, depth)]
+    if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        return _code_identity(value, depth)
+    kind = type(value).__qualname__
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return [kind, list(value.shape), str(value.dtype)]
+    if depth > _DEEPEST:
+        return kind
+    if isinstance(value, Set):
+        return [kind, len(value), _ends(sorted(map(_shown, value)))]
+    if isinstance(value, Mapping):
+        return [kind, len(value), _items(value.items(), depth)]
+    if isinstance(value, (list, tuple)):
+        return [kind, len(value), [identity_of(each, depth + 1) for each in _ends(value)]]
+    if isinstance(value, (bytes, bytearray)):
+        return [kind, len(value)]
+    return [*_code_identity(type(value), depth), *_state(value, depth)]
+
+
+def _state(value: Any, depth: int) -> list[Any]:
+    """Return what tells an object from others of its class."""
+    digest = None if isinstance(value, torch.nn.Module) else _own_digest(value)
+    if isinstance(digest, str):
+        return [digest]
+    if dataclasses.is_dataclass(value):  # whose repr may be as long as all that it holds
+        names = [one.name for one in dataclasses.fields(value) if hasattr(value, one.name)]
+        return [_items([(name, getattr(value, name)) for name in names], depth)]
+    attributes = sorted(getattr(value, "__dict__", {}).items())
+    own_repr: Any = type(value).__repr__
+    if own_repr is object.__repr__:  # which tells the class and an address
+        return [_items(attributes, depth)]
+    text = xxhash.xxh3_128_hexdigest(_shown(value).encode())
+    return [text, _items(attributes, depth)] if _ADDRESS.search(repr(value)) else [text]
+
+
+def _items(pairs: Iterable[tuple[Any, Any]], depth: int) -> list[Any]:
+    return [[_shown(name), identity_of(value, depth + 1)] for name, value in _ends(list(pairs))]
+
+
+def _shown(value: Any) -> str:
+    """Return a ``repr`` without addresses, and without the names that a script's module has."""
+    return _SCRIPT.sub("", _ADDRESS.sub("", ascii(value)))
+
+
+def _code_identity(code: Any, depth: int) -> list[Any]:
+    """Return what tells a class or function: name, source, and for a function its values."""
+    source = _source_hash(code)
+    if not source and "<" in code.__qualname__:
+        raise UnnamedError(
+            f"{code.__qualname__} is a function without a name whose source cannot be read"
+        )
+    identity = [code.__qualname__, source]
+    if isinstance(code, FunctionType) and depth <= _DEEPEST:
+        cells = [_cell_contents(cell) for cell in code.__closure__ or ()]
+        values = [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values(), *cells]
+        identity += [identity_of(each, depth + 1) for each in values]
+    return identity
+
+
+def _source_hash(code: Any) -> str:
+    """Return the hash of a class's or function's source; "" where it cannot be read.
+
+    Of fastdata and torch there is none needed: their versions are part of the key.
+    """
+    if (code.__module__ or "").partition(".")[0] in ("fastdata", "torch", "numpy", "builtins"):
+        return ""
+    try:
+        return xxhash.xxh3_128_hexdigest(inspect.getsource(code).encode(errors="replace"))
+    except (OSError, TypeError, SyntaxError):
+        return ""
+
+
+def _own_digest(value: Any) -> Any:
+    """Return what an object says of itself: a `digest` that is no method."""
+    if isinstance(getattr(type(value), "digest", None), property):
+        return value.digest
+    return getattr(value, "__dict__", {}).get("digest")
+
+
+def _cell_contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name that has no value yet
+        return None
+
+
+def _ends(items: Any) -> Any:
+    """Return the first and the last items, or all where they are few."""
+    return items if len(items) <= 2 * _ENDS else [*items[:_ENDS], *items[-_ENDS:]]
+
+
+def _batch_size(options: LoaderOptions) -> int:
+    if options.batch_sampler is None:
+        return options.batch_size
+    size = getattr(options.batch_sampler, "batch_size", None)
+    if type(size) is not int:
+        raise UnnamedError(
+            f"{type(options.batch_sampler).__name__} is a batch_sampler without an attribute "
+            "`batch_size`, so how large batches are cannot be told"
+        )
+    return size
+
+
+def _order(options: LoaderOptions) -> Any:
+    """Return how samples are spread over the file, as far as it decides on reading."""
+    if isinstance(options.shuffle, bool | str):
+        order: Any = options.shuffle
+    else:
+        order = identity_of(options.shuffle)
+    for name in ("sampler", "batch_sampler"):
+        given = getattr(options, name)
+        if given is not None:
+            order = {name: type(given).__qualname__}
+    return "weights" if options.weights is not None else order
+
+
+def _start_method(options: LoaderOptions) -> str | None:
+    """Return the start method that is given for worker processes; None where none is."""
+    given = options.multiprocessing_context
+    return given if given is None or isinstance(given, str) else given.get_start_method()
+
+
+def _processor() -> str:
+    """Return the processor's name; reads no further than it stands, as cores may be many."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> Any:
+    """Return names and driver of the machine's GPUs; None without CUDA.
+
+    By the driver's files: asking CUDA would start it in this process, and then it could not be
+    used in workers that are forked.  All GPUs of the machine, whichever of them this rank has.
+    """
+    if not torch.cuda.is_available():
+        return None
+    try:
+        names = [
+            line.partition(":")[2].strip()
+            for file in sorted(DRIVER.glob("gpus/*/information"))
+            for line in file.read_text().splitlines()
+            if line.startswith("Model")
+        ]
+        driver = (DRIVER / "version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        names, driver = [], ""
+    build = torch.version.cuda or torch.version.hip
+    return {"names": sorted(names), "driver": driver, "cuda": build}
+
+
+@cache
+def _dali() -> str | None:
+    """Return the version of DALI that is installed; installing while running does not count."""
+    for name in DALI:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _opencv() -> str:
+    import cv2
+
+    return str(cv2.__version__)
+
+
+@cache
+def _log_once(why: str) -> None:
+    log.info("no tuned result can be kept or used for this loader: %s", why)

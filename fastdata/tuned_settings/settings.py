@@ -1,0 +1,110 @@
+"""Settings of a loader that change how fast batches come, and not which."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, is_dataclass
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+__all__ = ["Settings", "from_plain"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Workers of a loader, and what is made ahead.
+
+    Attributes
+    ----------
+    num_workers : int
+    worker_method : {"thread", "process"}
+        A stock `DataLoader` has processes only.
+    prefetch_factor : int
+    pin_memory : bool
+    persistent_workers : bool
+    backend : {"cpu", "dali", "torch"}
+        What makes the batches; given by the user and never chosen.  "torch" is a stock
+        `DataLoader`, of a dataset that is not packed.
+    """
+
+    num_workers: int
+    worker_method: Literal["thread", "process"] = "thread"
+    prefetch_factor: int = 2
+    pin_memory: bool = False
+    persistent_workers: bool = True
+    backend: Literal["cpu", "dali", "torch"] = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_workers", 0), ("prefetch_factor", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is an int from {least} up, not {getattr(self, name)!r}")
+
+    @property
+    def batches_ahead(self) -> int:
+        """Batches that workers make behind the one that is waited for."""
+        if not self.num_workers:
+            return 0
+        # A stock DataLoader counts for each worker.
+        return self.prefetch_factor * (self.num_workers if self.backend == "torch" else 1)
+
+    @property
+    def batches_at_once(self) -> int:
+        """Batches that arrive together: the workers of a stock DataLoader deliver in waves."""
+        return max(1, self.num_workers) if self.backend == "torch" else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Settings:
+        """Build it from `to_json`'s result.
+
+        Raises
+        ------
+        ValueError
+            If these are not settings, or out of any range.
+        """
+        return from_plain(cls, entry)
+
+    def __str__(self) -> str:
+        kind = {"thread": "thread", "process": "process"}[self.worker_method]
+        many = "es" if kind == "process" else "s"
+        workers = f"{self.num_workers} {kind}{many if self.num_workers != 1 else ''}"
+        parts = [
+            "no workers" if not self.num_workers else workers,
+            f"prefetch {self.prefetch_factor}" if self.num_workers else "",
+            "pinned" if self.pin_memory else "",
+            "DALI" if self.backend == "dali" else "",
+            "" if self.persistent_workers or not self.num_workers else "not persistent",
+        ]
+        return ", ".join(filter(None, parts))
+
+
+def from_plain(kind: type[T], entry: Any) -> T:
+    """Return a dataclass made of the plain JSON types of exactly its fields, also nested ones.
+
+    Anything else is a `ValueError`.
+    """
+    hints = get_type_hints(kind)
+    if not isinstance(entry, dict) or set(entry) != set(hints):
+        raise ValueError(f"these are not the fields of {kind.__name__}: {entry!r:.200}")
+    return kind(**{name: _value(hint, entry[name], name) for name, hint in hints.items()})
+
+
+def _value(hint: Any, plain: Any, name: str) -> Any:
+    """Return a field's value, which its type hint describes."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):  # of one type and None
+        return None if plain is None else _value(arguments[0], plain, name)
+    if origin is tuple and isinstance(plain, list):  # of any length
+        return tuple(_value(arguments[0], each, name) for each in plain)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return from_plain(hint, plain)
+    if hint is float and type(plain) in (int, float):
+        return float(plain)
+    valid = plain in arguments if origin is Literal else type(plain) is (origin or hint)
+    if not valid:
+        raise ValueError(f"{name} is {plain!r:.100}")
+    return plain

@@ -1,0 +1,281 @@
+"""Tuned settings in files, one a key, in the user's state directory; and their use by loaders.
+
+    ~/.local/state/fastdata/tuned/0123456789abcdef0123456789abcdef.json
+
+The folder is platformdirs' ``user_state_dir``, or what ``FASTDATA_TUNED_DIR`` names.  What is
+promised of it:
+
+- A file is written under another name and renamed, so that any number of processes may read and
+  write at once: the last one to write is found.
+- Nothing in it is trusted, and nothing in it can stop a program: a file that is damaged, or not
+  ours, is as good as absent, with one warning that names it.  A folder that cannot be written is a
+  warning too.
+- No pickle: reading runs no code.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from fastdata.engine.cores import available_cores
+from fastdata.engine.tasks import is_packed
+from fastdata.options import LoaderOptions
+from fastdata.tuned_settings.key import Key, key_of
+from fastdata.tuned_settings.settings import Settings, from_plain
+
+__all__ = [
+    "Entry",
+    "TunedSettings",
+    "directory",
+    "entries",
+    "find",
+    "forget",
+    "is_empty",
+    "resolve_auto_settings",
+    "save",
+]
+
+log = logging.getLogger("fastdata")
+
+VERSION = 2
+"""Of the files."""
+
+MOST_WORKERS = 16
+"""Workers a core; no result that was measured has more."""
+
+_warned: set[Any] = set()
+_logged: set[str] = set()
+
+
+class _OtherVersionError(ValueError):
+    """A file is of another version of fastdata."""
+
+
+@dataclass(frozen=True, slots=True)
+class TunedSettings:
+    """What is kept of a tuning: the settings, and the figures that a listing shows."""
+
+    settings: Settings
+    batch_size: int
+    verdict: str
+    saturates: bool
+    """Whether they keep the step busy."""
+    supply: float | None = None
+    demand: float | None = None
+    """Batches a second, where they are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """What is in a file."""
+
+    fastdata_tuned: int
+    measured_at: str
+    name: str
+    machine: dict[str, Any]
+    work: dict[str, Any]
+    tuned: TunedSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of tuned settings: their key, and when they were saved (UTC)."""
+
+    key: Key
+    tuned: TunedSettings
+    measured_at: datetime
+    path: Path
+
+
+def directory() -> Path:
+    """Return the folder of the files, which need not be there."""
+    named = os.environ.get("FASTDATA_TUNED_DIR")
+    return Path(named) if named else Path(platformdirs.user_state_dir("fastdata")) / "tuned"
+
+
+def is_empty() -> bool:
+    """Return whether nothing is kept: some 20 us, so that asking costs a loader nothing."""
+    try:
+        with os.scandir(directory()) as files:
+            return not any(file.name.endswith(".json") for file in files)
+    except OSError:
+        return True
+
+
+def save(key: Key, tuned: TunedSettings) -> Path | None:
+    """Keep settings, in place of those that were kept under this key; return the file.
+
+    None where it could not be written, with a warning that says why.
+    """
+    path = directory() / f"{key.digest}.json"
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    document = _Document(VERSION, now, key.name, key.machine, key.work, tuned)
+    text = json.dumps(asdict(document), indent=1) + "\n"  # in ASCII, as a path may be no text
+    scratch = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=".", suffix=".new", delete=False
+        ) as file:
+            scratch = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except OSError as error:
+        if scratch is not None:
+            with suppress(OSError):
+                os.unlink(scratch)
+        log.warning(
+            "the tuned result cannot be kept in %s (%s): the next program will not find it. Set "
+            "FASTDATA_TUNED_DIR to a folder that can be written",
+            path.parent,
+            error.strerror or error,
+        )
+        return None
+    return path
+
+
+def find(key: Key) -> Entry | None:
+    """Return what is kept under this key, None where nothing is."""
+    path = directory() / f"{key.digest}.json"
+    entry = _read(path)
+    if entry is not None and entry.key != key:
+        _warn(path, "it is of another key than its name says")
+        return None
+    return entry
+
+
+def entries() -> list[Entry]:
+    """Return all that is kept, the newest first."""
+    found = [entry for path in _paths() if (entry := _read(path)) is not None]
+    return sorted(found, key=lambda entry: entry.measured_at, reverse=True)
+
+
+def forget(*kept: Entry) -> int:
+    """Remove the files of these entries; return how many existed."""
+    count = 0
+    for entry in kept:
+        with suppress(FileNotFoundError):  # another process was faster
+            entry.path.unlink()
+            count += 1
+    return count
+
+
+def _paths() -> Iterator[Path]:
+    try:
+        yield from sorted(directory().glob("*.json"))
+    except OSError as error:
+        _warn(directory(), error.strerror or str(error))
+
+
+def _read(path: Path) -> Entry | None:
+    """Return what a file holds; None where it is absent, or, with a warning, is not ours."""
+    try:
+        return _entry(path, json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn(path, error.strerror or str(error))
+    except _OtherVersionError as error:
+        _warn(path, f"{error}; others of that version are not used either", VERSION)
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        _warn(path, f"{type(error).__name__}: {error}"[:300])
+    return None
+
+
+def _entry(path: Path, document: Any) -> Entry:
+    if not isinstance(document, dict) or "fastdata_tuned" not in document:
+        raise ValueError("it is no tuned result of fastdata's")
+    if document["fastdata_tuned"] != VERSION:
+        raise _OtherVersionError(f"its version is {document['fastdata_tuned']!r}, not {VERSION}")
+    content = from_plain(_Document, document)
+    measured_at = datetime.fromisoformat(content.measured_at)
+    if measured_at.tzinfo is None:
+        raise ValueError(f"measured_at has no time zone: {content.measured_at!r}")
+    key = Key(content.machine, content.work, content.name)
+    return Entry(key, content.tuned, measured_at, path)
+
+
+def _warn(path: Path, why: str, what: Any = None) -> None:
+    """Warn of a file once a process; where `what` is given, once of all that it is true of."""
+    what = str(path) if what is None else what
+    if what not in _warned:
+        _warned.add(what)
+        log.warning("%s is not used as a tuned result: %s. It can be removed", path, why)
+
+
+# -- what loaders do with them --------------------------------------------------------------
+
+
+def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
+    """Return `options` with "auto" replaced as a kept result says, if one fits.
+
+    A result is one of settings that were measured together: it is used only where `num_workers`
+    is "auto", and not where another `worker_method` is given than it has.  `prefetch_factor`,
+    `pin_memory` and `persistent_workers` that are given stay.  What no result decides stays
+    "auto".  No result changes which backend makes the batches, nor what is in them.
+
+    What is used, and when it was measured, is logged at INFO once a process and key.  Whatever is
+    wrong with what is kept, this raises nothing.  ``FASTDATA_TUNED=0`` uses nothing.  It costs
+    microseconds where nothing is kept.
+    """
+    if options.num_workers != "auto" or os.environ.get("FASTDATA_TUNED") == "0" or is_empty():
+        return options
+    try:
+        key = key_of(data, options)
+        entry = None if key is None else find(key)
+        if entry is None or not _fits(entry, data, options):
+            return options
+    except Exception as error:
+        # A key calls code of the user's, and no program is to fail for want of tuning.
+        why = f"{type(error).__name__}: {error}"
+        if why not in _logged:
+            _logged.add(why)
+            log.warning("no tuned result is looked for, as an error came up: %s", why)
+        return options
+    if entry.key.digest not in _logged:
+        _logged.add(entry.key.digest)
+        log.info(
+            "tuned settings for %s: %s (measured %s; FASTDATA_TUNED=0 does without)",
+            entry.key.name,
+            entry.tuned.settings,
+            entry.measured_at.date().isoformat(),
+        )
+    return _with_settings(options, entry.tuned.settings)
+
+
+def _with_settings(options: LoaderOptions, settings: Settings) -> LoaderOptions:
+    names = ["prefetch_factor", "pin_memory", "persistent_workers"]
+    if settings.backend != "torch":
+        names.append("worker_method")
+    auto = {name: getattr(settings, name) for name in names if getattr(options, name) == "auto"}
+    return replace(options, num_workers=settings.num_workers, **auto)
+
+
+def _fits(entry: Entry, data: Any, options: LoaderOptions) -> bool:
+    """Return whether a result of the right key can be used with these options."""
+    settings = entry.tuned.settings
+    if settings.num_workers > MOST_WORKERS * available_cores():
+        log.warning(
+            "%s is not used: it has %d workers, but this process may use %d cores",
+            entry.path,
+            settings.num_workers,
+            available_cores(),
+        )
+        return False
+    if not is_packed(data):
+        return settings.backend == "torch"
+    wanted = "dali" if options.backend == "dali" else "cpu"
+    return settings.backend == wanted and options.worker_method in ("auto", settings.worker_method)

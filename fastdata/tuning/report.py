@@ -1,0 +1,292 @@
+"""What a tuning says: the verdict in a line, advice, a table of text, the curve as a picture."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from dataclasses import replace
+from typing import Any
+
+from fastdata.engine.memory import format_bytes
+from fastdata.installing import install_line
+from fastdata.measuring.loaders import dali_is_installed
+from fastdata.measuring.reports import new_figure, save_figure, text_table
+from fastdata.measuring.windows import Rate
+from fastdata.measuring.workload import WorkloadInfo
+from fastdata.tuned_settings.settings import Settings
+from fastdata.tuning.choice import CEILING, HEADROOM, suffices
+from fastdata.tuning.results import Demand, Trial, TuningResult
+
+__all__ = ["advice_for", "plot", "text_lines", "verdict_of"]
+
+MUCH_LARGER = 1.5
+"""Stored images this many times as large as those in batches cost decoding for nothing."""
+
+
+# -- the verdict ----------------------------------------------------------------------------
+
+
+def verdict_of(
+    settings: Settings,
+    supply: Rate,
+    *,
+    demand: float | None,
+    trained: Rate | None,
+    best: Rate,
+    batch_size: int,
+    more: str = "bring no more",
+    epoch: int | None = None,
+) -> tuple[bool, str]:
+    """Return whether the chosen settings keep the step busy, and a verdict: one line with figures.
+
+    `supply` is theirs and `best` the highest of all settings; `demand` is in batches a second,
+    and None without a step.  `more` says what became of more workers.  `epoch` is the number of
+    batches in an epoch, where no worker makes those of the next one before it is begun.
+    """
+    if demand is None:
+        return False, f"{settings}: {_rate(supply.median, batch_size)}; more workers {more}"
+    enough = suffices(settings, supply, demand)
+    if trained is None:
+        if enough:
+            return True, (
+                f"{settings}: supply {_rate(supply.median, batch_size)} for a demand of "
+                f"{demand:.4g}; not tried with the step"
+            )
+        return False, _cannot(settings, "", demand, best, batch_size, more)
+    share = trained.median / demand
+    reached = f"{trained.median:.4g} of {demand:.4g} steps/s ({share:.1%} of the ceiling)"
+    if share >= CEILING:
+        thin = "" if enough else f", though supply is less than {HEADROOM:g} times the demand"
+        return True, f"{settings}: keeps the step busy{thin}: {reached}"
+    if enough:
+        lost = 1 / trained.median - 1 / demand
+        why = (
+            f"taking a batch costs the loop {1e3 * lost:.2g} ms, or step and workers are in each "
+            "other's way"
+        )
+        # A worker's first batch of an epoch is waited for as a whole.
+        if epoch and settings.num_workers / supply.median / epoch > lost / 2:
+            why = (
+                f"an epoch has {epoch:,} batch{'es' * (epoch != 1)}, and while it lasts nobody "
+                "makes the first one of the next"
+            )
+        return False, (
+            f"{settings}: falls short with the step, {reached}, though supply alone is "
+            f"{_rate(supply.median, batch_size)}: {why}"
+        )
+    return False, _cannot(settings, reached, demand, best, batch_size, more)
+
+
+def _cannot(
+    settings: Settings, reached: str, demand: float, best: Rate, batch_size: int, more: str
+) -> str:
+    """Say that no supply is enough; or what else it is, where one is above the demand."""
+    wanted, most = _rate(demand, batch_size), _rate(best.median, batch_size)
+    if best.median < demand:
+        reached = f"; {settings}: {reached}" if reached else ""
+        return f"cannot saturate: demand {wanted}, best supply {most}{reached}"
+    why = f"no supply is surely {HEADROOM:g} times the demand, the best is {most}"
+    if not settings.num_workers:
+        why = f"they make batches between steps, and more {more}"
+    reached = f" with the step, {reached}" if reached else f" of a demand of {wanted}"
+    return f"{settings}: falls short{reached}: {why}"
+
+
+def _rate(batches: float, batch_size: int) -> str:
+    return f"{batches:.4g} batches/s ({batches * batch_size:,.0f} samples/s)"
+
+
+# -- advice ---------------------------------------------------------------------------------
+
+
+def advice_for(
+    info: WorkloadInfo,
+    *,
+    cores: int,
+    cache_state: str,
+    available_bytes: int,
+    factor: float,
+    grew: bool,
+    workers: int = 1,
+) -> tuple[str, ...]:
+    """Return what would help where no settings keep the step busy, the most promising first.
+
+    `factor` is demand over supply; `grew` says whether the rate still grew with the last
+    workers that were added, and `workers` how many the settings with the highest rate have.
+    """
+    advice = []
+    images = info.images
+    packed = info.base.backend != "torch"
+    if not packed:
+        advice.append(
+            "pack the dataset (fastdata pack): batches are then made whole, without one Python "
+            "call a sample"
+        )
+    if factor <= 1:  # batches are there in time: what is left is the loop's own work
+        return tuple(advice)
+    if packed and info.cuda and 0 < images.decoded_bytes < 0.8 * info.device_free_bytes:
+        advice.append(
+            f'cache="device": all images decoded take {format_bytes(images.decoded_bytes)}, which '
+            "the GPU has room for; workers then have nothing to do"
+        )
+    if packed and "jpeg" in images.codecs:
+        advice.append(
+            'pack with codec="raw": nothing is left to decode; images then take '
+            f"{format_bytes(images.decoded_bytes)}"
+        )
+    if packed and len(images.sides) == 2:
+        stored, wanted = images.sides
+        if stored > MUCH_LARGER * wanted:
+            advice.append(
+                f"pack at a smaller size: images have a short side of {stored}, batches of {wanted}"
+            )
+    if packed and cache_state == "cold" and images.decoded_bytes < 10 * available_bytes:
+        advice.append('cache="ram": the data is not in the page cache, and disks are slow')
+    elif not packed and cache_state == "cold":
+        advice.append("a faster disk, or data that fits into memory: it was read from disk")
+    if info.cuda and info.allows_dali and info.base.backend == "cpu":
+        install = "" if dali_is_installed() else f" ({install_line('dali')})"
+        advice.append(
+            f'backend="dali": NVIDIA DALI{install} decodes on the GPU; its pixels differ a '
+            "little, and dali=True (--dali) measures it"
+        )
+    if grew and workers > cores:  # workers that compute have no core beyond these
+        advice.append(
+            f"more workers: {workers} on {cores} {'core' if cores == 1 else 'cores'} still gave "
+            "more than fewer did, so they wait for something else; --max-workers (max_workers) "
+            "and more seconds give more of them a turn"
+        )
+    elif grew and cache_state == "warm":
+        advice.append(
+            f"more cores: {cores} are to be used, about {factor:.1f} times as many needed"
+        )
+    return tuple(advice)
+
+
+# -- text -----------------------------------------------------------------------------------
+
+
+def text_lines(result: TuningResult, transforms: str = "") -> list[str]:
+    """Return a result as text: a table of trials, notes, advice, and the verdict last."""
+    lines = [f"batches of {result.batch_size:,} samples" + (f": {transforms}" * bool(transforms))]
+    if result.demand is not None:
+        lines.append(f"demand: {_interval(result.demand.rate)} batches/s, by {result.demand.step}")
+    rows: list[tuple[str, ...]] = [
+        (" ", "settings", "batches/s", "95% interval", "samples/s", "start", "memory")
+    ]
+    for trial in result.trials:
+        mark = "*" if trial.settings == result.settings else " "
+        if trial.supply is None:
+            rows.append((mark, str(trial.settings), trial.failure))
+            continue
+        rows.append(
+            (
+                mark,
+                str(trial.settings),
+                f"{trial.supply.median:.4g}",
+                f"{trial.supply.low:.4g} - {trial.supply.high:.4g}",
+                f"{trial.supply.median * result.batch_size:,.0f}",
+                f"{trial.start_seconds:.2f} s",
+                f"{trial.memory_bytes / 1e6:,.0f} MB",
+            )
+        )
+    lines += text_table(rows, left=2)
+    lines.append(f"page cache: {result.cache_state}")
+    lines += [f"note: {note}" for note in result.notes]
+    lines += [f"would help: {advice}" for advice in result.advice]
+    if not result.complete:
+        lines.append("stopped before its end: of what was measured until then")
+    lines.append(result.verdict)
+    return lines
+
+
+def _interval(rate: Rate) -> str:
+    return f"{rate.median:.4g} ({rate.low:.4g} - {rate.high:.4g})"
+
+
+# -- the picture ----------------------------------------------------------------------------
+
+
+def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
+    """Write the curve to a file: throughput against workers, the demand, and what was chosen."""
+    figure = new_figure(8, 5)
+    axes = figure.add_subplot()
+    _draw_curves(axes, result)
+    if result.demand is not None:
+        _draw_demand(axes, result.demand)
+    _mark_chosen(axes, result)
+    axes.set_xlabel("workers")
+    axes.set_ylabel(f"batches of {result.batch_size} a second (median, 95% interval)")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(sorted({trial.settings.num_workers for trial in result.trials}))
+    axes.grid(alpha=0.3)
+    axes.set_title("\n".join(textwrap.wrap(result.verdict, 100)), fontsize=9)
+    axes.legend(fontsize=8)
+    save_figure(figure, path)
+
+
+def _draw_curves(axes: Any, result: TuningResult) -> None:
+    """Draw the rates with their intervals, a curve for each kind of settings; and what failed."""
+    for number, (name, trials) in enumerate(_families(result).items()):
+        rates = [trial.supply for trial in trials if trial.supply is not None]
+        axes.errorbar(
+            [trial.settings.num_workers for trial in trials],
+            [rate.median for rate in rates],
+            yerr=[
+                [rate.median - rate.low for rate in rates],
+                [rate.high - rate.median for rate in rates],
+            ],
+            marker="o" if len(trials) > 1 else "x",
+            linestyle="-" if len(trials) > 1 else "none",
+            capsize=4,
+            label=name,
+            zorder=2 + number / 100,
+        )
+    failed = sorted({t.settings.num_workers for t in result.trials if t.supply is None})
+    if failed:
+        axes.plot(failed, [0.0] * len(failed), "rx", clip_on=False, label="failed")
+
+
+def _draw_demand(axes: Any, demand: Demand) -> None:
+    """Draw the rate of the step as a line in its interval."""
+    rate = demand.rate
+    axes.axhspan(rate.low, rate.high, color="black", alpha=0.15, linewidth=0)
+    axes.axhline(rate.median, color="black", linestyle="--", label=f"demand: {demand.step}")
+
+
+def _mark_chosen(axes: Any, result: TuningResult) -> None:
+    """Draw a circle around the choice."""
+    chosen = next((t for t in result.trials if t.settings == result.settings), None)
+    if chosen is None or chosen.supply is None:
+        return
+    axes.plot(
+        chosen.settings.num_workers,
+        chosen.supply.median,
+        marker="o",
+        markersize=14,
+        markerfacecolor="none",
+        markeredgecolor="tab:red",
+        markeredgewidth=2,
+        linestyle="none",
+        label=f"chosen: {result.settings}",
+        zorder=4,
+    )
+
+
+def _families(result: TuningResult) -> dict[str, list[Trial]]:
+    """Return the trials that have a rate, by all but their number of workers."""
+    families: dict[str, list[Trial]] = {}
+    for trial in result.trials:
+        if trial.supply is not None:
+            # The point without workers belongs to what it has the rest of its settings of.
+            families.setdefault(_family_name(trial.settings), []).append(trial)
+    for trials in families.values():
+        trials.sort(key=lambda trial: trial.settings.num_workers)
+    return families
+
+
+def _family_name(settings: Settings) -> str:
+    # "1 thread" has no place in the legend of a curve over threads.
+    _, *parts = str(replace(settings, num_workers=1)).split(", ")
+    kind = {"thread": "threads", "process": "processes"}[settings.worker_method]
+    return ", ".join([kind, *parts])
