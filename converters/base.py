@@ -1,13 +1,13 @@
-"""The contract of a source: how somebody's dataset becomes samples.
+"""The contract of a source: how a dataset of some format becomes samples.
 
 To add a format, write one module with one subclass of `Source` and name it
 in the entry-point group ``fastdata.converters``.  A source
 
-* says what fields its samples have (`schema`);
+* has the fields of its samples (`schema`);
 * yields its samples in one fixed order, with images *undecoded*: a
   `pathlib.Path`, a `FileSpan`, or the bytes of an image file.  Workers read and
   decode them;
-* tells, for resuming, what the samples were made from (`fingerprints`).
+* returns, for resuming, hashes of what the samples are made from (`fingerprints`).
 
 `IndexedSource` is for sources that can reach sample *i* at once; they can be
 packed in shuffled order.  Others may offer an index that costs a look at the
@@ -41,7 +41,7 @@ class Deferred(abc.ABC):
     Attributes
     ----------
     stored_key : str or None
-        What the sample is called, where `load` has read that too; it then takes the place
+        The key of the sample, where `load` has read that too; it then takes the place
         of `Sample.key`, which says where the sample is.
     """
 
@@ -88,11 +88,11 @@ class Source(abc.ABC):
     summary : str
         What it reads, in a few words, for ``fastdata formats``.
     general : bool
-        Whether it takes what is also a special case of other formats (any folder, any
-        iterable); it is then asked after those.
+        Whether it recognises what may also be in a more special format (any folder, any
+        iterable); those are tried first.
     schema : Schema
     num_samples : int or None
-        None where only reading to the end would tell.
+        None where only reading to the end would show it.
     notes : list of str
         What the user should know about the source, e.g. files left out.
     doubt : str
@@ -128,7 +128,7 @@ class Source(abc.ABC):
     def __init__(
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
     ) -> None:
-        """Look at the source and settle `schema`.
+        """Look at the source and determine `schema`.
 
         Further keyword arguments, with annotations and defaults, are the format's own
         options (``--option NAME=VALUE``, ``pack(source_options=...)``).
@@ -139,14 +139,14 @@ class Source(abc.ABC):
         channels : {3, 1}
             Of the image fields.
         fields : mapping, optional
-            The user's word on what fields are, where the source does not say.
+            What fields are, where the source leaves it open.
         """
 
     @abc.abstractmethod
     def __iter__(self) -> Iterator[Sample | Reject]:
         """Yield all samples, each time the same in the same order.
 
-        In the place of one that cannot be read, a `Reject` says why.
+        In the place of one that cannot be read there is a `Reject` with the reason.
         """
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
@@ -190,7 +190,7 @@ class Source(abc.ABC):
         """Return hashes of what the samples are made from, without reading images.
 
         One a sample, or one a file where samples are pieces of files.  Resuming
-        compares them; an empty array means that nothing can be told.
+        compares them; an empty array means that there is nothing to compare.
         """
         return np.zeros(0, np.uint64)
 
@@ -246,7 +246,7 @@ class IndexedSource(Source):
 
 
 def reason_of(error: Exception) -> str:
-    """Return what a list of rejects says of the exception that a sample met with."""
+    """Return the reason that a list of rejects has for an exception."""
     if isinstance(error, MemoryError):
         return "not enough memory to decode it"
     if isinstance(error, OSError) and error.strerror:

@@ -38,22 +38,14 @@ __all__ = [
 _GROUP = "fastdata.converters"
 _COMMON = ("self", "location", "channels", "fields")
 _NEAREST = 3
-_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 class FormatOption(NamedTuple):
     """An option that only one format has.
 
-    Attributes
-    ----------
-    name : str
-    kind : type
-        str, int, float, bool or tuple (of str).
-    default : object
-    help : str
-        What it says, in a line; empty where its source does not tell.
-    choices : tuple of str
-        The values that it takes; empty where it takes any.
+    Its kind is str, int, float, bool or tuple (of str); `help` is a line, empty where the source
+    does not tell; `choices` are the values that it takes, empty where it takes any.
     """
 
     name: str
@@ -69,31 +61,19 @@ def format_names() -> list[str]:
 
 
 def format_class(name: str) -> type[Source]:
-    """Return the class of a format.
-
-    Raises
-    ------
-    OptionError
-        If there is none of that name.
-    """
+    """Return the class of a format; `OptionError` if there is none of that name."""
     points = _points()
     if name not in points:
         raise OptionError(
             f"format {name!r} is not one of {', '.join(sorted(points))}."
             f"{did_you_mean(name, points)}"
         )
-    found: type[Source] = points[name].load()
-    return found
+    kind: type[Source] = points[name].load()
+    return kind
 
 
 def format_of(location: Any) -> type[Source]:
-    """Return the class of the format that is recognised at a location.
-
-    Raises
-    ------
-    SourceError
-        If there is nothing there or no format fits.
-    """
+    """Return the class of the format that is recognised; `SourceError` if none fits."""
     return _recognised(location, _points())
 
 
@@ -149,25 +129,26 @@ def find_source(
     try:
         source = chosen(location, channels=channels, fields=fields, **arguments)
     except SourceError as error:
-        if format is None and chosen.general:  # which takes what nobody else took
+        if format is None and chosen.general:  # it recognises whatever no other format does
             raise SourceError(f"{error}{_nearest(location)}") from None
         raise
     finally:
         close_files()  # which it may have looked into
     source.given = arguments
-    if format is None and isinstance(location, (str, os.PathLike)):
-        if source.doubt:
-            raise SourceError(
-                f"{os.fspath(location)}: not packed as {chosen.name}, since {source.doubt}. "
-                f"--format {chosen.name} packs it so all the same.{_nearest(location)}"
-            )
-        if isinstance(source, FileSource) and has_folders_of_images(location):
+    recognised = format is None and isinstance(location, (str, os.PathLike))
+    if recognised and source.doubt:
+        raise SourceError(
+            f"{os.fspath(location)}: not packed as {chosen.name}, since {source.doubt}. "
+            f"--format {chosen.name} packs it so all the same.{_nearest(location)}"
+        )
+    if isinstance(source, FileSource):
+        if recognised and has_folders_of_images(location):
             source.notes.append(
                 "the folders of images there are not taken (--format folder takes them instead)"
             )
-    # Formats that know of splits have an option for them.
-    if isinstance(source, FileSource) and "split" not in {o.name for o in options_of(chosen)}:
-        source.notes += mixed_splits(source.files_read)
+        # Formats that know of splits have an option for them.
+        if "split" not in {option.name for option in options_of(chosen)}:
+            source.notes += mixed_splits(source.files_read)
     return source
 
 
@@ -182,14 +163,14 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
     if path is not None and is_pattern(path) and not files_at(path):
         raise SourceError(f"{os.fspath(path)}: no file is called so. Quote patterns in a shell.")
     known = {name: point.load() for name, point in points.items()}
-    # Formats that other packages bring come first: ours take a good deal for theirs.
+    # Formats of other packages come first: ours recognise much that is theirs.
     order = sorted(known, key=lambda name: (_is_ours(points[name]), known[name].general, name))
     for name in order:
-        # Somebody's folder that cannot be listed, say, is no reason not to ask the next.
+        # One format may fail, say at a folder that cannot be listed, and another may not.
         with contextlib.suppress(OSError):
             if known[name].recognises(location):
-                found: type[Source] = known[name]
-                return found
+                kind: type[Source] = known[name]
+                return kind
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
     raise SourceError(
@@ -201,20 +182,22 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
 
 
 def _nearest(location: Any) -> str:
-    """Return which formats a folder comes nearest to, and what each misses, a line each."""
+    """Return the formats that a folder is nearest to, and what each misses, a line each."""
     folder = folder_at(location)
     if folder is None:
         return ""
-    found = []
+    candidates = []
     for name, point in _points().items():
         kind: type[Source] = point.load()
         missing = [part for part in kind.parts if not _has(folder, part)]
         if len(missing) < len(kind.parts):
-            found.append((len(missing) / len(kind.parts), name, kind, missing))
+            candidates.append((len(missing) / len(kind.parts), name, kind, missing))
     lines = [
         f"  {name} ({kind.summary}): "
         f"{'misses ' + ' and '.join(missing) if missing else 'has its parts; --format ' + name}"
-        for _, name, kind, missing in sorted(found, key=lambda one: one[:2])[:_NEAREST]
+        for _, name, kind, missing in sorted(candidates, key=lambda candidate: candidate[:2])[
+            :_NEAREST
+        ]
     ]
     return "\nNearest to it:\n" + "\n".join(lines) if lines else ""
 
@@ -267,7 +250,7 @@ def _value(option: FormatOption, value: Any) -> Any:
     text = value.strip()
     try:
         if option.kind is bool:
-            return _TRUTH[text.lower()]
+            return _BOOLEANS[text.lower()]
         if option.kind is tuple:
             return tuple(part.strip() for part in text.split(",") if part.strip())
         return option.kind(text)

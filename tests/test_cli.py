@@ -22,7 +22,7 @@ from samples import write_shard
 
 import fastdata
 from fastdata import errors
-from fastdata.cli import choices, main
+from fastdata.cli import main, options
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.converters.packing.job import Job
@@ -126,11 +126,11 @@ def _annotation(name: str) -> Any:
 @pytest.mark.parametrize(
     ("listed", "literal"),
     [
-        (choices.RESIZES, Resize),
-        (choices.FILTERS, Filter),
-        (choices.CODECS, Codec),
-        (choices.CONTAINERS, Container),
-        (choices.ON_ERROR, _annotation("on_error")),
+        (options.RESIZES, Resize),
+        (options.FILTERS, Filter),
+        (options.CODECS, Codec),
+        (options.CONTAINERS, Container),
+        (options.ON_ERROR, _annotation("on_error")),
     ],
 )
 def test_choices_are_those_of_the_options(listed: tuple[str, ...], literal: Any) -> None:
@@ -138,10 +138,10 @@ def test_choices_are_those_of_the_options(listed: tuple[str, ...], literal: Any)
 
 
 def test_constants_are_those_of_the_library() -> None:
-    assert choices.FIELD_KINDS == KINDS
-    assert choices.MAX_PIXELS == MAX_PIXELS
-    assert tuple(MODELS) == choices.MODELS
-    assert ("auto", *typing.get_args(WorkerMethod)) == choices.WORKER_METHODS
+    assert options.FIELD_KINDS == KINDS
+    assert options.MAX_PIXELS == MAX_PIXELS
+    assert tuple(MODELS) == options.MODELS
+    assert ("auto", *typing.get_args(WorkerMethod)) == options.WORKER_METHODS
 
 
 def test_pack_has_every_option_of_the_function_with_its_default() -> None:

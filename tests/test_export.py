@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 from cli_helpers import make_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from pack_helpers import run_child
+from pack_helpers import run_child, start_child
 from PIL import Image
 from samples import EVERY_KIND, encode, make_records, photo, write_shard
 
@@ -28,6 +28,7 @@ import fastdata.converters.exporting.export as export_module
 from fastdata.converters.exporting.export import export
 from fastdata.converters.exporting.folder import FolderExporter
 from fastdata.converters.exporting.names import FileNames, folder_names, image_suffix, split_key
+from fastdata.converters.packing.lock import DirectoryLock
 from fastdata.errors import (
     DestinationExistsError,
     DestinationLockedError,
@@ -570,7 +571,7 @@ def test_an_export_killed_while_it_clears_up_is_cleared_away(
         raise KeyboardInterrupt("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr("fastdata.converters.exporting.workplace.shutil.rmtree", killed)
+        patched.setattr("fastdata.converters.exporting.export.shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt, match="stopped"):
             export(fastdata.open(packed)[:2], tmp_path / "out", overwrite=True, progress=False)
     assert (tmp_path / "out.exporting" / "replaced").exists()
@@ -588,12 +589,28 @@ def test_a_folder_in_the_way_is_left_alone(tmp_path: Path, packed: Path) -> None
 
 
 def test_two_exports_to_one_folder(tmp_path: Path, packed: Path) -> None:
-    workplace = tmp_path / "out.exporting"
-    workplace.mkdir()
-    with open(workplace / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(DestinationLockedError, match="another process is exporting there"):
+    def refused(owner: str) -> None:
+        with pytest.raises(DestinationLockedError, match=f"{owner} is exporting there"):
             export(packed, tmp_path / "out", progress=False)
+
+    workplace = tmp_path / "out.exporting"
+    lock = DirectoryLock(workplace, "exporting")
+    refused("another thread of this process")
+    lock.release()
+
+    def hold() -> None:
+        _ = DirectoryLock(workplace, "exporting")
+        time.sleep(60)
+
+    process = start_child(hold)
+    deadline = time.monotonic() + 20
+    while (workplace / "lock").read_text() != f"pid {process.pid}\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    refused(rf"another process \(pid {process.pid}\)")
+    process.kill()
+    process.join()
+    process.close()
     assert export(packed, tmp_path / "out", progress=False).num_samples == 6
 
 

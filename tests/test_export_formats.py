@@ -17,9 +17,9 @@ from export_helpers import PLAIN, every_format, keys_of, made, pack, whole_forma
 from samples import EVERY_KIND, encode, make_records, photo, write_shard, write_shards
 
 import fastdata
+from fastdata.converters.exporting.base import ShardFiles
 from fastdata.converters.exporting.datums import _Database
 from fastdata.converters.exporting.export import FORMATS, export
-from fastdata.converters.exporting.shards import ShardFiles
 from fastdata.errors import (
     DiskFullError,
     MissingExtraError,
@@ -311,7 +311,7 @@ def test_a_missing_extra_is_named(
 
 
 def test_the_formats_are_those_of_the_command_line() -> None:
-    from fastdata.cli.choices import EXPORT_FORMATS
+    from fastdata.cli.options import EXPORT_FORMATS
 
     assert tuple(FORMATS) == EXPORT_FORMATS
 

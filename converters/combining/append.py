@@ -7,10 +7,10 @@ it at once:
   is neither read nor copied;
 * a single file is written anew with both, and replaced.
 
-``append.json`` there says from which content to which other, and of what source; so a run that
+``append.json`` there holds the digests before and after, and a hash of the request; so a run that
 was killed goes on where it was, adds nothing twice, and takes no other source for that one. When
 the samples are in the dataset, that file becomes ``train.lmdb.append.done`` beside it, and is
-removed as the very last: a run that is killed while the folder is cleared away is known as well.
+removed at the very end: a run that is killed while the folder is cleared away is known as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..packing.job import Job, rejects_path
 from ..packing.lock import DirectoryLock
 from ..packing.report import PackReport
 from ..reading.locations import is_pattern
-from .fitted import fitted
+from .class_numbers import fitted
 from .merge import merge
 
 __all__ = ["append"]
@@ -106,46 +106,27 @@ def append(
     """
     path = _one_dataset(dataset)
     workplace = path.with_name(path.name + ".append")
+    new = workplace / f"new{path.suffix}"
     done = path.with_name(path.name + ".append.done")
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         current = open_dataset(path)
         lock = DirectoryLock(workplace)
         stack.callback(_tidy, workplace, lock)
-        state = _State.read(workplace / _STATE)
-        if state is not None and current.digest not in (state.before, state.after):
-            raise JobChangedError(
-                f"{workplace} is an unfinished append to {path} as it was before: its content has "
-                "changed since. Remove that folder to give up what was to be added."
-            )
-        if state is not None and current.digest == state.after and not path.is_dir():
-            with contextlib.closing(Job(path)) as job:
-                job.tidy_after(state.after)  # of the merge
-        how = _packed_with(current)
+        unfinished = _unfinished(workplace, current, path)
+        encoding = _packed_with(current)
         found = find_source(
             source,
             format=format,
-            channels=how.get("channels", 3),
+            channels=encoding.get("channels", 3),
             fields=fields,
             options=source_options,
         )
-        asked = _identity(found, current, limit, max_pixels)
-        if state is not None and state.asked != asked:
-            if current.digest == state.before:
-                raise JobChangedError(
-                    f"{workplace} is an unfinished append of another source to {path}. Run that "
-                    "one as it was started to finish it, or remove that folder to give it up."
-                )
-            # It is in the dataset; only what it left behind is to be cleared away.
-            _clear(workplace, done)
-            state = None
-        if state is None:
-            state = _State.read(done)
-            if state is not None and (state.after, state.asked) != (current.digest, asked):
-                state = None  # left by an append long ago
+        request = _identity(found, current, limit, max_pixels)
+        state = _state_of_request(unfinished, request, current, workplace, done, path)
         if state is None:
             report = pack(
                 fitted(found, current.schema),
-                workplace / f"new{path.suffix}",
+                new,
                 container="hdf5" if current.paths[-1].suffix in (".h5", ".hdf5") else "lmdb",
                 # Shards like those that are there.
                 shard_size=max(map(len, current.shards)) if path.is_dir() else None,
@@ -153,21 +134,19 @@ def append(
                 on_error=on_error,
                 limit=limit,
                 max_pixels=max_pixels,
-                # Without a state nobody can say of what a part is that is there.
+                # Without a state it is unknown what a part that is there was made of.
                 overwrite=True,
                 progress=progress,
-                **({"codec": "keep"} if found.name == "fastdata" else how),
+                **({"codec": "keep"} if found.name == "fastdata" else encoding),
             )
-            state = _State.of(current, report, asked)
+            state = _State.of(current, report, request)
             state.write(workplace)
         if current.digest == state.before:
             if path.is_dir():
-                _add_shards(path, current, workplace / f"new{path.suffix}", state)
+                _add_shards(path, current, new, state)
             else:
-                parts = [path, workplace / f"new{path.suffix}"]
-                merge(parts, path, overwrite=True, progress=progress)
-        added = workplace / f"new{path.suffix}"
-        rejects = _publish_rejects(added, path, state.report["num_rejected"])
+                merge([path, new], path, overwrite=True, progress=progress)
+        rejects = _publish_rejects(new, path, state.report["num_rejected"])
         _clear(workplace, done)
     done.unlink(missing_ok=True)
     return PackReport(path=Path(dataset), digest=state.after, rejects_path=rejects, **state.report)
@@ -193,33 +172,30 @@ def _one_dataset(dataset: str | os.PathLike[str]) -> Path:
 
 
 def _identity(source: Source, current: Dataset, limit: int | None, max_pixels: int) -> str:
-    """Return what is the same for the same call, as far as the source can tell."""
-    made_of = source.fingerprints(limit).tobytes()
+    """Return a hash that is the same for the same call, as far as the source allows."""
+    content = source.fingerprints(limit).tobytes()
     if isinstance(source, PackedSource) and source.dataset.paths[0] == current.paths[0]:
-        made_of = b""  # the dataset itself, which is another once it has been added
+        content = b""  # the dataset itself, which is another once it has been added
     options = sorted((name, str(value)) for name, value in source.given.items())
-    identity = (source.name, options, source.schema.to_json(), limit, max_pixels, made_of)
+    identity = (source.name, options, source.schema.to_json(), limit, max_pixels, content)
     return f"{hash_fields(*identity):016x}"
 
 
 def _packed_with(dataset: Dataset) -> dict[str, Any]:
     """Return how the images of a dataset were resized and encoded, as options of `pack`."""
-    options = next(iter(dataset.shards)).header.options
-    how = {name: options[name] for name in _ENCODING if name in options}
-    if isinstance(how.get("size"), list):
-        how["size"] = tuple(how["size"])
-    return how
+    stored = next(iter(dataset.shards)).header.options
+    options = {name: stored[name] for name in _ENCODING if name in stored}
+    if isinstance(options.get("size"), list):
+        options["size"] = tuple(options["size"])
+    return options
 
 
-# -- what is where, if this is killed -----------------------------------------------------
+# -- going on after an interruption -------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """From which content to which, what was asked for, and what was added.
-
-    Written once that is packed.
-    """
+    """Digests before and after, the request's hash, and the report; written once it is packed."""
 
     before: str
     after: str
@@ -227,16 +203,16 @@ class _State:
     report: dict[str, Any]
 
     @classmethod
-    def of(cls, current: Dataset, report: PackReport, asked: str) -> _State:
+    def of(cls, current: Dataset, report: PackReport, request: str) -> _State:
         added = open_dataset(report.path)
         readers = [*current.shards, *added.shards]
         after = content_digest(current.schema, [reader.column for reader in readers])
-        kept = {
+        summary = {
             field.name: getattr(report, field.name)
             for field in dataclasses.fields(report)
             if field.name not in ("path", "digest", "rejects_path")
         }
-        return cls(current.digest, after, asked, kept)
+        return cls(current.digest, after, request, summary)
 
     @classmethod
     def read(cls, path: Path) -> _State | None:
@@ -253,6 +229,43 @@ class _State:
             os.fsync(file.fileno())
         os.replace(scratch, workplace / _STATE)
         sync_directory(workplace)
+
+
+def _unfinished(workplace: Path, current: Dataset, path: Path) -> _State | None:
+    """Return what an interrupted append has left, once it is known to be of this dataset."""
+    state = _State.read(workplace / _STATE)
+    if state is None:
+        return None
+    if current.digest not in (state.before, state.after):
+        raise JobChangedError(
+            f"{workplace} is an unfinished append to {path} as it was before: its content has "
+            "changed since. Remove that folder to give up what was to be added."
+        )
+    if current.digest == state.after and not path.is_dir():
+        with contextlib.closing(Job(path)) as job:
+            job.tidy_after(state.after)  # of the merge
+    return state
+
+
+def _state_of_request(
+    state: _State | None, request: str, current: Dataset, workplace: Path, done: Path, path: Path
+) -> _State | None:
+    """Return how far an earlier run of the same request came, None where it did not pack."""
+    if state is not None and state.asked != request:
+        if current.digest == state.before:
+            raise JobChangedError(
+                f"{workplace} is an unfinished append of another source to {path}. Run that "
+                "one as it was started to finish it, or remove that folder to give it up."
+            )
+        # It is in the dataset; only what it left behind is to be cleared away.
+        _clear(workplace, done)
+        state = None
+    if state is not None:
+        return state
+    state = _State.read(done)
+    if state is not None and (state.after, state.asked) != (current.digest, request):
+        return None  # left by an append long ago
+    return state
 
 
 def _add_shards(path: Path, current: Dataset, added: Path, state: _State) -> None:

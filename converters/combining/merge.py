@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
@@ -87,21 +87,11 @@ def merge(
 
 
 def copy_dataset(
-    dataset: Dataset,
-    destination: str | os.PathLike[str],
-    *,
-    container: Container | None = None,
-    shards: int = 1,
-    shard_size: int | str | None = None,
-    shuffle: bool = False,
-    seed: int = 0,
-    on_error: Literal["report", "stop"] = "stop",
-    overwrite: bool = False,
-    progress: bool | None = None,
+    dataset: Dataset, destination: str | os.PathLike[str], **options: Any
 ) -> PackReport:
     """Pack what a dataset shows, every image with the bytes that it has.
 
-    There is nothing to encode, so it is done in this process.
+    Nothing is encoded, so this process does it.  `options` are those of `pack`.
     """
     channels = [field.channels for field in dataset.schema.images.values() if not field.mask]
     return pack(
@@ -110,13 +100,6 @@ def copy_dataset(
         format="fastdata",
         codec="keep",
         channels=channels[0] if channels else 3,
-        container=container,
-        shards=shards,
-        shard_size=shard_size,
         num_workers=0,
-        shuffle=shuffle,
-        seed=seed,
-        on_error=on_error,
-        overwrite=overwrite,
-        progress=progress,
+        **options,
     )

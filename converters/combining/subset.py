@@ -19,6 +19,7 @@ from .merge import copy_dataset
 
 __all__ = ["chosen_indices", "subset"]
 
+Indices: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Values: TypeAlias = "str | int | float | bool | Sequence[str | int | float | bool]"
 
 
@@ -124,8 +125,8 @@ def chosen_indices(
     fraction: float | None = None,
     seed: int = 0,
     invert: bool = False,
-) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the places of the samples that `subset` takes; see there."""
+) -> Indices:
+    """Return the places of the samples that `subset` takes; the parameters are its own."""
     if classes is None and not where and indices is None and fraction is None:
         raise OptionError("say which samples: by classes, where, indices or fraction")
     conditions = dict(where or {})
@@ -161,9 +162,7 @@ def _label_of(dataset: Dataset) -> str:
     )
 
 
-def _checked(
-    dataset: Dataset, indices: Sequence[int] | np.ndarray[Any, Any]
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _checked(dataset: Dataset, indices: Sequence[int] | np.ndarray[Any, Any]) -> Indices:
     places: np.ndarray[Any, Any] = np.asarray(indices)
     if places.ndim != 1 or (places.size and places.dtype.kind not in "iu"):
         raise OptionError("indices is not a list of whole numbers")
@@ -178,7 +177,7 @@ def _checked(
 
 
 def _meets(
-    dataset: Dataset, name: str, values: Values, places: np.ndarray[Any, np.dtype[np.int64]]
+    dataset: Dataset, name: str, values: Values, places: Indices
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return whether these samples have one of the values in a field."""
     field = dataset.schema.get(name)
@@ -217,13 +216,11 @@ def _number(name: str, field: ScalarField | ArrayField, value: Any) -> Any:
     return number
 
 
-def _drawn(
-    taken: np.ndarray[Any, np.dtype[np.int64]], fraction: float, seed: int
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _drawn(taken: Indices, fraction: float, seed: int) -> Indices:
     if not 0 < fraction <= 1:
         raise OptionError(f"fraction={fraction!r} is not above 0 and at most 1")
     count = min(len(taken), max(1, round(fraction * len(taken))))
     generator = np.random.Generator(np.random.PCG64(seed))
     places = np.sort(generator.permutation(len(taken))[:count])
-    drawn: np.ndarray[Any, np.dtype[np.int64]] = taken[places]
+    drawn: Indices = taken[places]
     return drawn

@@ -12,21 +12,18 @@ DALI skip as any reader of protobuf skips what it does not know.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import lmdb
 import numpy as np
-from tqdm import tqdm
 
-from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.formats.lmdb import disk_errors
-from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
 from ..reading.lmdb.datum import datum_class
-from .base import Exporter, file_of, label_field, located, main_image
+from .base import Exporter, PackedSample, label_field, main_image
 
 __all__ = ["DatumExporter"]
 
@@ -44,13 +41,13 @@ class DatumExporter(Exporter):
     name = "dali"
     reads_as = "caffe"
 
-    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
+    def write(self, samples: Iterable[PackedSample]) -> None:
         image = main_image(self.schema)
         if image is None:
             raise OptionError("format='dali' holds an image and a label; there is no image field")
-        if len(dataset) > _MOST:
+        if len(self.dataset) > _MOST:
             raise OptionError(
-                f"format='dali' holds {_MOST:,} samples, not {len(dataset):,}: export parts "
+                f"format='dali' holds {_MOST:,} samples, not {len(self.dataset):,}: export parts "
                 "(--select)"
             )
         label = _label(self.schema)
@@ -63,33 +60,31 @@ class DatumExporter(Exporter):
             )
         database = _Database(self.root)
         try:
-            for index in range(len(dataset)):
-                shard, local = located(dataset, index)
-                database.put(b"%08d" % index, self._datum(shard, local, image, label))
-                bar.update()
+            for index, sample in enumerate(samples):
+                database.put(b"%08d" % index, self._datum(sample, image, label))
             database.flush()
         finally:
             database.close()
         self.count([self.root / "data.mdb"])
 
-    def _datum(self, shard: ShardReader, index: int, image: str, label: str | None) -> bytes:
+    def _datum(self, sample: PackedSample, image: str, label: str | None) -> bytes:
         field = self.schema[image]
         assert isinstance(field, ImageField)
+        height, width = sample.size(image)
         datum = datum_class()(
             channels=field.channels,
-            height=int(shard.column(f"{image}.height")[index]),
-            width=int(shard.column(f"{image}.width")[index]),
-            data=bytes(file_of(shard, index, image, field)),
+            height=height,
+            width=width,
+            data=bytes(sample.image_file(image)),
             encoded=True,
-            key=shard.key(index).encode(),
+            key=sample.key.encode(),
         )
         if label is not None:
-            number = int(shard.value(label, index))
+            number = int(sample.value(label))
             if not _LABELS.min <= number <= _LABELS.max:
                 raise OptionError(
-                    f"{shard.path}: sample {index} (key {shard.key(index)!r}) has {label!r} "
-                    f"{number}, and a Datum holds {_LABELS.min} to {_LABELS.max}. Export to "
-                    "webdataset, tfrecord or parquet."
+                    f"{sample.shard.path}: {sample} has {label!r} {number}, and a Datum holds "
+                    f"{_LABELS.min} to {_LABELS.max}. Export to webdataset, tfrecord or parquet."
                 )
             datum.label = number
         data: bytes = datum.SerializeToString()
@@ -120,7 +115,7 @@ class _Database:
             self._environment = lmdb.open(
                 str(root),
                 map_size=_FIRST_MAP_BYTES,
-                lock=False,  # nobody else knows of it yet, and lock.mdb would stay
+                lock=False,  # no other process opens it yet, and lock.mdb would stay
                 metasync=False,
                 writemap=False,
                 mode=0o644,

@@ -1,14 +1,19 @@
 """`export`: from a dataset back to other people's formats.
 
-The inverse of a pack, for looking at data, mending it, or leaving fastdata.  Everything
-is written in ``OUT.exporting`` and gets its name once it is complete.
+The inverse of a pack, for looking at data, mending it, or leaving fastdata.  ``OUT`` is there
+whole or not at all: it is made in ``OUT.exporting/files`` and then renamed, and what it replaces
+waits in ``OUT.exporting/replaced`` meanwhile.  ``OUT.exporting/lock`` keeps other exports out, and
+the kernel drops it with the process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,10 +27,10 @@ from fastdata.printable import printable
 from fastdata.schema import Schema
 
 from ..packed import refuse_transform
+from ..packing.lock import DirectoryLock
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
-from .base import Exporter
-from .workplace import clear_leftovers, own_workplace, publish
+from .base import Exporter, packed_samples
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 
@@ -36,8 +41,9 @@ FORMATS = {
     "parquet": ("parquet", "ParquetExporter"),
     "dali": ("datums", "DatumExporter"),
 }
+"""Module and class of each format; imported when it is asked for."""
 
-_FILES = {
+_MEANT_BY_SUFFIX = {
     ".tar": "webdataset",
     ".tgz": "webdataset",
     ".gz": "webdataset",
@@ -51,8 +57,7 @@ _FILES = {
     ".h5": "`fastdata subset` copies to another dataset",
     ".hdf5": "`fastdata subset` copies to another dataset",
 }
-"""What a destination's suffix speaks of: a format, or what to do instead."""
-"""Module and class of each format; imported when it is asked for."""
+"""What a destination's suffix suggests: a format, or what to do instead."""
 
 _SIGNS = ("manifest.schema.json", SIDE_FILE)
 """Files by which an export is known: only such a folder is replaced."""
@@ -92,12 +97,9 @@ class ExportReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
         return {
+            **asdict(self),
             "path": str(self.path),
-            "format": self.format,
             "entry": str(self.entry),
-            "num_samples": self.num_samples,
-            "num_files": self.num_files,
-            "file_bytes": self.file_bytes,
             "seconds": round(self.seconds, 3),
             "notes": list(self.notes),
         }
@@ -185,22 +187,23 @@ def export(
     chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
-    clear_leftovers(path)
+    _clear_leftovers(path)
     _check_destination(path, chosen, overwrite)
-    with full_disk_explained(path, _MAKE_ROOM), own_workplace(path) as workplace:
+    with full_disk_explained(path, _MAKE_ROOM), _own_workplace(path) as workplace:
         files = workplace / "files"
         files.mkdir()
         with tqdm(
+            packed_samples(chosen),
             total=len(chosen),
             unit="img",
             desc=f"exporting to {printable(path.name)}",
             disable=None if progress is None else not progress,
             dynamic_ncols=True,
-        ) as bar:
-            writer = kind(files, chosen.schema, limit)
-            writer.write(chosen, bar)
-            if writer.stored_as:
-                _describe(files, chosen, writer)
+        ) as samples:
+            writer = kind(files, chosen, limit)
+            writer.write(samples)
+        if writer.stored_as:
+            _describe(files, writer)
         publish(files, path, workplace / "replaced", overwrite)
     return ExportReport(
         Path(destination),
@@ -214,10 +217,10 @@ def export(
     )
 
 
-def _describe(files: Path, dataset: Dataset, writer: Exporter) -> None:
-    """Write ``fastdata.json``, of the fields that were written."""
-    schema = Schema({k: v for k, v in dataset.schema.items() if k in writer.stored_as}, stored=True)
-    first = next(iter(dataset.shards), None)
+def _describe(files: Path, writer: Exporter) -> None:
+    """Write ``fastdata.json``, which says what the fields that were written are."""
+    schema = Schema({k: v for k, v in writer.schema.items() if k in writer.stored_as}, stored=True)
+    first = next(iter(writer.dataset.shards), None)
     packed_with = None if first is None else first.header.options
     write_exported(files, writer.reads_as, schema, writer.stored_as, packed_with)
 
@@ -235,8 +238,8 @@ def _exporter(name: str) -> type[Exporter]:
 def _refuse_suffix(destination: Path) -> None:
     """Refuse a name by which not a folder of images is meant, but a file of some format."""
     suffix = destination.suffix.lower()
-    if suffix in _FILES:
-        format = _FILES[suffix]
+    if suffix in _MEANT_BY_SUFFIX:
+        format = _MEANT_BY_SUFFIX[suffix]
         if format in FORMATS:
             remedy = f"format={format!r} (--format {format}) makes a folder of such files"
         else:
@@ -265,3 +268,55 @@ def _check_destination(path: Path, dataset: Dataset, overwrite: bool) -> None:
             f"{path} is no earlier export (it has none of {', '.join(_SIGNS)}), so it is not "
             "replaced. Remove it yourself, or choose another folder."
         )
+
+
+# -- a folder that is there whole or not at all --------------------------------------------
+
+
+@contextlib.contextmanager
+def _own_workplace(path: Path) -> Iterator[Path]:
+    """Own the folder in which an export is made, and remove it in the end.
+
+    What a killed export left there is removed first.
+    """
+    workplace = path.with_name(path.name + ".exporting")
+    with contextlib.suppress(FileNotFoundError):
+        if not (workplace / "lock").exists() and any(workplace.iterdir()):
+            raise DestinationExistsError(
+                f"{workplace} is in the way, and no export made it. Move it elsewhere."
+            )
+    lock = DirectoryLock(workplace, "exporting")
+    try:
+        if (workplace / "replaced").exists() and not path.exists():
+            os.rename(workplace / "replaced", path)  # killed between the two renames
+        for entry in os.scandir(workplace):
+            if entry.name in ("files", "replaced"):
+                shutil.rmtree(entry.path)
+        yield workplace
+    finally:
+        try:
+            # The lock file goes last: by it the next export knows what one killed here has left.
+            for name in ("files", "replaced"):
+                shutil.rmtree(workplace / name, ignore_errors=True)
+            shutil.rmtree(workplace, ignore_errors=True)
+        finally:
+            lock.release()
+
+
+def _clear_leftovers(path: Path) -> None:
+    """Remove what an export left that was killed once the folder had its name."""
+    if path.exists() and path.with_name(path.name + ".exporting").joinpath("lock").exists():
+        with _own_workplace(path):
+            pass
+
+
+def publish(files: Path, path: Path, replaced: Path, overwrite: bool) -> None:
+    """Give the finished folder its name; an earlier one stays if that fails."""
+    if overwrite and path.exists():
+        os.rename(path, replaced)
+    try:
+        os.rename(files, path)
+    except BaseException:
+        if replaced.exists():
+            os.rename(replaced, path)
+        raise

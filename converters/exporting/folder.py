@@ -14,19 +14,15 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
-from fastdata.formats.reader import ShardReader
-from fastdata.schema import ImageField, ScalarField, Schema
+from fastdata.schema import ImageField, ScalarField
 
 from ..reading.cells import cell_of, class_cells, write_schema
-from .base import Exporter, file_of, label_field, located
+from .base import Exporter, PackedSample, label_field
 from .names import FileNames, folder_names, image_suffix, split_key
 
 __all__ = ["MANIFEST", "FolderExporter"]
@@ -40,8 +36,9 @@ class FolderExporter(Exporter):
     name = "folder"
     entry = MANIFEST
 
-    def __init__(self, root: Path, schema: Schema, shard_size: Mapping[str, int]) -> None:
-        super().__init__(root, schema, shard_size)
+    def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
+        super().__init__(root, dataset, shard_size)
+        schema = self.schema
         self._names = FileNames()
         self._made: set[str] = set()
         self._label = label_field(schema)
@@ -57,7 +54,7 @@ class FolderExporter(Exporter):
         # where that cannot be, one folder a field.
         self._by_field = len(schema.images) > 1 or self._label is None
 
-    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
+    def write(self, samples: Iterable[PackedSample]) -> None:
         manifest = self.root / MANIFEST
         write_schema(manifest, self.schema)
         with open(manifest, "w", newline="", encoding="utf-8") as file:
@@ -65,28 +62,25 @@ class FolderExporter(Exporter):
             # the end of a line or, by a reader that cares, for a number.
             rows = csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
             csv.writer(file, lineterminator="\n").writerow(self.schema)
-            for index in range(len(dataset)):
-                shard, local = located(dataset, index)
+            for sample in samples:
                 try:
-                    rows.writerow(self._row(shard, local))
+                    rows.writerow(self._row(sample))
                 except csv.Error as error:
                     raise OptionError(
-                        f"{shard.path}: sample {local} (key {shard.key(local)!r}) has text that "
-                        f"this Python cannot write into a CSV ({error}). Python 3.11 and later "
-                        "can write NUL characters too."
+                        f"{sample.shard.path}: {sample} has text that this Python cannot write "
+                        f"into a CSV ({error}). Python 3.11 and later can write NUL characters too."
                     ) from error
-                bar.update()
 
-    def _row(self, shard: ShardReader, index: int) -> list[str | int | float | bool]:
-        key = shard.key(index)
-        class_name, class_folder = self._class(shard, index)
+    def _row(self, sample: PackedSample) -> list[str | int | float | bool]:
+        key = sample.key
+        class_name, class_folder = self._class(sample)
         row: list[str | int | float | bool] = []
         for name, field in self.schema.items():
             if not isinstance(field, ImageField):
-                value = self.value(shard, index, name)
+                value = sample.value(name)
                 row.append(cell_of(value, field, self._cells.get(name)))
                 continue
-            data = file_of(shard, index, name, field)
+            data = sample.image_file(name)
             folders, stem = split_key(key, class_name)
             parts = [name] * self._by_field + [class_folder] * bool(class_folder) + folders
             path = self._names.claim(os.path.join(*parts), stem, image_suffix(data, key))
@@ -94,11 +88,11 @@ class FolderExporter(Exporter):
             row.append(path)
         return row
 
-    def _class(self, shard: ShardReader, index: int) -> tuple[str | None, str]:
+    def _class(self, sample: PackedSample) -> tuple[str | None, str]:
         """Return the class of a sample, if it has one, and the class's folder."""
         if self._label is None:
             return None, ""
-        number = shard.value(self._label, index).item()
+        number = sample.value(self._label).item()
         if self._classes is None:
             return str(number), str(number)
         if 0 <= number < len(self._classes):

@@ -60,12 +60,7 @@ def image_suffix(data: bytes | memoryview, key: str) -> str:
 def split_key(key: str, class_name: str | None = None) -> tuple[list[str], str]:
     """Return the folders and the stem that a key asks for, made safe.
 
-    Parameters
-    ----------
-    key : str
-    class_name : str, optional
-        Folders up to the one of this name are left out: the class has a
-        folder of its own.
+    Folders up to the one named like the class are left out: the class has a folder of its own.
     """
     *folders, name = [p for p in key.split("/") if p not in ("", ".", "..")] or [""]
     if class_name in folders:
@@ -94,10 +89,10 @@ def folder_names(names: Iterable[str]) -> list[str]:
 
 
 class FileNames:
-    """Gives out paths, each only once.
+    """Makes paths that differ from each other.
 
-    What was given out is remembered as 8 bytes of hash: should two paths hash alike, the
-    second gets a number that it did not need.
+    Paths are remembered as 8 bytes of hash: should two hash alike, the second gets a number
+    that it did not need.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    OUT/train-00000-of-00003.parquet ...    train, or the split that the dataset's name tells
+    OUT/train-00000-of-00003.parquet ...    train, or the split that is in the dataset's name
     OUT/fastdata.json                       what the columns are
 
 Columns are called like the fields:
@@ -12,7 +12,7 @@ image, mask     struct<bytes: binary, path: string>, the feature ``Image``
 classes         int64, the feature ``ClassLabel`` with the names
 other numbers   as they are; float16 as float32, which all readers have
 text, bytes     string, binary
-arrays          lists in lists; where these do not tell the shape, it is in ``NAME.shape``
+arrays          lists in lists; a shape that does not follow from these is in ``NAME.shape``
 ``key``         what the source called the sample
 ==============  ===============================================================
 
@@ -23,24 +23,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from fastdata.dataset import Dataset
-from fastdata.formats.reader import ShardReader
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField, Schema
 
 from ..reading.exported import needs_shape
 from ..reading.splits import split_of
 from ..reading.tables.arrow_types import arrow
 from ..reading.tables.rows import KEY
-from .base import Exporter, file_of, located
+from .base import Exporter, PackedSample, number_of_all
 from .names import image_suffix, split_key
-from .shards import number_of_all
 
 __all__ = ["ParquetExporter"]
 
@@ -58,40 +55,39 @@ class ParquetExporter(Exporter):
     name = reads_as = "parquet"
     shard_bytes = 500 * 10**6
 
-    def __init__(self, root: Path, schema: Schema, shard_size: Mapping[str, int]) -> None:
-        super().__init__(root, schema, shard_size)
+    def __init__(self, root: Path, dataset: Dataset, shard_size: Mapping[str, int]) -> None:
+        super().__init__(root, dataset, shard_size)
         arrow(".parquet")
 
-    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
+    def write(self, samples: Iterable[PackedSample]) -> None:
         self.stored_as = {name: name for name in self.schema}
-        split = split_of(Path(dataset.paths[0].name)) if dataset.paths else ""
+        paths = self.dataset.paths
+        split = split_of(Path(paths[0].name)) if paths else ""
         table = _Table(self.root, self.schema)
         try:
-            for index in range(len(dataset)):
-                shard, local = located(dataset, index)
-                row, size = self._row(shard, local)
+            for sample in samples:
+                row, size = self._row(sample)
                 if self.cut.begins_shard(size):
                     table.next_file()
                 table.add(row, size)
-                bar.update()
             table.flush()
         finally:
             table.close()
         pattern = f"{split or 'train'}-{{:05}}-of-{{:05}}.parquet"
         self.count(number_of_all(table.paths, pattern))
 
-    def _row(self, shard: ShardReader, index: int) -> tuple[dict[str, Any], int]:
+    def _row(self, sample: PackedSample) -> tuple[dict[str, Any], int]:
         """Return the values of a row, and about how many bytes they have."""
-        key = shard.key(index)
+        key = sample.key
         row: dict[str, Any] = {KEY: key}
         size = _ROW_BYTES
         for name, field in self.schema.items():
             if isinstance(field, ImageField):
-                data = bytes(file_of(shard, index, name, field))
+                data = bytes(sample.image_file(name))
                 row[name] = {"bytes": data, "path": split_key(key)[1] + image_suffix(data, key)}
                 size += len(data)
                 continue
-            value = row[name] = self.value(shard, index, name)
+            value = row[name] = sample.value(name)
             if isinstance(field, ArrayField):
                 size += value.nbytes
             elif not isinstance(field, ScalarField):
@@ -117,7 +113,7 @@ class _Table:
         self._writer = arrow(".parquet").ParquetWriter(
             path,
             self._arrow_schema,
-            # Image files do not become smaller, and who compares them?
+            # Image files do not become smaller, and statistics of them are of no use.
             compression={leaf: "snappy" for leaf in _leaves(self._schema)},
             use_dictionary=plain,
             write_statistics=[*plain, KEY],
@@ -214,8 +210,8 @@ def _arrow_schema(schema: Schema) -> Any:
             features[f"{name}.shape"] = shape
     columns.append(pa.field(KEY, pa.string()))
     features[KEY] = _value("string")
-    told = json.dumps({"info": {"features": features}})
-    return pa.schema(columns, metadata={"huggingface": told})
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    return pa.schema(columns, metadata=metadata)
 
 
 def _column(field: Field) -> tuple[Any, dict[str, Any]]:

@@ -13,28 +13,24 @@
                        and float32 as ``float_list``, text and bytes as ``bytes_list``.
                        float64, which Examples do not have, as one bytes of little-endian
                        numbers: ``tf.io.decode_raw(x, tf.float64)``
-``NAME/shape``         of an array, where its entries do not tell it
+``NAME/shape``         of an array, where it does not follow from the entries
 ``key``                what the source called the sample
 =====================  ==========================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-from fastdata.dataset import Dataset
-from fastdata.formats.reader import ShardReader
 from fastdata.schema import BytesField, ImageField, ScalarField, Schema, StringField
 
 from ..reading.exported import needs_shape
 from ..reading.records.examples import example_of
 from ..reading.records.framing import frame_around
-from .base import Exporter, file_of, label_field, located, main_image
-from .shards import ShardFiles, number_of_all
+from .base import Exporter, PackedSample, ShardFiles, label_field, main_image, number_of_all
 
 __all__ = ["TFRecordExporter", "feature_names"]
 
@@ -47,24 +43,22 @@ class TFRecordExporter(Exporter):
     name = reads_as = "tfrecord"
     shard_bytes = 10**9
 
-    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
+    def write(self, samples: Iterable[PackedSample]) -> None:
         self.stored_as = feature_names(self.schema)
         with ShardFiles(self.root, "{:05}.part", self.cut) as files:
-            for index in range(len(dataset)):
-                shard, local = located(dataset, index)
-                data = example_of(self._features(shard, local))
+            for sample in samples:
+                data = example_of(self._features(sample))
                 head, foot = frame_around(data)
                 files.write([head, data, foot])
-                bar.update()
         self.count(number_of_all(files.paths, "shard-{:05}-of-{:05}.tfrecord"))
 
-    def _features(self, shard: ShardReader, index: int) -> Iterator[tuple[str, str, Sequence[Any]]]:
+    def _features(self, sample: PackedSample) -> Iterator[tuple[str, str, Sequence[Any]]]:
         for name, field in self.schema.items():
             feature = self.stored_as[name]
             if isinstance(field, ImageField):
-                yield feature, "bytes_list", [bytes(file_of(shard, index, name, field))]
+                yield feature, "bytes_list", [bytes(sample.image_file(name))]
                 continue
-            value = self.value(shard, index, name)
+            value = sample.value(name)
             if isinstance(field, StringField):
                 yield feature, "bytes_list", [value.encode()]
             elif isinstance(field, BytesField):
@@ -73,7 +67,7 @@ class TFRecordExporter(Exporter):
                 yield (feature, *_numbers(np.asarray(value)))
                 if needs_shape(field):
                     yield f"{feature}/shape", "int64_list", value.shape
-        yield KEY, "bytes_list", [shard.key(index).encode()]
+        yield KEY, "bytes_list", [sample.key.encode()]
 
 
 def _numbers(values: np.ndarray[Any, Any]) -> tuple[str, Sequence[Any]]:

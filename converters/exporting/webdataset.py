@@ -14,11 +14,11 @@ Of each sample there are, called by its key as far as a member can be called so,
 ``txt``          the first text; any other as ``NAME.txt``
 ``NAME.npy``     an array
 ``NAME.bin``     bytes
-``json``         all other numbers, by name, and ``key`` where the member's name does not tell
-                 the key of the sample; left out where there is neither
+``json``         all other numbers, by name, and ``key`` where the member's name is not the
+                 key of the sample; left out where there is neither
 ===============  ==============================================================
 
-Nothing in a tar file depends on when and by whom it was written.
+A tar file has no time and no user in it: equal datasets give equal files.
 """
 
 from __future__ import annotations
@@ -26,19 +26,15 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-from fastdata.dataset import Dataset
-from fastdata.formats.reader import ShardReader
 from fastdata.schema import ArrayField, BytesField, ImageField, ScalarField, Schema, StringField
 
-from .base import Exporter, file_of, label_field, located, main_image
+from .base import Exporter, PackedSample, ShardFiles, label_field, main_image
 from .names import FileNames, image_suffix, split_key
-from .shards import ShardFiles
 
 __all__ = ["WebDatasetExporter"]
 
@@ -51,31 +47,29 @@ class WebDatasetExporter(Exporter):
     name = reads_as = "webdataset"
     shard_bytes = 10**9
 
-    def write(self, dataset: Dataset, bar: tqdm[Any]) -> None:
+    def write(self, samples: Iterable[PackedSample]) -> None:
         stems = _stems(self.schema)
         main = main_image(self.schema)
         names = FileNames()
         suffixes: dict[str, set[str]] = {name: set() for name in self.schema}
         end = bytes(2 * _BLOCK)
         with ShardFiles(self.root, "shard-{:06}.tar", self.cut, end) as files:
-            for index in range(len(dataset)):
-                shard, local = located(dataset, index)
-                key = shard.key(local)
+            for sample in samples:
+                key = sample.key
                 called = _member_key(key, names)
-                told: dict[str, Any] = {}
+                numbers: dict[str, Any] = {}
                 pieces: list[bytes | memoryview] = []
                 implied = ""
-                for name, suffix, data in self._members(shard, local, stems, told):
+                for name, suffix, data in self._members(sample, stems, numbers):
                     suffixes[name].add(suffix)
                     if name == main:
                         implied = f"{called}.{suffix}"
                     pieces += _member(f"{called}.{suffix}", data)
                 if key != implied:
-                    told["key"] = key
-                if told:
-                    pieces += _member(f"{called}.json", json.dumps(told).encode())
+                    numbers["key"] = key
+                if numbers:
+                    pieces += _member(f"{called}.json", json.dumps(numbers).encode())
                 files.write(pieces)
-                bar.update()
         self.count(files.paths)
         for name in self.schema.images:
             suffixes[name] = suffixes[name] or {f"{stems[name]}jpg"}  # of no samples
@@ -85,18 +79,18 @@ class WebDatasetExporter(Exporter):
         }
 
     def _members(
-        self, shard: ShardReader, index: int, stems: dict[str, str], told: dict[str, Any]
+        self, sample: PackedSample, stems: dict[str, str], numbers: dict[str, Any]
     ) -> Iterator[tuple[str, str, bytes | memoryview]]:
-        """Yield field, suffix and content of members; add to `told` what goes into JSON."""
+        """Yield field, suffix and content of members; add to `numbers` what goes into JSON."""
         for name, field in self.schema.items():
             if isinstance(field, ImageField):
-                data = file_of(shard, index, name, field)
+                data = sample.image_file(name)
                 # As for a key without a suffix: all of one kind are called alike.
                 yield name, stems[name] + image_suffix(data, "")[1:], data
                 continue
-            value = self.value(shard, index, name)
+            value = sample.value(name)
             if name not in stems:
-                told[name] = value.item()
+                numbers[name] = value.item()
             elif isinstance(field, StringField):
                 yield name, stems[name], value.encode()
             elif isinstance(field, BytesField):

@@ -2,6 +2,6 @@
 
 ``driver.pack`` checks its ``options`` and brings a source, ``workers`` and the
 ``packer`` together; ``chunk`` turns samples into encoded records in the workers
-of ``pool``, ``boxes`` lets boxes follow their image; ``job`` is the unfinished pack
-on the disk, ``report`` what is told in the end.
+of ``pool``, ``boxes`` moves boxes with their image; ``job`` is the unfinished pack
+on the disk, with its ``lock``, and ``report`` describes what was packed.
 """

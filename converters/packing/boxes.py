@@ -21,24 +21,16 @@ _BACK = {6: 8, 8: 6}
 
 
 class Placement(NamedTuple):
-    """What became of a picture on its way into a shard.
-
-    Attributes
-    ----------
-    size : (int, int)
-        Height and width of the picture, upright.
-    orientation : int
-        By which Exif orientation, 1 to 8, it was turned upright.
-    resized : (int, int)
-        Height and width after resizing.
-    window : (int, int, int, int), optional
-        What was then cut out: top, left, height, width.
-    """
+    """Where the pixels of an image file are in a shard."""
 
     size: tuple[int, int]
+    """Height and width of the image, upright."""
     orientation: int
+    """The Exif orientation, 1 to 8, by which it was turned upright."""
     resized: tuple[int, int]
+    """Height and width after resizing."""
     window: tuple[int, int, int, int] | None = None
+    """What was then cut out: top, left, height, width."""
 
 
 def picture_of(schema: Schema) -> str:
@@ -48,20 +40,11 @@ def picture_of(schema: Schema) -> str:
 
 
 def place_boxes(boxes: NDArray[Any], placement: Placement) -> NDArray[Any]:
-    """Return boxes where their picture has gone.
+    """Return boxes of an image file, [..., 4], in pixels of the image as it is stored.
 
-    Parameters
-    ----------
-    boxes : ndarray, shape [..., 4]
-        Left, top, right and bottom in pixels of the picture before it was turned.
-    placement : Placement
-
-    Returns
-    -------
-    ndarray
-        Of the same shape and dtype; whole numbers rounded, and kept within their dtype.
-        Those outside of what was cut out have a height or width of 0.  Without a cut, what
-        was outside of the picture is so still.
+    Left, top, right and bottom, of the same dtype: whole numbers are rounded and kept within its
+    range.  Boxes outside of the window have a height or width of 0; without a window, what was
+    outside of the image is so still.
     """
     size, orientation, resized, window = placement
     upright = turn_boxes(boxes, orientation, size)
@@ -78,17 +61,10 @@ def place_boxes(boxes: NDArray[Any], placement: Placement) -> NDArray[Any]:
 def turn_boxes(
     boxes: NDArray[Any], orientation: int, size: tuple[int, int], *, back: bool = False
 ) -> NDArray[Any]:
-    """Return boxes of a picture after an Exif orientation has been applied to it.
+    """Return boxes, [..., 4], after an Exif orientation, 1 to 8, has been applied to the image.
 
-    Parameters
-    ----------
-    boxes : ndarray, shape [..., 4]
-    orientation : int
-        1 to 8.
-    size : (int, int)
-        Height and width of the picture that the boxes returned are of.
-    back : bool
-        Whether the orientation is undone instead.
+    `size` is the height and width of the image that the boxes returned are of.  `back` undoes
+    the orientation instead.
     """
     if orientation == 1:
         return boxes

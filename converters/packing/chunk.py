@@ -61,11 +61,7 @@ def encode_chunk(
 ) -> ChunkResult:
     """Read, decode, resize and encode some samples.
 
-    Returns
-    -------
-    ChunkResult
-        One entry a sample; a sample that cannot be encoded is a `Reject`.
-        Never raises for a bad sample.
+    A sample that cannot be encoded becomes a `Reject`; it never raises.
     """
     results: list[Record | Reject] = []
     total = 0
@@ -84,23 +80,15 @@ def encode_chunk(
 
 
 class _Plan(NamedTuple):
-    """What a schema asks for, found out once a chunk.
-
-    Attributes
-    ----------
-    fields : tuple of (str, Field)
-    masks : bool
-        Whether there are masks, which must have the size of their image.
-    boxes : tuple of int
-        Places of the fields that hold boxes.
-    picture : str
-        The image field that these are of.
-    """
+    """What a schema asks for, worked out once a chunk."""
 
     fields: tuple[tuple[str, Field], ...]
     masks: bool
+    """Whether there are masks, which must have the size of their image."""
     boxes: tuple[int, ...]
+    """Positions of the fields that hold boxes."""
     picture: str
+    """The image field that these belong to."""
 
     @classmethod
     def of(cls, schema: Schema) -> _Plan:
@@ -157,21 +145,19 @@ def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
 
 
 def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> EncodedImage:
-    """Bring one image into the form in which it is stored.
-
-    Parameters
-    ----------
-    value : bytes, numpy.ndarray, torch.Tensor, PIL.Image.Image or EncodedImage
-        An image file; or pixels: uint8, H x W, H x W x C or C x H x W; or an image as
-        it lies in a shard, which codec ``keep`` takes over.
-    """
+    """Bring one image into the form in which it is stored; see `place_image`."""
     return place_image(value, field, options)[0]
 
 
 def place_image(
     value: Any, field: ImageField, options: EncodeOptions
 ) -> tuple[EncodedImage, Placement]:
-    """Bring one image into the form in which it is stored, and tell where its pixels went."""
+    """Bring one image into the form in which it is stored, and return where its pixels went.
+
+    `value` is an image file as bytes; or pixels as an array, tensor or PIL image: uint8, H x W,
+    H x W x C or C x H x W; or an `EncodedImage`, as it lies in a shard, which codec ``keep``
+    takes over.
+    """
     if isinstance(value, EncodedImage):
         check_pixels(value.height, value.width, options.max_pixels)
         shape = value.height, value.width, field.channels

@@ -4,9 +4,9 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 ``train.lmdb.partial``:
 
 =================  ==========================================================
-``lock``           held while a packer lives; the kernel drops it with the process
+``lock``           locked while a packer runs; the kernel drops it with the process
 ``job.json``       what is being packed and how; another job is refused
-``source.u64``     a hash a sample, to say which sample changed
+``source.u64``     a hash a sample, to find which sample changed
 ``state.json``     how far it is: replaced, never rewritten, at every commit
 ``rejects.csv``    samples left out so far
 ``chunks/``        results on their way from the workers
@@ -15,7 +15,7 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 ``replaced``       what had the destination's name, until the new has it
 =================  ==========================================================
 
-State is committed after the data it speaks of, so killing the process at any
+State is committed after the data it refers to, so killing the process at any
 moment loses at most what came after the last commit.  A pack exists as long
 as ``job.json`` does: it comes first, after what it is compared by, and goes
 first, once the dataset has its name.
@@ -52,40 +52,28 @@ Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 _OURS = re.compile(
     r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|chunks|shard-\d{5}|shards|replaced"
 )
-"""Names in the directory; whatever else somebody put there is left alone."""
+"""Names of our files in the directory; any other file there is left alone."""
 
 
 @dataclass(slots=True)
 class State:
-    """How far a pack is.
-
-    Attributes
-    ----------
-    position : int
-        Samples of the source consumed.
-    shard : int
-        Number of the shard being written, counting ones that stayed empty.
-    sealed : list of ShardEntry
-        Finished shards.
-    writer : dict, optional
-        State of the shard being written.
-    sealing : bool
-        Whether that shard is complete and only to be sealed.
-    rejects_bytes, num_rejected, source_bytes : int
-        Of everything consumed.
-    digest : str
-        Of the whole, once all shards are finished.
-    """
+    """How far a pack is."""
 
     position: int = 0
+    """Samples of the source consumed; the counts below are of these."""
     shard: int = 0
+    """Number of the shard being written, counting ones that stayed empty."""
     sealed: list[ShardEntry] = field(default_factory=list)
+    """Finished shards."""
     writer: dict[str, int] | None = None
+    """State of the shard being written."""
     sealing: bool = False
+    """Whether that shard is complete and only to be sealed."""
     rejects_bytes: int = 0
     num_rejected: int = 0
     source_bytes: int = 0
     digest: str = ""
+    """Of the whole dataset, once all shards are finished."""
 
 
 def rejects_path(destination: Path) -> Path:
@@ -94,17 +82,7 @@ def rejects_path(destination: Path) -> Path:
 
 
 class Job:
-    """One pack to one destination, locked against others.
-
-    Parameters
-    ----------
-    destination : Path
-
-    Raises
-    ------
-    DestinationLockedError
-        If another process, or another thread of this one, is packing to it.
-    """
+    """One pack to one destination, locked against other processes and threads."""
 
     def __init__(self, destination: Path) -> None:
         self.destination = destination
@@ -130,28 +108,12 @@ class Job:
         *,
         restart: bool = False,
     ) -> bool:
-        """Go on with the pack that is here, or start one.
+        """Go on with the pack that is here, or start one; return whether there was one.
 
-        Parameters
-        ----------
-        identity : mapping
-            JSON of everything that decides the result, e.g. the options.
-        fingerprints : numpy.ndarray
-            A hash a sample of what it is made from.
-        key_at : callable
-            Names the sample of an index, for the message.
-        restart : bool
-            Whether a pack of something else may be thrown away.
-
-        Returns
-        -------
-        bool
-            Whether there was one to go on with.
-
-        Raises
-        ------
-        JobChangedError
-            If it is of other options or another source; says what differs.
+        `identity` is JSON of everything that decides the result, e.g. the options, and
+        `fingerprints` has a hash of what each sample is made from; `key_at` names a sample for
+        the message.  A pack of something else is a `JobChangedError`, which says what differs;
+        with `restart` it is thrown away instead.
         """
         found = self._read("job.json")
         if found is not None:
@@ -221,7 +183,7 @@ class Job:
     # -- going on ---------------------------------------------------------------------
 
     def reject(self, index: int, reject: Reject) -> None:
-        """Note a sample that was left out."""
+        """Add a sample that was left out to the list."""
         assert self._rejects is not None
         if self._rejects.length == 0:
             self._rejects.append(b"index,key,reason\n")
@@ -229,7 +191,7 @@ class Job:
         self.state.num_rejected += 1
 
     def commit(self) -> None:
-        """Make the state durable; what it speaks of must already be."""
+        """Make the state durable; the data that it refers to must be so already."""
         assert self._rejects is not None
         self._rejects.sync()
         self.state.rejects_bytes = self._rejects.length
@@ -250,20 +212,9 @@ class Job:
     def publish(self, data: Path, *, replace: bool) -> None:
         """Give finished data the destination's name, and remove what is left.
 
-        The list of rejects comes first and the dataset last, so that a
-        dataset that is there is complete.
-
-        Parameters
-        ----------
-        data : Path
-            Where it is; if nothing is there, an earlier run has done it.
-        replace : bool
-            Whether to replace what has the destination's name.
-
-        Raises
-        ------
-        DestinationExistsError
-            If something has, and is not to be replaced.
+        The list of rejects comes first and the dataset last, so that a dataset that is there is
+        complete.  If nothing is at `data`, an earlier run has published it.  What has the name
+        already is replaced, or without `replace` a `DestinationExistsError`.
         """
         if data.exists():
             if os.path.lexists(self.destination) and not replace:
@@ -284,10 +235,7 @@ class Job:
     def tidy_after(self, digest: str) -> None:
         """Remove what is left of a pack that was killed once its dataset had its name.
 
-        Parameters
-        ----------
-        digest : str
-            Of the dataset that is there; a pack of any other is left as it is.
+        An unfinished pack of a dataset with another digest is left as it is.
         """
         state = self._read("state.json")
         if state is not None and state.get("digest") == digest:
@@ -315,8 +263,8 @@ class Job:
             if self._rejects is not None:
                 self._rejects.close()
             if self._lock.held and not (self.directory / "job.json").exists():
-                # Finished, or never begun.  While we hold the lock nobody else
-                # can be in here, but they may be waiting to: the lock goes last.
+                # Finished, or never begun.  Others may be waiting for the lock, so its file
+                # is removed last, while the lock is still ours.
                 with contextlib.suppress(OSError):
                     self._clear()
                     os.unlink(self.directory / "lock")
@@ -346,7 +294,7 @@ def read_rejects(path: Path) -> list[Reject]:
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
-            return [Reject(_as_it_was(row["key"]), _as_it_was(row["reason"])) for row in rows]
+            return [Reject(_as_reported(row["key"]), _as_reported(row["reason"])) for row in rows]
     except FileNotFoundError:
         return []
 
@@ -367,7 +315,7 @@ def _no_formula(cell: str) -> str:
     return f"'{cell}" if _FORMULA.match(cell) else cell
 
 
-def _as_it_was(cell: str) -> str:
+def _as_reported(cell: str) -> str:
     """Undo `_no_formula`."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
@@ -385,7 +333,7 @@ def _checksum(body: Any) -> str:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Say which entries differ, with both values."""
+    """Return which entries differ, with both values."""
     now = json.loads(json.dumps(now))
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     return "; ".join(
@@ -397,7 +345,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _schema_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
-    """Say which fields differ, and which classes: there may be thousands."""
+    """Return which fields differ, and which classes, of which there may be thousands."""
     old = {entry["name"]: entry for entry in before}
     new = {entry["name"]: entry for entry in now}
     if list(old) != list(new):

@@ -1,7 +1,7 @@
-"""A directory that one packer owns.
+"""A directory that one pack, append or export owns.
 
 A POSIX record lock rather than ``flock``: worker processes do not inherit it, so that the
-kernel drops it the moment the packer dies.  It does not keep out threads of the same
+kernel drops it the moment the owner dies.  It does not keep out threads of the same
 process, and would be lost were they to open and close the file; `_held` keeps them out.
 """
 
@@ -24,20 +24,14 @@ _held_guard = threading.Lock()
 
 
 class DirectoryLock:
-    """Locks a directory, made if missing, for this process.
+    """Locks a directory, made if missing, for this process and thread.
 
-    Parameters
-    ----------
-    directory : Path
-
-    Raises
-    ------
-    DestinationLockedError
-        If another process, or another thread of this one, has it.
+    `DestinationLockedError` if another process, or another thread of this one, has it; `activity`
+    is for its message.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._descriptor, self._held_as = _lock(directory)
+    def __init__(self, directory: Path, activity: str = "packing") -> None:
+        self._descriptor, self._held_as = _lock(directory, activity)
 
     @property
     def held(self) -> bool:
@@ -53,14 +47,14 @@ class DirectoryLock:
                 _held.discard(self._held_as)
 
 
-def _lock(directory: Path) -> tuple[int, str]:
+def _lock(directory: Path, activity: str) -> tuple[int, str]:
     """Return the open lock file, and the directory's entry in `_held`."""
     real = os.path.realpath(directory)
     with _held_guard:
         if real in _held:
             raise DestinationLockedError(
-                f"{directory}: another thread of this process is packing there. Wait for it, or "
-                "choose another destination."
+                f"{directory}: another thread of this process is {activity} there. Wait for it, "
+                "or choose another destination."
             )
         _held.add(real)
     try:
@@ -75,7 +69,7 @@ def _lock(directory: Path) -> tuple[int, str]:
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except FileNotFoundError:
-                continue  # a packer that just finished removed the directory
+                continue  # one that just finished removed the directory
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 current = os.stat(path).st_ino == os.fstat(descriptor).st_ino
@@ -87,11 +81,11 @@ def _lock(directory: Path) -> tuple[int, str]:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     raise  # e.g. a network file system without locks
                 raise DestinationLockedError(
-                    f"{directory}: another process ({holder or 'just started'}) is packing "
+                    f"{directory}: another process ({holder or 'just started'}) is {activity} "
                     "there. Wait for it, or choose another destination."
                 ) from None
             if current:
-                with contextlib.suppress(OSError):  # a full disk: it only says who we are
+                with contextlib.suppress(OSError):  # a full disk: the number is only for messages
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
                 return descriptor, real

@@ -38,36 +38,11 @@ def _check_range(name: str, value: object, low: int, high: int | None = None) ->
 class EncodeOptions:
     """How one image is resized and encoded; sent to workers with every chunk.
 
-    Parameters
-    ----------
-    size : (int, int)
-        Height and width; ``short`` and ``long`` take the first for the side they name.
-    resize : {"short", "long", "exact", "crop", "none"}
-        ``short`` and ``long`` bring that side to `size`, keeping the aspect;
-        ``exact`` squeezes to `size`; ``crop`` brings the short side to `size`
-        and cuts the centre out, so that all images have one shape.
-    enlarge : bool
-        Whether ``short`` and ``long`` also enlarge smaller images.
-    filter : {"bilinear", "bicubic", "lanczos"}
-        All antialiased, as torchvision's on PIL images.
-    codec : {"auto", "jpeg", "png", "raw", "keep"}
-        ``auto`` is raw up to 64 x 64 pixels, else jpeg; masks are png.
-        ``keep`` takes files over byte for byte.
-    quality : int
-        JPEG quality, 1 to 100.
-    channels : {3, 1}
-        RGB or grey.
-    max_pixels : int
-        Images with more pixels are rejected.  PIL's limit, this one's default,
-        holds for all but JPEGs however large this is.
-    dct_margin : float
-        A JPEG is decoded at 1/2, 1/4 or 1/8 where at least this many times the
-        target size remains.  At 3 photographs stay within 47 dB of
-        decoding them whole; 1.5 is faster for images 1.5 to 3 times too large
-        twice over, at 44 dB (``docs/design/packing.md``).
+    `pack` explains the options.
     """
 
     size: tuple[int, int] = (256, 256)
+    """Height and width; ``short`` and ``long`` take the first for the side they name."""
     resize: Resize = "short"
     enlarge: bool = False
     filter: Filter = "bilinear"
@@ -75,7 +50,10 @@ class EncodeOptions:
     quality: int = 90
     channels: int = 3
     max_pixels: int = MAX_PIXELS
+    """For JPEGs alone it may be above PIL's limit, which is the default."""
     dct_margin: float = 3.0
+    """At 3, photographs stay within 47 dB of decoding them whole; 1.5 is twice as fast for images
+    1.5 to 3 times too large, at 44 dB (``docs/design/packing.md``)."""
 
     def __post_init__(self) -> None:
         given: Any = self.size
@@ -102,24 +80,9 @@ class EncodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """Everything that decides what a packed dataset contains.
+    """Everything that decides what a packed dataset contains, beside the source.
 
-    Parameters
-    ----------
-    encode : EncodeOptions
-    container : {"lmdb", "hdf5"}
-    shards : int
-        Number of shards; 1 makes the destination a file, more a directory.
-    shard_size : int, optional
-        Samples a shard, instead of `shards`.
-    shard_bytes : int, optional
-        Bytes of images after which a shard is closed, instead of both.
-    limit : int, optional
-        Take only so many samples of the source.
-    shuffle : bool
-        Pack in a random order.
-    seed : int
-        Of that order.
+    A shard has `shard_size` samples, or is closed after `shard_bytes` bytes of images.
     """
 
     encode: EncodeOptions

@@ -80,7 +80,7 @@ class Packer:
         self.bounds = self._shard_bounds()
         self.last_commit = time.monotonic()
         self.overwrite = False
-        self.whole = False
+        self.consistent = False
         """Whether writer and state agree, so that they may be committed."""
 
     def _shard_bounds(self) -> Callable[[int], int | None]:
@@ -105,8 +105,31 @@ class Packer:
         destination = self.job.destination
         self.job.restore()
         exists = os.path.lexists(destination)
+        self._check_destination(overwrite)
+        fingerprints = self.source.fingerprints(
+            None if self.options.shuffle else self.options.limit
+        )
+        self.job.begin(
+            self._identity(), fingerprints, self.source.fingerprint_key, restart=overwrite
+        )
+        published = self._is_published()
+        if self.job.state.digest and not published and not self._data().exists():
+            self.job.start_over()  # the dataset of the earlier run has been removed
+        if exists and not overwrite and not published:
+            raise DestinationExistsError(
+                f"{destination} already exists, beside the unfinished pack "
+                f"{self.job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
+            )
+        self.overwrite = overwrite
+        if isinstance(self.source, IndexedSource) and self.options.shuffle:
+            generator = np.random.Generator(np.random.PCG64(self.options.seed))
+            self.order = generator.permutation(self.source.num_samples)
+
+    def _check_destination(self, overwrite: bool) -> None:
+        """Refuse a destination that is there already and is not to be, or must not be, replaced."""
+        destination = self.job.destination
         unfinished = (self.job.directory / "job.json").exists()
-        if exists and not overwrite and not unfinished:
+        if os.path.lexists(destination) and not overwrite and not unfinished:
             raise DestinationExistsError(
                 f"{destination} already exists. Choose another destination, or pass "
                 "overwrite=True (--overwrite) to replace it once the new dataset is complete."
@@ -122,31 +145,18 @@ class Packer:
                 "yourself, or choose another destination. (A pattern stands in quotes: without, "
                 "the shell makes names of it, the last of which is this.)"
             )
-        identity = {
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what decides the content of the dataset, beside the content of the source."""
+        return {
             "source": self.source.name,
             "source_options": {name: str(value) for name, value in sorted(self.given.items())},
             "schema": self.source.schema.to_json(),
             **self.options.to_json(),
         }
-        fingerprints = self.source.fingerprints(
-            None if self.options.shuffle else self.options.limit
-        )
-        self.job.begin(identity, fingerprints, self.source.fingerprint_key, restart=overwrite)
-        published = self._is_published()
-        if self.job.state.digest and not published and not self._data().exists():
-            self.job.start_over()  # somebody removed the dataset that we were to tidy up after
-        if exists and not overwrite and not published:
-            raise DestinationExistsError(
-                f"{destination} already exists, beside the unfinished pack "
-                f"{self.job.directory}. Pass overwrite=True (--overwrite) to finish and replace it."
-            )
-        self.overwrite = overwrite
-        if isinstance(self.source, IndexedSource) and self.options.shuffle:
-            generator = np.random.Generator(np.random.PCG64(self.options.seed))
-            self.order = generator.permutation(self.source.num_samples)
 
     def _packed_with(self) -> Mapping[str, Any]:
-        """Return the options that the dataset tells it was packed with."""
+        """Return the options to be stored in the dataset as those it was packed with."""
         if self.options.encode.codec == "keep" and self.source.packed_with is not None:
             return self.source.packed_with
         return self.options.to_json()
@@ -182,19 +192,19 @@ class Packer:
         try:
             if state.sealing:
                 self._seal()
-            self.whole = True
+            self.consistent = True
             for result in results:
                 self._take(result)
                 bar.update(len(result.records))
                 if state.num_rejected:
                     bar.set_postfix(rejected=state.num_rejected, refresh=False)
-            self.whole = False
+            self.consistent = False
             if not state.digest:
                 self._finish()
         except BaseException:
             # Stopped from outside or by an error: keep what is complete, unless
             # it struck halfway through writing, when only the last commit is.
-            if self.whole:
+            if self.consistent:
                 with contextlib.suppress(Exception):
                     self._commit()
             raise
@@ -224,7 +234,7 @@ class Packer:
             if count == 0:
                 number += 1
                 continue
-            chunk = _taken(samples, count)
+            chunk = _next_samples(samples, count)
             if not chunk:
                 return
             position += len(chunk)
@@ -247,7 +257,7 @@ class Packer:
                 f"{bad.key}: {bad.reason}. Go on with on_error='report', which leaves such images "
                 "out and lists them; or mend or remove it and start anew with overwrite=True."
             )
-        self.whole = False
+        self.consistent = False
         state, writer = self.job.state, self._open_writer()
         records = []
         for index, record in enumerate(result.records, state.position):
@@ -268,10 +278,10 @@ class Packer:
             or time.monotonic() - self.last_commit >= _COMMIT_SECONDS
         ):
             self._commit()
-        self.whole = True
+        self.consistent = True
 
     def _commit(self) -> None:
-        """Make everything so far durable: first the data, then the word that it is."""
+        """Make everything so far durable: first the data, then the state that refers to it."""
         if self.writer is not None:
             self.job.state.writer = self.writer.commit()
         self.job.commit()
@@ -354,20 +364,20 @@ def _may_be_dataset(path: Path) -> bool:
     return not start or is_container(start)
 
 
-def _taken(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:
-    """Return the next samples; fewer where they are large, as they are all held at once."""
+def _next_samples(samples: Iterator[Sample | Reject], count: int) -> list[Sample | Reject]:
+    """Return the next samples; fewer where they are large, as all are in memory together."""
     chunk: list[Sample | Reject] = []
-    held = 0
+    num_bytes = 0
     for sample in itertools.islice(samples, count):
         chunk.append(sample)
-        held += _held_bytes(sample)
-        if held >= _CHUNK_BYTES:
+        num_bytes += _bytes_of(sample)
+        if num_bytes >= _CHUNK_BYTES:
             break
     return chunk
 
 
-def _held_bytes(sample: Sample | Reject) -> int:
-    """Return the bytes that a sample brings with it, rather than where they are."""
+def _bytes_of(sample: Sample | Reject) -> int:
+    """Return the bytes that a sample has in memory; a path or a span has none."""
     if isinstance(sample, Reject):
         return 0
     values = sample.values

@@ -1,8 +1,8 @@
-"""What a pack did: the `PackReport`."""
+"""The outcome of a pack: `PackReport`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class PackReport:
     images_per_second: float
     resumed_at: int = 0
     rejects_path: Path | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     read_as: str = ""
 
     @property
@@ -71,18 +71,11 @@ class PackReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
         return {
+            **asdict(self),
             "path": str(self.path),
-            "digest": self.digest,
-            "num_samples": self.num_samples,
-            "num_rejected": self.num_rejected,
-            "num_shards": self.num_shards,
-            "source_bytes": self.source_bytes,
-            "file_bytes": self.file_bytes,
             "seconds": round(self.seconds, 3),
             "images_per_second": round(self.images_per_second, 1),
-            "resumed_at": self.resumed_at,
             "rejects_path": str(self.rejects_path) if self.rejects_path else None,
-            "read_as": self.read_as,
             "notes": list(self.notes),
         }
 

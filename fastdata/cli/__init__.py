@@ -1,9 +1,9 @@
 """The command ``fastdata``: one module a command, and what they share.
 
 ===============  =============================================================
-``shell.py``     what surrounds a command: errors, signals, exit codes
-``output.py``    results on standard output, as text or as one JSON document
-``choices.py``   the closed choices of options, and types of arguments
+``shell.py``     what surrounds a command: results, errors, signals, exit codes
+``output.py``    what is written to standard output and standard error
+``options.py``   closed choices, types of values, and the options that commands share
 ``pack.py``      ``fastdata pack``
 ``formats.py``   ``fastdata formats``
 ``info.py``      ``fastdata info``
@@ -13,13 +13,11 @@
 ``merge.py``     ``fastdata merge``
 ``subset.py``    ``fastdata subset``
 ``append.py``    ``fastdata append``
-``copying.py``   options of the commands that copy datasets
-``sources.py``   options of the commands that read other people's formats
 ``tune.py``      ``fastdata tune-workers``
 ``profile.py``   ``fastdata profile``
 ``stopping.py``  Ctrl-C while something slow is closed
 ``target.py``    what is measured: dataset or script, transforms, step
-``users.py``     errors of a user's script, told as such
+``users.py``     errors of a user's script, reported as such
 ===============  =============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so

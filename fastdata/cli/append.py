@@ -6,11 +6,8 @@ from typing import Any
 
 import click
 
-from fastdata.cli.copying import copied
-from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
-from fastdata.cli.shell import DONE, FOUND
-from fastdata.cli.sources import source_options as options_of_source
-from fastdata.cli.sources import work_options
+from fastdata.cli.options import output_options, source_options, work_options
+from fastdata.cli.shell import COPIES_KEPT, on_interruption, print_result
 
 __all__ = ["append_command"]
 
@@ -36,15 +33,13 @@ else is there, or another process appends; 5 disk full."""
 @click.argument("source", type=click.Path())
 @work_options
 @click.option("--limit", type=int, metavar="N", help="Take only the first N samples of SOURCE.")
-@options_of_source
-@quiet_option
-@json_option
-@traceback_option
+@source_options
+@output_options
 def append_command(
     dataset: str,
     source: str,
     fields: Any,
-    source_options: Any,
+    format_options: Any,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -52,23 +47,23 @@ def append_command(
     """Add the samples of SOURCE, anything that `fastdata pack` takes, to DATASET."""
     import fastdata
 
-    report = copied(
-        lambda: fastdata.append(
+    def text() -> str:
+        total = len(fastdata.open(dataset))
+        lines = [f"{dataset}: {report.num_samples:,} samples added, {total:,} now"]
+        lines += [f"note: {note}" for note in report.notes]
+        if report.rejects_path:
+            lines.append(f"{report.num_rejected:,} rejected, with reasons: {report.rejects_path}")
+        return "\n".join(lines)
+
+    with on_interruption(COPIES_KEPT):
+        report = fastdata.append(
             dataset,
             source,
             fields=dict(fields) or None,
-            source_options=dict(source_options) or None,
+            source_options=dict(format_options) or None,
             progress=False if quiet else None,
             **options,
         )
+    return print_result(
+        report.to_json(), text, as_json=as_json, quiet=quiet, found=report.num_rejected > 0
     )
-    if as_json:
-        emit_json(report.to_json())
-    elif not quiet:
-        total = len(fastdata.open(dataset))
-        emit(f"{dataset}: {report.num_samples:,} samples added, {total:,} now")
-        for note in report.notes:
-            emit(f"note: {note}")
-        if report.rejects_path:
-            emit(f"{report.num_rejected:,} rejected, with reasons: {report.rejects_path}")
-    return FOUND if report.num_rejected else DONE

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from fastdata.cli.choices import EXPORT_FORMATS, Choice, parse_slice
-from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
-from fastdata.cli.shell import DONE
+from fastdata.cli.options import EXPORT_FORMATS, Choice, output_options, parse_slice
+from fastdata.cli.shell import print_report
 
 __all__ = ["export_command"]
 
@@ -55,9 +54,7 @@ Exit codes: 0 done; 1 failed, e.g. damage; 2 wrong usage; 4 OUT exists; 5 disk f
     "bytes (2GB).  By default 1GB, of parquet 500MB.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export at OUT.")
-@quiet_option
-@json_option
-@traceback_option
+@output_options
 def export_command(
     dataset: str,
     out: str,
@@ -80,8 +77,4 @@ def export_command(
         overwrite=overwrite,
         progress=False if quiet else None,
     )
-    if as_json:
-        emit_json(report.to_json())
-    elif not quiet:
-        emit(str(report))
-    return DONE
+    return print_report(report, as_json=as_json, quiet=quiet)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from fastdata.cli.output import emit, emit_json, json_option, traceback_option
-from fastdata.cli.shell import DONE
+from fastdata.cli.options import json_option, traceback_option
+from fastdata.cli.shell import print_result
 
 __all__ = ["formats_command"]
 
@@ -35,21 +36,25 @@ def formats_command(name: str | None, as_json: bool) -> int:
     from fastdata.converters.finding import format_class, format_names
 
     described = [_described(format_class(n)) for n in ([name] if name else format_names())]
-    if as_json:
-        emit_json({"formats": described})
-        return DONE
+    return print_result(
+        {"formats": described},
+        lambda: "\n".join(_lines(described, with_help=name is not None)),
+        as_json=as_json,
+    )
+
+
+def _lines(described: list[dict[str, Any]], *, with_help: bool) -> Iterator[str]:
     width = max(len(entry["name"]) for entry in described)
     for entry in described:
-        emit(f"{entry['name']:<{width}}  {entry['summary']}")
+        yield f"{entry['name']:<{width}}  {entry['summary']}"
         for option in entry["options"]:
             default = (
                 "" if option["default"] is None else f"  [default: {_text(option['default'])}]"
             )
-            emit(f"{'':<{width}}    --option {option['name']}={option['kind'].upper()}{default}")
-            if name and option["help"]:
-                help = textwrap.wrap(option["help"], 88 - width)
-                emit("\n".join(f"{'':<{width}}        {line}" for line in help))
-    return DONE
+            yield f"{'':<{width}}    --option {option['name']}={option['kind'].upper()}{default}"
+            if with_help:
+                for line in textwrap.wrap(option["help"], 88 - width):
+                    yield f"{'':<{width}}        {line}"
 
 
 def _described(kind: Any) -> dict[str, Any]:

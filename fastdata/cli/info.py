@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from fastdata.cli.output import emit, emit_json, json_option, megabytes, traceback_option
-from fastdata.cli.shell import DONE
+from fastdata.cli.options import json_option, traceback_option
+from fastdata.cli.output import megabytes
+from fastdata.cli.shell import print_result
 
 __all__ = ["info_command"]
 
@@ -35,11 +36,9 @@ def info_command(dataset: str, as_json: bool) -> int:
     from fastdata.summary import summarise
 
     summary = summarise(dataset)
-    if as_json:
-        emit_json(summary)
-    else:
-        emit("\n".join(map(printable, _lines(summary))))
-    return DONE
+    return print_result(
+        summary, lambda: "\n".join(map(printable, _lines(summary))), as_json=as_json
+    )
 
 
 def _lines(summary: dict[str, Any]) -> list[str]:

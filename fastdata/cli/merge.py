@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from fastdata.cli.copying import copied, copy_options, emit_report
-from fastdata.cli.output import json_option, quiet_option, traceback_option
+from fastdata.cli.options import copy_options, output_options
+from fastdata.cli.shell import COPIES_KEPT, on_interruption, print_report
 
 __all__ = ["merge_command"]
 
@@ -29,15 +29,13 @@ Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong
 @click.argument("datasets", type=click.Path(), nargs=-1, required=True)
 @click.argument("destination", type=click.Path())
 @copy_options
-@quiet_option
-@json_option
-@traceback_option
+@output_options
 def merge_command(
     datasets: tuple[str, ...], destination: str, quiet: bool, as_json: bool, **options: Any
 ) -> int:
     """Copy the samples of DATASETS, in this order, into the new dataset DESTINATION."""
     import fastdata
 
-    progress = False if quiet else None
-    report = copied(lambda: fastdata.merge(datasets, destination, progress=progress, **options))
-    return emit_report(report, quiet, as_json)
+    with on_interruption(COPIES_KEPT):
+        report = fastdata.merge(datasets, destination, progress=False if quiet else None, **options)
+    return print_report(report, as_json=as_json, quiet=quiet)

@@ -7,26 +7,14 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from fastdata.printable import printable, printable_lines
 
-__all__ = [
-    "emit",
-    "emit_json",
-    "json_option",
-    "leave_stdout",
-    "log_shown",
-    "megabytes",
-    "quiet_option",
-    "say",
-    "traceback_option",
-]
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+__all__ = ["emit", "emit_json", "leave_stdout", "log_shown", "megabytes", "say"]
 
 
 def emit(text: str) -> None:
@@ -64,7 +52,7 @@ def emit_json(document: Any) -> None:
 
 @contextlib.contextmanager
 def log_shown(quiet: bool) -> Iterator[None]:
-    """Show on standard error what the library says as it goes along."""
+    """Show the log of the library on standard error."""
     log, handler = logging.getLogger("fastdata"), logging.StreamHandler(sys.stderr)
     before = log.level, log.propagate
     log.addHandler(handler)
@@ -83,27 +71,3 @@ def megabytes(count: int) -> str:
     if count < 1_000_000:
         return f"{count / 1e3:,.1f} kB"
     return f"{count / 1e6:,.1f} MB" if count < 10_000_000_000 else f"{count / 1e9:,.1f} GB"
-
-
-def json_option(command: _Command) -> _Command:
-    """Add ``--json`` as the argument `as_json`; `Shell` reports errors by it too."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print one JSON document, also for an error."
-    )(command)
-
-
-def quiet_option(command: _Command) -> _Command:
-    """Add ``--quiet``."""
-    return click.option(
-        "--quiet", "-q", is_flag=True, help="No progress and no summary; errors only."
-    )(command)
-
-
-def traceback_option(command: _Command) -> _Command:
-    """Add ``--traceback``, which `Shell` looks for itself."""
-    return click.option(
-        "--traceback",
-        is_flag=True,
-        expose_value=False,
-        help="Show where an error came from, as FASTDATA_TRACEBACK=1 does.",
-    )(command)

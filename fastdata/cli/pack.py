@@ -7,25 +7,19 @@ from typing import Any
 
 import click
 
-from fastdata.cli.choices import (
+from fastdata.cli.options import (
     CODECS,
     CONTAINERS,
     FILTERS,
     RESIZES,
     Choice,
+    output_options,
     parse_size,
+    source_options,
+    work_options,
 )
-from fastdata.cli.output import (
-    emit,
-    emit_json,
-    json_option,
-    log_shown,
-    quiet_option,
-    traceback_option,
-)
-from fastdata.cli.shell import DONE, FOUND, Terminated
-from fastdata.cli.sources import source_options as options_of_source
-from fastdata.cli.sources import work_options
+from fastdata.cli.output import log_shown
+from fastdata.cli.shell import on_interruption, print_report
 
 __all__ = ["pack_command"]
 
@@ -115,7 +109,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
 @click.option("--limit", type=int, metavar="N", help="Take only the first N samples.")
 @click.option("--shuffle", is_flag=True, help="Pack in a random order.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of that order.")
-@options_of_source
+@source_options
 @click.option(
     "--dct-margin",
     type=float,
@@ -123,9 +117,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
     show_default=True,
     help="Decode JPEGs at 1/2, 1/4 or 1/8 where so many times the target remains.",
 )
-@quiet_option
-@json_option
-@traceback_option
+@output_options
 def pack_command(
     source: str,
     destination: str,
@@ -133,7 +125,7 @@ def pack_command(
     quiet: bool,
     as_json: bool,
     fields: Any,
-    source_options: Any,
+    format_options: Any,
     **options: Any,
 ) -> int:
     """Pack the images of SOURCE into the dataset DESTINATION (.lmdb, .h5 or a folder)."""
@@ -143,23 +135,15 @@ def pack_command(
             "Quote a pattern, so that the shell leaves it as it is: "
             f"fastdata pack '*{PurePath(source).suffix}' {more[-1]}"
         )
-    try:
+    with on_interruption(_KEPT), log_shown(quiet):
         import fastdata
 
-        with log_shown(quiet):
-            report = fastdata.pack(
-                source,
-                destination,
-                fields=dict(fields) or None,
-                source_options=dict(source_options) or None,
-                progress=False if quiet else None,
-                **options,
-            )
-    except (KeyboardInterrupt, Terminated) as stop:
-        stop.args = (_KEPT,)
-        raise
-    if as_json:
-        emit_json(report.to_json())
-    elif not quiet:
-        emit(str(report))
-    return FOUND if report.num_rejected else DONE
+        report = fastdata.pack(
+            source,
+            destination,
+            fields=dict(fields) or None,
+            source_options=dict(format_options) or None,
+            progress=False if quiet else None,
+            **options,
+        )
+    return print_report(report, as_json=as_json, quiet=quiet)

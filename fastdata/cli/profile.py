@@ -10,8 +10,14 @@ from typing import Any
 
 import click
 
-from fastdata.cli.choices import WORKER_METHODS, Choice, parse_workers
-from fastdata.cli.output import emit, emit_json, json_option, say, traceback_option
+from fastdata.cli.options import (
+    WORKER_METHODS,
+    Choice,
+    json_option,
+    parse_workers,
+    traceback_option,
+)
+from fastdata.cli.output import emit, emit_json, say
 from fastdata.cli.shell import DONE, Terminated
 from fastdata.cli.stopping import stopped_by_signals
 from fastdata.cli.target import BATCH_SIZE, Target, choose, loader_of, target_options

@@ -1,4 +1,4 @@
-"""What surrounds every command: errors become one paragraph and an exit code.
+"""What surrounds every command: a result, or an error in one paragraph, and an exit code.
 
 ====  ========================================================================
 code  meaning
@@ -23,12 +23,12 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
 
-from fastdata.cli.output import emit_json, leave_stdout, say
+from fastdata.cli.output import emit, emit_json, leave_stdout, say
 from fastdata.errors import (
     DestinationExistsError,
     DestinationLockedError,
@@ -41,7 +41,18 @@ from fastdata.errors import (
 from fastdata.installing import check_not_replaced
 from fastdata.printable import printable_lines
 
-__all__ = ["DONE", "FAILED", "FOUND", "INTERRUPTED", "Shell", "Terminated"]
+__all__ = [
+    "COPIES_KEPT",
+    "DONE",
+    "FAILED",
+    "FOUND",
+    "INTERRUPTED",
+    "Shell",
+    "Terminated",
+    "on_interruption",
+    "print_report",
+    "print_result",
+]
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -62,12 +73,50 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (KeyboardInterrupt, INTERRUPTED),
 )
 
-
 _HELP = frozenset({"-h", "--help", "--version"})
+
+
+COPIES_KEPT: Final = "What was copied so far is kept: running the same command again continues."
+"""What an interruption of a command that copies samples says; see `on_interruption`."""
 
 
 class Terminated(BaseException):
     """SIGTERM arrived.  As with `KeyboardInterrupt`, code that cleans up does so."""
+
+
+def print_result(
+    document: Any,
+    text: Callable[[], str],
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    found: bool = False,
+) -> int:
+    """Print what a command did or found, as JSON or as text, and return its exit code.
+
+    `found` says whether samples were rejected or damage was found.
+    """
+    if as_json:
+        emit_json(document)
+    elif not quiet:
+        emit(text())
+    return FOUND if found else DONE
+
+
+def print_report(report: Any, *, as_json: bool, quiet: bool) -> int:
+    """Print the report of a pack, a copy or an export, and return the exit code."""
+    found = getattr(report, "num_rejected", 0) > 0
+    return print_result(report.to_json(), report.__str__, as_json=as_json, quiet=quiet, found=found)
+
+
+@contextlib.contextmanager
+def on_interruption(message: str) -> Iterator[None]:
+    """Let Ctrl-C or SIGTERM inside the block end the command with this message."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as stop:
+        stop.args = (message,)
+        raise
 
 
 class Failure(NamedTuple):
@@ -88,7 +137,7 @@ class Shell(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of that name, or say which one was probably meant."""
+        """Return the command of that name, or suggest the one that was probably meant."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.commands)}")
         return super().resolve_command(ctx, args)
@@ -114,7 +163,7 @@ class Shell(click.Group):
         except (Exception, KeyboardInterrupt, Terminated) as error:
             if isinstance(error, BrokenPipeError) and _HELP.intersection(words):
                 leave_stdout()
-                sys.exit(DONE)  # nobody reads the help to its end
+                sys.exit(DONE)  # the reader of the help has gone
             code = _report(error, words)
         sys.exit(code or DONE)
 
@@ -140,7 +189,7 @@ def _describe(error: BaseException, words: Sequence[str]) -> Failure:
     if isinstance(error, click.ClickException):
         return Failure(name, _usage_message(error, words), error.exit_code)
     if isinstance(error, OSError) and error.strerror:
-        # Without Python's "[Errno 28]", which tells a user nothing.
+        # Without Python's "[Errno 28]", which means nothing to a user.
         place = f"{error.filename}: " if error.filename is not None else ""
         return Failure(name, _paragraph(f"{place}{error.strerror}"), code)
     if isinstance(error, (FastdataError, OSError)):

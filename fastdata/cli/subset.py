@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from fastdata.cli.choices import parse_option
-from fastdata.cli.copying import copied, copy_options, emit_report
-from fastdata.cli.output import json_option, quiet_option, traceback_option
+from fastdata.cli.options import copy_options, output_options, parse_option
+from fastdata.cli.shell import COPIES_KEPT, on_interruption, print_report
 
 __all__ = ["subset_command"]
 
@@ -59,9 +58,7 @@ Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong
 @click.option("--fraction", type=float, help="Draw so much of what the others leave, 0 to 1.")
 @click.option("--invert", is_flag=True, help="Take all samples but these.")
 @copy_options
-@quiet_option
-@json_option
-@traceback_option
+@output_options
 def subset_command(
     dataset: str,
     destination: str,
@@ -81,8 +78,8 @@ def subset_command(
         conditions.setdefault(name, []).append(value)
     opened = fastdata.open(dataset)
     places = None if indices is None else _places(indices, len(opened))
-    report = copied(
-        lambda: fastdata.subset(
+    with on_interruption(COPIES_KEPT):
+        report = fastdata.subset(
             opened,
             destination,
             classes=classes or None,
@@ -91,8 +88,7 @@ def subset_command(
             progress=False if quiet else None,
             **options,
         )
-    )
-    return emit_report(report, quiet, as_json)
+    return print_report(report, as_json=as_json, quiet=quiet)
 
 
 def _places(text: str, count: int) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from fastdata.cli.choices import MODELS, Choice, parse_crop
+from fastdata.cli.options import MODELS, Choice, parse_crop
 from fastdata.cli.users import users_code
 from fastdata.errors import OptionError
 

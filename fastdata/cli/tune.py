@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from fastdata.cli.output import emit, emit_json, json_option, quiet_option, say, traceback_option
+from fastdata.cli.options import json_option, quiet_option, traceback_option
+from fastdata.cli.output import emit, emit_json, say
 from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
 from fastdata.cli.target import target_options, transform_of
 from fastdata.cli.users import users_code

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import click
 
-from fastdata.cli.output import (
-    emit,
-    emit_json,
-    json_option,
-    megabytes,
-    quiet_option,
-    traceback_option,
-)
-from fastdata.cli.shell import DONE, FOUND
+from fastdata.cli.options import output_options
+from fastdata.cli.output import megabytes
+from fastdata.cli.shell import print_result
 
 __all__ = ["verify_command"]
 
@@ -27,9 +21,7 @@ Exit codes: 0 intact; 3 damage found; 1 failed, e.g. nothing there; 2 wrong usag
 
 @click.command("verify", epilog=_EPILOG, short_help="Compare every checksum of a dataset.")
 @click.argument("dataset", type=click.Path())
-@quiet_option
-@json_option
-@traceback_option
+@output_options
 def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
     """Read all of DATASET, compare every checksum, and list all damage, a line each.
 
@@ -38,15 +30,20 @@ def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
     from fastdata.verifying import verify
 
     report = verify(dataset, progress=False if quiet else None)
-    if as_json:
-        emit_json(report.to_json())
-    else:
-        for damage in report.damage:
-            emit(str(damage))
-        if not quiet:
-            found = "intact" if report.intact else f"{len(report.damage):,} damaged"
-            emit(
-                f"{dataset}: {found}; {report.num_samples:,} samples in {report.num_shards:,} "
-                f"shard{'s' * (report.num_shards != 1)}, {megabytes(report.file_bytes)} read"
-            )
-    return DONE if report.intact else FOUND
+    damage = [str(damage) for damage in report.damage]
+
+    def text() -> str:
+        found = "intact" if report.intact else f"{len(damage):,} damaged"
+        summary = (
+            f"{dataset}: {found}; {report.num_samples:,} samples in {report.num_shards:,} "
+            f"shard{'s' * (report.num_shards != 1)}, {megabytes(report.file_bytes)} read"
+        )
+        return "\n".join([*damage, *[summary] * (not quiet)])
+
+    return print_result(
+        report.to_json(),
+        text,
+        as_json=as_json,
+        quiet=quiet and not damage,  # damage is listed all the same
+        found=not report.intact,
+    )

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from fastdata.cli.output import emit, emit_json, json_option, quiet_option, traceback_option
+from fastdata.cli.options import json_option, quiet_option, traceback_option
+from fastdata.cli.output import emit, emit_json
 from fastdata.cli.shell import DONE
 
 __all__ = ["view_command"]

@@ -1,4 +1,4 @@
-"""A source whose samples fit a dataset that is there: classes get the numbers they have there."""
+"""Classes of a source get the numbers that they have in the dataset it is added to."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ __all__ = ["fitted"]
 
 
 def fitted(source: Source, schema: Schema) -> Source:
-    """Return a source with this schema.
-
-    Raises
-    ------
-    SourceError
-        If its fields are others, or it has classes that the schema has not.
-    """
+    """Return a source with this schema; `SourceError` where its fields or classes do not fit."""
     if source.schema == schema:
         return source
     tables: dict[int, np.ndarray[Any, Any]] = {}
@@ -43,7 +37,7 @@ def fitted(source: Source, schema: Schema) -> Source:
 
 
 def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | None:
-    """Return the number in the dataset of each class of the source; None where it has no names."""
+    """Return the dataset's number of each class of the source; None where it has no names."""
     numbers = isinstance(found, (ScalarField, ArrayField)) and type(found) is type(wanted)
     if not numbers or dataclasses.replace(found, classes=wanted.classes) != wanted:
         raise SourceError(
