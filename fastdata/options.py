@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from fastdata.codecs.decoders import DecoderName
 from fastdata.distributed import rank_and_world_size
-from fastdata.engine.cores import default_workers
+from fastdata.processes.cores import default_workers
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
 from fastdata.prefetch.streams import streams_of

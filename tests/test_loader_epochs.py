@@ -18,7 +18,7 @@ from memory_data import MemoryData, digest
 from worker_helpers import worker_threads
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine import cores
+from fastdata.processes import cores
 from fastdata.engine import workers as engine_workers
 from fastdata.errors import OptionError
 from fastdata.loading import Loader, loader

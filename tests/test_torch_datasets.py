@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine import cores
+from fastdata.processes import cores
 from fastdata.errors import OptionError
 from fastdata.loading import loader
 

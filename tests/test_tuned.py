@@ -28,7 +28,7 @@ import fastdata
 from fastdata import assembly
 from fastdata import options as loader_options
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.cores import default_workers
+from fastdata.processes.cores import default_workers
 from fastdata.engine.memory import limit_bytes
 from fastdata.formats.layout import canonical_json
 from fastdata.measuring.windows import Rate

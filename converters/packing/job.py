@@ -9,7 +9,6 @@ Beside the destination ``train.lmdb`` a pack in progress owns the directory
 ``source.u64``     a hash a sample, to find which sample changed
 ``state.json``     how far it is: replaced, never rewritten, at every commit
 ``rejects.csv``    samples left out so far
-``chunks/``        results on their way from the workers
 ``shard-00000/``   the shard being written
 ``shards/``        finished shards
 ``replaced``       what had the destination's name, until the new has it
@@ -50,7 +49,7 @@ __all__ = ["Job", "State", "read_rejects", "rejects_path"]
 Fingerprints: TypeAlias = "np.ndarray[Any, np.dtype[np.uint64]]"
 
 _OURS = re.compile(
-    r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|chunks|shard-\d{5}|shards|replaced"
+    r"(job\.json|state\.json|rejects\.csv)(\.new)?|source\.u64|shard-\d{5}|shards|replaced"
 )
 """Names of our files in the directory; any other file there is left alone."""
 
@@ -175,8 +174,7 @@ class Job:
             if entry.name in keep:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                # Workers of a packer that was killed may write chunks for a moment more.
-                shutil.rmtree(entry.path, ignore_errors=entry.name == "chunks")
+                shutil.rmtree(entry.path)
             else:
                 os.unlink(entry.path)
 

@@ -25,7 +25,7 @@
     What does the work:
       workers.py          the caller or threads; what "auto" means
       process_workers.py  processes (fastdata.processes)
-      cores.py, memory.py what this process may use of the machine
+      memory.py           how much memory this process may use
 
 A new kind of worker is another `Workers`, other memory another kind of block: neither
 changes what a batch is.  What makes batches in another way altogether is another `Backend`.

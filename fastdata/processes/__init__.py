@@ -12,4 +12,5 @@ set themselves up and what a death of one means.
       outcomes.py   results, and errors as themselves, as packets
       sharing.py    packets, and memory that several processes map
       groups.py     a process that is ended with everything that it has started
+      cores.py      how many cores this process may use
 """

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from fastdata.engine.cores import available_cores
+from fastdata.processes.cores import available_cores
 from fastdata.measuring.workload import describe_loader
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
 from fastdata.profiling.fixes import conditions_of, fixes_for

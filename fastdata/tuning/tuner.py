@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from fastdata.engine.cores import available_cores, local_processes
+from fastdata.processes.cores import available_cores, local_processes
 from fastdata.engine.memory import available_bytes
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.installing import install_line

@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 import fastdata
 from bench_data import Datasets, find_images
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.cores import available_cores
+from fastdata.processes.cores import available_cores
 from fastdata.engine.loader import Loader
 from fastdata.tuned_settings.settings import Settings
 from harness import say
