@@ -18,10 +18,10 @@ from memory_data import MemoryData, digest
 from worker_helpers import worker_threads
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.processes import cores
 from fastdata.engine import workers as engine_workers
 from fastdata.errors import OptionError
 from fastdata.loading import Loader, loader
+from fastdata.processes import cores
 
 RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

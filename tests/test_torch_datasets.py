@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.processes import cores
 from fastdata.errors import OptionError
 from fastdata.loading import loader
+from fastdata.processes import cores
 
 RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
 

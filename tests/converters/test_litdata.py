@@ -20,7 +20,7 @@ import fastdata
 from fastdata.converters import litdata
 from fastdata.converters.base import Sample
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading import extras
+from fastdata.converters.reading import refusals
 from fastdata.converters.reading.chunks import litdata_chunks as litdata_columns
 from fastdata.converters.reading.spans import FileSpan
 from fastdata.errors import FastdataError, MissingExtraError, OptionError, SourceError
@@ -339,7 +339,7 @@ def test_without_pyarrow_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch
     def missing(name: str) -> Any:
         raise ImportError(f"no {name}")
 
-    monkeypatch.setattr(extras.importlib, "import_module", missing)
+    monkeypatch.setattr(refusals.importlib, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[parquet\]'"):
         litdata.LitDataSource(FIXTURES / "rows")
 

@@ -19,7 +19,7 @@ import fastdata
 from fastdata.converters import mds
 from fastdata.converters.base import Reject
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading import extras
+from fastdata.converters.reading import refusals
 from fastdata.errors import FastdataError, MissingExtraError, OptionError, SourceError
 from fastdata.schema import ArrayField, BytesField, ImageField, ScalarField, StringField
 
@@ -121,7 +121,7 @@ def test_without_zstandard_what_to_install_is_said(monkeypatch: pytest.MonkeyPat
     def missing(name: str) -> Any:
         raise ImportError(f"no {name}")
 
-    monkeypatch.setattr(extras.importlib, "import_module", missing)
+    monkeypatch.setattr(refusals.importlib, "import_module", missing)
     with pytest.raises(MissingExtraError, match=r"pip install 'fastdata-vision\[zstd\]'"):
         mds.MDSSource(FIXTURES / "zstd")
 
