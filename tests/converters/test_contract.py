@@ -301,18 +301,30 @@ def test_memory_does_not_grow_with_the_source(
     written: tuple[Case, Path, Any], tmp_path: Path
 ) -> None:
     case, _, _ = written
-    peaks = []
+    locations = {}
     for count in (200, 1000):
         folder = tmp_path / str(count)
         folder.mkdir()
-        location = case.write(folder, make_pictures(count, 16, 16))
-        gc.collect()  # what others have left is not counted, and when it is next is the same
-        tracemalloc.start()
-        assert _run_through(find_source(location, options=case.options)) == count
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+        locations[count] = case.write(folder, make_pictures(count, 16, 16))
     # The files have about 0.7 KB a picture; a listing of names, and places, may take half of that.
-    assert peaks[1] - peaks[0] < 350 * 800 * case.files_each
+    limit = 350 * 800 * case.files_each
+    for _ in range(3):
+        few, many = (_peak_of_run(case, place, count) for count, place in locations.items())
+        if many - few < limit:
+            return
+        # What Python itself caches now and then, such as the entry points of all that is installed
+        # (4 MB), is not the source's: it does not come again.
+    assert many - few < limit
+
+
+def _peak_of_run(case: Case, location: Any, count: int) -> int:
+    gc.collect()  # what others have left is not counted, and when it is next is the same
+    tracemalloc.start()
+    try:
+        assert _run_through(find_source(location, options=case.options)) == count
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def _run_through(source: Any) -> int:
