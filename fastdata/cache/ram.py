@@ -159,10 +159,12 @@ def _fill(
             if not copy.fill(ranges, lambda: not stopped.is_set()):
                 return
         except (OSError, FastdataError) as error:
+            if stopped.is_set():
+                return  # nobody waits for it, and the files may have gone as well
             log.warning(
                 "%s cannot be held in memory (%s); it goes on to be read from where it is",
                 copy.path,
-                error,
+                str(error),  # the error itself would keep the copy for as long as the record
             )
             continue
         if pin is not None and not register_pinned(copy.array, pin):
