@@ -15,8 +15,8 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from fastdata.processes.cores import available_cores
 from fastdata.measuring.workload import describe_loader
+from fastdata.processes.cores import available_cores
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
 from fastdata.profiling.fixes import conditions_of, fixes_for
 from fastdata.profiling.lines import short_line

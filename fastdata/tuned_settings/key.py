@@ -42,12 +42,12 @@ from torch.utils.data import IterableDataset
 from fastdata import __version__
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.engine import memory
-from fastdata.processes.cores import available_cores, cpu_quota, local_processes
 from fastdata.engine.tasks import is_packed
 from fastdata.errors import FastdataError
 from fastdata.formats.layout import canonical_json
 from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions
+from fastdata.processes.cores import available_cores, cpu_quota, local_processes
 from fastdata.transforms.pipeline import listed
 
 __all__ = ["Key", "UnnamedError", "dataset_identity", "identity_of", "key_of", "machine", "work"]

@@ -28,9 +28,9 @@ from typing import Any
 
 import platformdirs
 
-from fastdata.processes.cores import available_cores
 from fastdata.engine.tasks import is_packed
 from fastdata.options import LoaderOptions
+from fastdata.processes.cores import available_cores
 from fastdata.tuned_settings.key import Key, key_of
 from fastdata.tuned_settings.settings import Settings, from_plain
 

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from fastdata.processes.cores import available_cores, local_processes
 from fastdata.engine.memory import available_bytes
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.installing import install_line
@@ -32,6 +31,7 @@ from fastdata.measuring.workload import (
     describe_step,
     is_script_target,
 )
+from fastdata.processes.cores import available_cores, local_processes
 from fastdata.steps import SleepStep
 from fastdata.steps.models import MODELS
 from fastdata.tuned_settings import store

@@ -37,8 +37,8 @@ from torch.utils.data import DataLoader, Dataset
 import fastdata
 from bench_data import Datasets, find_images
 from fastdata import transforms as T  # noqa: N812
-from fastdata.processes.cores import available_cores
 from fastdata.engine.loader import Loader
+from fastdata.processes.cores import available_cores
 from fastdata.tuned_settings.settings import Settings
 from harness import say
 
