@@ -184,7 +184,7 @@ def loader(
     weights : array_like of float, optional
         For packed data.  Relative frequency of each sample: an epoch has as
         many samples as the dataset, drawn with replacement.  One that comes several times in
-        an epoch, here or by a sampler, has the same random crop each time.
+        an epoch, here or by a sampler, is drawn anew each time.
     rank, world_size : int, optional
         Which share of each epoch this process takes, of how many; by default
         as `torch.distributed` has it when a pass begins; where no process group is
