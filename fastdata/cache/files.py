@@ -5,6 +5,7 @@ Each is read once, by the worker that needs it first, and stays in memory that a
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.cache.ram import SharedFile, check_memory, open_shared
-from fastdata.engine.backend import with_dataset
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.memory import available_bytes
 from fastdata.engine.work import BatchWork
@@ -45,7 +45,7 @@ class FileCacheBackend(CpuBackend):
         check_memory(self.cache_bytes, available_bytes(), "the files take", "pack them")
         self._files = CachedFiles(bounds)
         self._cached = dataset.with_cached(self._files)
-        work = with_dataset(work, self._cached)
+        work = dataclasses.replace(work, dataset=self._cached)
         super().__init__(work, workers, device=device, pin_memory=pin_memory)
 
     def close(self) -> None:

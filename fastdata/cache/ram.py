@@ -9,6 +9,7 @@ the page cache meanwhile.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import os
@@ -23,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.dataset import Dataset
-from fastdata.engine.backend import BatchStream, with_dataset
+from fastdata.engine.backend import BatchStream
 from fastdata.engine.buffers import register_pinned
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.memory import available_bytes, format_bytes
@@ -80,7 +81,7 @@ class RamCacheBackend(CpuBackend):
         check_memory(self.cache_bytes, available_bytes(), "the packed dataset takes", "pack")
         copies = [FileCopy(shard.path, shard.file_bytes) for shard in dataset.shards]
         self._held = dataset.with_cached(copies)
-        work = with_dataset(work, self._held)
+        work = dataclasses.replace(work, dataset=self._held)
         super().__init__(work, workers, device=device, pin_memory=pin_memory)
         pin = device if pin_memory and device is not None and device.type == "cuda" else None
         self._filler = _Filler(copies, ranges, pin=pin)

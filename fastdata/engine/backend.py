@@ -1,14 +1,14 @@
 """What makes batches altogether: from requests to what the training loop gets.
 
-A loader knows an order of batches and a `Backend`.  Four there are: workers on the CPU
-(`fastdata.engine.cpu`), the same with the stored bytes in memory (`fastdata.cache.ram`), decoded
-images on the device (`fastdata.cache.device`), and NVIDIA DALI (`fastdata.backends.dali`).  Each
-makes batches of a stream of requests in its own way, and has a `Delivery` finish them.
+A loader knows an order of batches and a `Backend`.  There are five: workers on the CPU
+(`fastdata.engine.cpu`), the same with the stored bytes in memory (`fastdata.cache.ram` for packed
+data, `fastdata.cache.files` for files), decoded images on the device (`fastdata.cache.device`), and
+NVIDIA DALI (`fastdata.backends.dali`).  Each makes batches of a stream of requests in its own way,
+and a `Delivery` finishes them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.transforms.pipeline import Pipeline
 
-__all__ = ["Backend", "BatchStream", "Usage", "buffers_for", "with_dataset"]
+__all__ = ["Backend", "BatchStream", "Usage", "buffers_for"]
 
 
 class BatchStream(Protocol):
@@ -141,8 +141,3 @@ def buffers_for(
         register = pin_memory and device is not None and device.type == "cuda"
         return BufferPool(keep, kind="shared", register=device if register else None)
     return BufferPool(keep, kind="pinned" if pin_memory else "private")
-
-
-def with_dataset(work: BatchWork, dataset: PackedData) -> BatchWork:
-    """Return the same work on other data, the views of it too."""
-    return dataclasses.replace(work, dataset=dataset)
