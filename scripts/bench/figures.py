@@ -2,6 +2,9 @@
 
     python scripts/bench/figures.py gap first-batch --images DIR
     python scripts/bench/figures.py all --images DIR --output figures.jsonl
+    python scripts/bench/figures.py jpeg cifar packing help --against OLD/bin/python
+
+The last one compares with another version of fastdata, installed in that Python's environment.
 
 FIGURE is one or more of those listed below.  Every measurement is a process of its own, in
 interleaved rounds after a warm-up round (`harness.py`); a figure is a median
@@ -16,13 +19,17 @@ import json
 import statistics
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from bench_data import Datasets, find_images
 from harness import Results, hardware, readable, run_rounds
-from measures import FIGURES, Row
+from measures import FIGURES, Plan, Row
 from peers import REPOSITORY
+
+OVER_ANOTHER_VERSION = 0.97
+"""How many times as good a figure is asked to be as that of an older version."""
 
 
 def reach(row: Row, results: Results) -> float | None:
@@ -64,9 +71,37 @@ def print_rows(lines: list[dict[str, Any]]) -> None:
         print(f"| {line['figure']} | {asked or ''} | {reached} | {remark} |")
 
 
+def against(plan: Plan, python: str) -> Plan:
+    """Return the plan of the same figure as a ratio to another version, above 1 where it is better.
+
+    The contenders run as they are, and with the fastdata that is installed in that Python's
+    environment.
+    """
+    older = [
+        replace(one, name=f"{one.name}, other", command=[python, *one.command[1:]])
+        for one in plan.contenders
+    ]
+    rows = []
+    for row in plan.rows:
+        pair = row.contender, f"{row.contender}, other"
+        better, worse = reversed(pair) if row.at_most else pair
+        rows.append(
+            Row(
+                f"{row.what}: over the other",
+                better,
+                worse,
+                bar=OVER_ANOTHER_VERSION,
+                measure=row.measure,
+            )
+        )
+    return replace(plan, contenders=[*plan.contenders, *older], rows=rows)
+
+
 def measure(figure: str, given: argparse.Namespace, data: Datasets, output: TextIO | None) -> Any:
     """Run one figure's contenders; return its rows' JSON objects, and whether any run failed."""
     plan = FIGURES[figure](data, given.workers)
+    if given.against:
+        plan = against(plan, given.against)
     results = run_rounds(
         figure,
         plan.contenders,
@@ -95,6 +130,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="after the warm-up round")
     parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
+    parser.add_argument("--against", metavar="PYTHON", help="compare with fastdata as it has it")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     given = parser.parse_args()
 

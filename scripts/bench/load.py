@@ -3,10 +3,8 @@
     python scripts/bench/load.py --images DIR --output load.jsonl
     python scripts/bench/load.py --only jpeg --only FFCV --rounds 3
     python scripts/bench/load.py --only files --only "fastdata jpeg lmdb thread"
-    python scripts/bench/load.py --only fastdata --against OLD/bin/python
 
-The third compares what needs no packing: files as they lie.  The last one compares with another
-version of fastdata, installed in that Python's environment.
+The last one compares what needs no packing: files as they lie.
 
 All contenders make 224 px random resized crops with a flip, uint8, in batches of
 256 with labels, in random order without the short last batch, with two workers,
@@ -25,7 +23,6 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +41,6 @@ JPEG_OVER_FFCV, JPEG_OVER_FILES, RAW_OVER_FFCV = 2.5, 3.0, 5.0
 UNPACKED_OVER_FILES, PACKED_OVER_UNPACKED = 1.8, 1.0
 UNPACKED = "fastdata, original files, {}"
 METHODS = ("thread", "process")
-OVER_ANOTHER_VERSION = 0.98
 
 
 def fastdata_contender(
@@ -194,11 +190,6 @@ def make(name: str, options: dict[str, Any], data: Datasets) -> Contender:
     return fastdata_contender(codec, f".{container}", method, options, data)
 
 
-def another(same: Contender, python: str) -> Contender:
-    """Return a contender as another Python runs it, with the fastdata that is installed there."""
-    return replace(same, name=f"{same.name}, other", command=[python, *same.command[1:]])
-
-
 def bars(chosen: list[str]) -> list[Bar]:
     """Return what is asked of fastdata over its peers."""
     asked = []
@@ -229,7 +220,6 @@ def main() -> int:
         "--only", action="append", help="contenders whose name has this in it; may be repeated"
     )
     parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
-    parser.add_argument("--against", metavar="PYTHON", help="also fastdata as this Python has it")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     given = parser.parse_args()
 
@@ -239,15 +229,6 @@ def main() -> int:
     ]
     options = {"workers": given.workers, "epochs": given.epochs}
     contenders = [make(name, options, data) for name in chosen]
-    asked = bars(chosen)
-    if given.against:
-        others = [another(one, given.against) for one in contenders if one.name not in PEERS]
-        asked += [
-            Bar(one.name, f"{one.name}, other", OVER_ANOTHER_VERSION)
-            for one in contenders
-            if one.name not in PEERS
-        ]
-        contenders += others
     settings = {"samples": given.samples, "size": SIZE, "quality": QUALITY, **options}
     with ExitStack() as stack:
         output = stack.enter_context(given.output.open("a")) if given.output else None
@@ -257,7 +238,7 @@ def main() -> int:
             rounds=given.rounds,
             settings=settings,
             output=output,
-            bars=asked,
+            bars=bars(chosen),
         )
 
 

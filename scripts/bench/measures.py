@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench_data import Datasets
+from bench_data import QUALITY, SIZE, Datasets
 from harness import MEMORY_SAMPLE_SECONDS, Contender, Run
 from peers import contender
 
@@ -67,6 +67,77 @@ def ours(name: str, script: str, **options: object) -> Contender:
     return contender(name, script, options, modules=["fastdata"])
 
 
+def jpeg(data: Datasets, workers: int) -> Plan:
+    """JPEG, random resized crop and flip: images/s"""
+    return loading("JPEG", str(data.packed(".lmdb")), {"workers": workers, "epochs": 5})
+
+
+def pixels(data: Datasets, workers: int) -> Plan:
+    """raw images, random resized crop and flip: images/s"""
+    return loading("raw", str(data.raw(".lmdb")), {"workers": workers, "epochs": 5})
+
+
+def cifar(data: Datasets, workers: int) -> Plan:
+    """raw 32 x 32, random crop with padding and flip, batches of 512: images/s"""
+    small = {"transform": "crop 32", "batch_size": 512, "epochs": 5, "joined_epochs": 10}
+    plans = [
+        loading(
+            f"32 x 32 {suffix[1:]}",
+            str(data.noise(suffix)),
+            {"workers": workers, **small},
+            bar=400_000,
+        )
+        for suffix in CONTAINERS
+    ]
+    return Plan([c for p in plans for c in p.contenders], [r for p in plans for r in p.rows])
+
+
+def loading(name: str, path: str, options: dict[str, Any], bar: float | None = None) -> Plan:
+    """Return the plan of loading a dataset with threads and with processes."""
+    names = {method: f"{name} {method}" for method in METHODS}
+    return Plan(
+        [
+            ours(name, "load_fastdata.py", data=path, worker_method=method, **options)
+            for method, name in names.items()
+        ],
+        [Row(name, name, unit="images/s", bar=bar) for name in names.values()],
+    )
+
+
+def packing(data: Datasets, workers: int) -> Plan:
+    """packing JPEG files to short side 256: images/s"""
+    images = data.originals()
+    contenders = []
+    for suffix in CONTAINERS:
+        options = {"destination": str(data.work / f"measured{suffix}"), "pack": {"size": SIZE}}
+        contenders.append(
+            ours(
+                f"packing to {suffix[1:]}",
+                "pack_fastdata.py",
+                images=str(images),
+                workers=workers,
+                quality=QUALITY,
+                **options,
+            )
+        )
+    return Plan(contenders, [Row(c.name, c.name, unit="images/s") for c in contenders])
+
+
+def opening(data: Datasets, workers: int) -> Plan:
+    """seconds to open a shard, and a folder of image files, in a warm interpreter"""
+    contenders = [
+        ours("opening a shard", "figure_opening.py", data=str(data.packed(".lmdb"))),
+        ours("opening a folder", "figure_opening.py", data=str(data.originals())),
+    ]
+    return Plan(contenders, [Row(c.name, c.name, unit="s", at_most=True) for c in contenders])
+
+
+def starting(data: Datasets, workers: int) -> Plan:
+    """seconds that `fastdata --help` takes"""
+    shown = ours("fastdata --help", "figure_help.py")
+    return Plan([shown], [Row(shown.name, shown.name, unit="s", at_most=True)])
+
+
 def two_workers(data: Datasets, workers: int) -> Plan:
     """JPEG: images/s of all workers over one"""
     path, contenders, rows = str(data.packed(".lmdb")), [], []
@@ -99,29 +170,6 @@ def raw(data: Datasets, workers: int) -> Plan:
                     measure=reported("over_one_thread"),
                 ),
             ]
-    return Plan(contenders, rows)
-
-
-def cifar(data: Datasets, workers: int) -> Plan:
-    """raw 32 x 32, random crop with padding and flip, batches of 512: images/s"""
-    contenders, rows = [], []
-    for suffix in CONTAINERS:
-        for method in METHODS:
-            name = f"32 x 32 {suffix[1:]} {method}"
-            contenders.append(
-                ours(
-                    name,
-                    "load_fastdata.py",
-                    data=str(data.noise(suffix)),
-                    transform="crop 32",
-                    batch_size=512,
-                    workers=workers,
-                    worker_method=method,
-                    epochs=5,
-                    joined_epochs=10,
-                )
-            )
-            rows.append(Row(name, name, unit="images/s", bar=400_000))
     return Plan(contenders, rows)
 
 
@@ -252,9 +300,14 @@ def psnr(data: Datasets, workers: int) -> Plan:
 
 
 FIGURES: dict[str, Callable[[Datasets, int], Plan]] = {
+    "jpeg": jpeg,
+    "pixels": pixels,
+    "cifar": cifar,
+    "packing": packing,
+    "opening": opening,
+    "help": starting,
     "workers": two_workers,
     "raw": raw,
-    "cifar": cifar,
     "gap": gap,
     "first-batch": first_batch,
     "cold": cold,

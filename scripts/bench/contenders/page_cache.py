@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-from fastdata.measuring.page_cache import resident as fastdata_resident
-
 RESIDENT_AT_MOST = 0.01
 
 
@@ -39,6 +37,9 @@ def resident(path: str) -> float:
     RuntimeError
         If the system does not tell.
     """
+    # Here, as not every version of fastdata that is compared with has this module.
+    from fastdata.measuring.page_cache import resident as fastdata_resident
+
     share = fastdata_resident([path])
     if share is None:
         raise RuntimeError(f"nobody tells which part of {path} is in memory")
