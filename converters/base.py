@@ -102,14 +102,14 @@ class Source(abc.ABC):
         Patterns of files and folders, all of which a folder in this format has; alternatives
         stand in one with ``|`` between them.  For a source that is in no format they show which
         come nearest.
-    given : mapping
+    format_options : mapping
         The format's own options that it was opened with; part of what a pack is of.
     packed_with : mapping or None
         Where the source was packed by fastdata: its options, which ``codec="keep"`` keeps too.
     """
 
     name: ClassVar[str]
-    given: Mapping[str, Any] = MappingProxyType({})
+    format_options: Mapping[str, Any] = MappingProxyType({})
     packed_with: Mapping[str, Any] | None = None
     summary: ClassVar[str] = ""
     general: ClassVar[bool] = False

@@ -134,7 +134,7 @@ def find_source(
         raise
     finally:
         close_files()  # which it may have looked into
-    source.given = arguments
+    source.format_options = arguments
     recognised = format is None and isinstance(location, (str, os.PathLike))
     if recognised and source.doubt:
         raise SourceError(

@@ -176,7 +176,7 @@ def _identity(source: Source, current: Dataset, limit: int | None, max_pixels: i
     content = source.fingerprints(limit).tobytes()
     if isinstance(source, PackedSource) and source.dataset.paths[0] == current.paths[0]:
         content = b""  # the dataset itself, which is another once it has been added
-    options = sorted((name, str(value)) for name, value in source.given.items())
+    options = sorted((name, str(value)) for name, value in source.format_options.items())
     identity = (source.name, options, source.schema.to_json(), limit, max_pixels, content)
     return f"{hash_fields(*identity):016x}"
 

@@ -73,7 +73,7 @@ class _Fitted(Source):
         self.schema = schema
         self.num_samples = location.num_samples
         self.notes = location.notes
-        self.given = location.given
+        self.format_options = location.format_options
 
     @classmethod
     def recognises(cls, location: Any) -> bool:

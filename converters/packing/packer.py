@@ -66,7 +66,7 @@ class Packer:
     ) -> None:
         self.job = job
         self.source = source.indexed() if options.shuffle else source
-        self.given = source.given
+        self.format_options = source.format_options
         self.options = options
         self.stop_on_error = stop_on_error
         self.progress = progress
@@ -150,7 +150,7 @@ class Packer:
         """Return what decides the content of the dataset, beside the content of the source."""
         return {
             "source": self.source.name,
-            "source_options": {name: str(value) for name, value in sorted(self.given.items())},
+            "source_options": {name: str(value) for name, value in sorted(self.format_options.items())},
             "schema": self.source.schema.to_json(),
             **self.options.to_json(),
         }
