@@ -203,7 +203,7 @@ class Source(abc.ABC):
         return f"sample {index}"
 
     @property
-    def read_as(self) -> str:
+    def description(self) -> str:
         """What the source was understood to be, in one line."""
         count = "" if self.num_samples is None else f"{self.num_samples:,} samples, "
         classes = self.schema.classes

@@ -193,7 +193,7 @@ def pack(
         )
         packer = Packer(job, found, options, on_error == "stop", progress)
         packer.begin(overwrite)
-        for line in (found.read_as, *found.notes):
+        for line in (found.description, *found.notes):
             log.info("%s", printable(line))
         with start_workers(found, encode, num_workers, executor) as run:
             return packer.run(run)

@@ -353,7 +353,7 @@ class Packer:
             resumed_at=resumed_at,
             rejects_path=rejects_path(destination) if state.num_rejected else None,
             notes=tuple(self.source.notes),
-            read_as=self.source.read_as,
+            read_as=self.source.description,
         )
 
 

@@ -291,7 +291,7 @@ def list_files(
     assert isinstance(source, IndexedSource), "its class is one"
     listing = Listing([source], location, options)
     listing.check()
-    log.info("%s: %s", location, source.read_as)
+    log.info("%s: %s", location, source.description)
     for note in source.notes:
         log.info("%s: %s", location, note)
     return listing

@@ -104,7 +104,7 @@ def test_it_is_recognised_and_the_choice_is_said(written: tuple[Case, Path, Any]
     case, _, location = written
     source = find_source(location, options=case.options)
     assert source.name == case.format
-    assert source.read_as.startswith(f"read as {case.format}: ")
+    assert source.description.startswith(f"read as {case.format}: ")
     assert source.summary
 
 
