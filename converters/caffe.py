@@ -18,7 +18,7 @@ from .base import FieldSpec, Reject, Sample, reason_of
 from .reading.class_names import named_classes
 from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
-from .reading.fields import settle_fields
+from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
 from .reading.lmdb.datum import datum_class, parse_datum
 from .reading.lmdb.lmdb_file import lmdb_at
@@ -71,7 +71,7 @@ class CaffeSource(LmdbSource):
         exported = read_exported([self.index.path], self.name)
         self.num_samples = len(self.index)
         if exported is not None:
-            settled = exported.settled(fields, channels)
+            settled = exported.resolve_fields(fields, channels)
             self.packed_with = exported.packed_with
             self.beside = [exported.path]
             parts = tuple(exported.stored_as.values())
@@ -96,7 +96,7 @@ class CaffeSource(LmdbSource):
         settled: dict[str, Field] = {"image": ImageField(channels=channels)}
         if labelled:
             settled["label"] = ScalarField("int64")
-        settled = settle_fields(settled, fields, channels, settled.__getitem__)
+        settled = resolve_fields(settled, fields, channels, settled.__getitem__)
         return settled, ("data", "label") if labelled else ("data",)
 
     def __getitem__(self, index: int) -> Sample | Reject:

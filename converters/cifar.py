@@ -23,7 +23,7 @@ from .reading.classic.cifar_batches import (
     is_batch,
     look_at,
 )
-from .reading.fields import settle_fields
+from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
 from .reading.forward_reader import ForwardReader
 from .reading.locations import path_of, printable
@@ -104,7 +104,7 @@ class CifarSource(FileSource, IndexedSource):
             settled["split"] = ScalarField(classes=("train", "test"))
         if any(batch.labels for batch in whole):
             self.notes += left_out("of batches", ["filenames"])
-        return settle_fields(settled, fields, channels, settled.__getitem__)
+        return resolve_fields(settled, fields, channels, settled.__getitem__)
 
     def indexed(self) -> IndexedSource:
         if self._compressed:

@@ -30,7 +30,7 @@ from .reading.classic.idx_files import (
     is_images,
     read_head,
 )
-from .reading.fields import settle_fields
+from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
 from .reading.locations import path_of, printable
 from .reading.refusals import check_choice, not_seekable
@@ -131,7 +131,7 @@ class IdxSource(FileSource, IndexedSource):
             self.notes.append("no file of labels beside the images (--option labels=FILE)")
         if split == "all":
             settled["split"] = ScalarField(classes=("train", "test"))
-        self.schema = Schema(settle_fields(settled, fields, channels, settled.__getitem__))
+        self.schema = Schema(resolve_fields(settled, fields, channels, settled.__getitem__))
         self._say(channels)
 
     def _chosen(self, location: Any, split: str, dataset: str) -> list[IdxPair]:

@@ -22,7 +22,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 from .base import FieldSpec, Reject, Sample
 from .reading.class_names import classes_of_texts, named_classes
 from .reading.deferred import DeferredValues, ValueSpan
-from .reading.fields import settle_fields
+from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
 from .reading.lmdb.lmdb_file import lmdb_at
 from .reading.lmdb.lmdb_source import (
@@ -108,7 +108,7 @@ class LmdbPairsSource(LmdbSource):
             )
             self._labels, names = found
             settled["label"] = ScalarField(classes=names)
-        settled = settle_fields(settled, fields, channels, settled.__getitem__)
+        settled = resolve_fields(settled, fields, channels, settled.__getitem__)
         self._info = self.index.path.parent / META_INFO
         self._missing_from(self._info)
         self.num_samples = len(self._order) + len(self._lost)

@@ -19,7 +19,7 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from .base import FieldSpec, Reject, Sample, reason_of
 from .reading.class_names import named_classes, read_class_names
 from .reading.deferred import DeferredRecord
-from .reading.fields import settle_fields
+from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
 from .reading.locations import files_at, printable
 from .reading.records.image_records import (
@@ -104,7 +104,7 @@ class RecordIOSource(ScannedSource):
             settled |= {} if self._objects else self._label_fields(rows, labels)
         elif labels or lst:
             raise OptionError(f"{self.paths[0]}: the records are images alone, without labels")
-        settled = settle_fields(settled, fields, channels, settled.__getitem__)
+        settled = resolve_fields(settled, fields, channels, settled.__getitem__)
         self.schema = Schema(settled if self._objects else named_classes(settled, "label", classes))
         self._decoder = ImageRecordDecoder(self.schema, self._header, bool(labels), self._objects)
         lists = [p.name for path in self.paths if (p := path.with_suffix(".lst")).is_file()]

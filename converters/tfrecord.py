@@ -19,7 +19,7 @@ from .base import FieldSpec, Reject, Sample
 from .reading.class_names import named_classes
 from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
-from .reading.fields import convert, settle_fields
+from .reading.fields import convert, resolve_fields
 from .reading.locations import files_at, folder_at
 from .reading.records.detection import (
     OBJECTS,
@@ -119,7 +119,7 @@ class TFRecordSource(ScannedSource):
         self._compressed = [is_compressed(path) for path in self.paths]
         exported = None if features else read_exported(self.paths, self.name)
         if exported is not None:
-            settled, chosen = exported.settled(fields, channels), dict(exported.stored_as)
+            settled, chosen = exported.resolve_fields(fields, channels), dict(exported.stored_as)
             self.packed_with, self.beside = exported.packed_with, [exported.path]
             known = {name for example in self._first_examples() for name in example}
             for feature in chosen.values():
@@ -174,7 +174,7 @@ class TFRecordSource(ScannedSource):
             column = [example[chosen[name]] for example in examples if chosen[name] in example]
             return field_of_feature(column, channels, name)
 
-        return settle_fields(chosen, fields, channels, own), chosen
+        return resolve_fields(chosen, fields, channels, own), chosen
 
     def _examples(self) -> Iterator[dict[str, Any]]:
         """Yield the features of all records that can be read."""

@@ -89,7 +89,7 @@ class WebDatasetSource(ScannedSource):
         first = self._first_samples()
         if exported is not None:
             chosen = exported_members(exported)
-            settled = exported.settled(fields, channels)
+            settled = exported.resolve_fields(fields, channels)
             self.packed_with, self.beside = exported.packed_with, [exported.path]
             known = {suffix for sample in first for suffix in sample}
             for entry in chosen.values():

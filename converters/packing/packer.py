@@ -150,7 +150,9 @@ class Packer:
         """Return what decides the content of the dataset, beside the content of the source."""
         return {
             "source": self.source.name,
-            "source_options": {name: str(value) for name, value in sorted(self.format_options.items())},
+            "source_options": {
+                name: str(value) for name, value in sorted(self.format_options.items())
+            },
             "schema": self.source.schema.to_json(),
             **self.options.to_json(),
         }

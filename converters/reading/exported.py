@@ -26,7 +26,7 @@ from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from ..base import FieldSpec
-from .fields import check_names, named_field
+from .fields import resolve_fields
 
 __all__ = ["SIDE_FILE", "Exported", "array_of", "needs_shape", "read_exported", "write_exported"]
 
@@ -44,19 +44,15 @@ class Exported(NamedTuple):
     stored_as: Mapping[str, str]  # where each field is, in the schema's order
     packed_with: Mapping[str, Any] | None  # the options that the dataset was packed with
 
-    def settled(self, fields: FieldSpec | None, channels: int) -> dict[str, Field]:
+    def resolve_fields(self, fields: FieldSpec | None, channels: int) -> dict[str, Field]:
         """Return the fields, but for what the user says of them."""
-        given = fields or {}
-        check_names(given, list(self.schema))
-        settled: dict[str, Field] = {}
-        for name, field in self.schema.items():
-            if name in given:
-                settled[name] = named_field(given[name], channels)
-            elif channels == 1 and isinstance(field, ImageField):
-                settled[name] = dataclasses.replace(field, channels=1)
-            else:
-                settled[name] = field
-        return settled
+
+        def own(name: str) -> Field:
+            field = self.schema[name]
+            grey = channels == 1 and isinstance(field, ImageField)
+            return dataclasses.replace(field, channels=1) if grey else field
+
+        return resolve_fields(self.schema, fields, channels, own)
 
     def check_place(
         self, place: str, alternatives: Iterable[str], known: Container[str], file: Path

@@ -37,7 +37,7 @@ __all__ = [
     "is_pixels",
     "named_field",
     "nested_array",
-    "settle_fields",
+    "resolve_fields",
     "to_numpy",
 ]
 
@@ -66,7 +66,7 @@ def named_field(kind: Field | str, channels: int) -> Field:
     return fields[kind]
 
 
-def settle_fields(
+def resolve_fields(
     names: Iterable[str],
     fields: Mapping[str, Field | str] | None,
     channels: int,

@@ -14,7 +14,7 @@ from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, Field, ScalarField, Schema
 
 from ..base import FieldSpec, reason_of
-from .fields import convert, field_of, image_field, settle_fields
+from .fields import convert, field_of, image_field, resolve_fields
 from .image_files import is_image_name
 
 __all__ = ["PEEK", "first_samples", "kept", "schema_of", "to_values", "with_features"]
@@ -96,7 +96,7 @@ def schema_of(samples: Sequence[Any], channels: int, fields: FieldSpec) -> Schem
             return image_field(name, channels)
         return field_of(values, channels, name)
 
-    return Schema(settle_fields(rows[0], fields, channels, own))
+    return Schema(resolve_fields(rows[0], fields, channels, own))
 
 
 def with_features(schema: Schema, dataset: Any) -> Schema:

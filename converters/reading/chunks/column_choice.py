@@ -15,7 +15,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ImageField, ScalarField
 
 from ..field_names import IMAGES, LABELS, first_called, safe_name, unique_name
-from ..fields import field_of, settle_fields
+from ..fields import field_of, resolve_fields
 from ..selection import COLUMNS, TableColumn, listed
 
 __all__ = ["RefusedColumnError", "choose_columns", "guessed_field"]
@@ -53,7 +53,7 @@ def choose_columns(
 
     picked = [names.index(name) for name in chosen.values()]
     left = [name for number, name in enumerate(names) if number not in picked]
-    return settle_fields(chosen, fields, channels, own), picked, COLUMNS.left_out(left)
+    return resolve_fields(chosen, fields, channels, own), picked, COLUMNS.left_out(left)
 
 
 def _usual(columns: Sequence[TableColumn]) -> list[str]:

@@ -25,7 +25,7 @@ from fastdata.schema import (
 
 from ..exported import Exported
 from ..field_names import LABELS, first_called, safe_name, unique_name
-from ..fields import check_names, image_field, settle_fields
+from ..fields import check_names, image_field, resolve_fields
 from ..image_files import is_image_bytes
 from ..lists.columns import image_column, names_images
 from ..selection import COLUMNS, TableColumn
@@ -152,7 +152,7 @@ def settle_columns(
         assert field is not None
         return field
 
-    return settle_fields(chosen, named, channels, field_of)
+    return resolve_fields(chosen, named, channels, field_of)
 
 
 def kinds_of(

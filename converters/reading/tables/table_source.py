@@ -231,7 +231,7 @@ class TableSource(FileSource, IndexedSource):
     ) -> None:
         """Settle schema and blocks by what an export says of its tables."""
         self.packed_with, self.beside = exported.packed_with, [exported.path]
-        settled = named_classes(exported.settled(fields, channels), "label", classes)
+        settled = named_classes(exported.resolve_fields(fields, channels), "label", classes)
         self.schema = Schema(settled, stored=True)
         columns = tuple(exported.stored_as.values())
         self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)

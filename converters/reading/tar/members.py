@@ -19,7 +19,7 @@ from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarFie
 from ...base import Deferred
 from ..exported import Exported
 from ..field_names import is_mask_name, safe_name, unique_name
-from ..fields import field_of, image_field, settle_fields
+from ..fields import field_of, image_field, resolve_fields
 from ..image_files import SUFFIXES, is_image_bytes
 from ..npy import parse_npy
 from ..selection import MEMBERS
@@ -168,7 +168,7 @@ def member_fields(
     channels: int,
 ) -> dict[str, Field]:
     """Return the field of each name, by the user's word or by what the first samples have."""
-    return settle_fields(
+    return resolve_fields(
         chosen, fields, channels, lambda name: _field(name, chosen[name], samples, channels)
     )
 
