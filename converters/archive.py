@@ -27,7 +27,7 @@ from .reading.image_list import ImageListSource
 from .reading.locations import files_at, folder_at, printable
 from .reading.options import SplitFolder
 from .reading.refusals import no_files, not_seekable, refuse_fields
-from .reading.selection import listed
+from .reading.selection import joined
 from .reading.small_memory import StringTable
 from .reading.spans import FileSpan, close_files
 from .reading.splits import has_images
@@ -68,7 +68,7 @@ class ArchiveSource(ImageListSource):
         if not files:
             raise no_files(location, "archives")
         if len(files) > 1:
-            names = listed((printable(path.name) for path in files), 4)
+            names = joined((printable(path.name) for path in files), 4)
             raise SourceError(
                 f"{location}: {len(files):,} archives ({names}), whose classes may differ. Pack "
                 "each for itself and join them: fastdata merge; or --format webdataset, if members "
@@ -114,7 +114,7 @@ class ArchiveSource(ImageListSource):
             numbers = tuple(places[row * width : (row + 1) * width])
             key = name.split("/", layout.top)[-1]
             self.add(key, numbers=[*numbers, *(layout.numbers(name) or ())])
-        shown = listed(map(printable, sorted(left)), 5)
+        shown = joined(map(printable, sorted(left)), 5)
         self.notes += [f"{len(left):,} images in no class folder left out: {shown}"] * bool(left)
         self.notes += ignored_files(
             Counter(suffix_of(name.rpartition("/")[2]) for name in others if name[-1:] != "/")

@@ -28,7 +28,7 @@ import xxhash
 from fastdata.errors import FastdataError, JobChangedError, OptionError
 from fastdata.schema import Field, Schema
 
-from .reading.selection import listed
+from .reading.selection import joined
 
 __all__ = ["Deferred", "IndexedSource", "Reject", "Sample", "Source", "hash_fields", "reason_of"]
 
@@ -207,7 +207,7 @@ class Source(abc.ABC):
         """What the source was understood to be, in one line."""
         count = "" if self.num_samples is None else f"{self.num_samples:,} samples, "
         classes = self.schema.classes
-        known = f"{len(classes):,} classes ({listed(classes, 5)}), " if classes else ""
+        known = f"{len(classes):,} classes ({joined(classes, 5)}), " if classes else ""
         return f"read as {self.name}: {count}{known}fields {', '.join(self.schema)}"
 
     @property

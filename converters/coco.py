@@ -38,7 +38,7 @@ from .reading.image_list import DeferredSample
 from .reading.locations import path_inside, printable, stat_of
 from .reading.options import CheckSize, Option, PaintedMasks
 from .reading.refusals import refuse_fields
-from .reading.selection import left_out, listed
+from .reading.selection import joined, left_out
 from .reading.splits import choose_folder
 
 __all__ = ["CocoSource"]
@@ -150,7 +150,7 @@ class CocoSource(IndexedSource):
             fields["labels"] = ArrayField("int64", (None,), classes=classes)
         if boxed and (count := self._count_of_points(index)):
             fields["keypoints"] = ArrayField("float32", (None, count, 3))
-            names = listed(next(iter(index.keypoints.values())), 20)
+            names = joined(next(iter(index.keypoints.values())), 20)
             self.notes.append(
                 f"keypoints ({names}) are fractions of the width and height of the whole picture: "
                 "crops and flips do not move them"

@@ -23,7 +23,7 @@ from .reading.lists.list_files import has_own_images, list_of_folder, lists_of_f
 from .reading.locations import folder_at, printable
 from .reading.options import Option
 from .reading.refusals import refuse_fields
-from .reading.selection import listed
+from .reading.selection import joined
 from .reading.splits import has_folders_of_images
 
 __all__ = ["FlatSource"]
@@ -84,7 +84,7 @@ class FlatSource(ImageListSource):
     def _note_folders(self, folders: list[str]) -> None:
         if folders:
             self.notes.append(
-                f"what is in the folders {listed(map(printable, folders), 5)} is left out "
+                f"what is in the folders {joined(map(printable, folders), 5)} is left out "
                 "(--option recursive=true takes it, --format folder takes them for classes)"
             )
 
@@ -92,14 +92,14 @@ class FlatSource(ImageListSource):
         """Refuse to leave out what says more of the images than that they are there."""
         if lists := lists_of_folder(folder):
             raise SourceError(
-                f"{folder}: {listed(path.name for path in lists)} beside the images may say what "
+                f"{folder}: {joined(path.name for path in lists)} beside the images may say what "
                 f"they are. Pack that: fastdata pack {lists[0]}; --option alone=true takes the "
                 "images without it"
             )
         beside = list(itertools.islice((n for n in others if _has_image(folder, n)), 3))
         if beside:
             raise SourceError(
-                f"{folder}: {listed(map(printable, beside))} belong to images of these names, "
+                f"{folder}: {joined(map(printable, beside))} belong to images of these names, "
                 "and are not read here. If a format reads them, name it (--format); --option "
                 "alone=true takes the images without them"
             )

@@ -39,7 +39,7 @@ from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, printable
 from .reading.options import Option, SplitFolder
 from .reading.refusals import refuse_fields
-from .reading.selection import listed
+from .reading.selection import joined
 
 __all__ = ["FolderSource"]
 
@@ -106,7 +106,7 @@ class FolderSource(ImageListSource):
         if self._loops:
             self.notes.append(
                 f"{len(self._loops):,} links to a folder above left out, which would lead round in "
-                f"a circle: {listed(map(printable, self._loops), 5)}"
+                f"a circle: {joined(map(printable, self._loops), 5)}"
             )
         self.schema = class_schema(channels, classes, splits if with_split else [], self.notes)
 
@@ -141,7 +141,7 @@ class FolderSource(ImageListSource):
 
     @property
     def _shown_annotations(self) -> str:
-        count, shown = len(self._annotations), listed(map(printable, self._annotations), 5)
+        count, shown = len(self._annotations), joined(map(printable, self._annotations), 5)
         return shown if count <= 5 else f"{count:,} files, the first {shown},"
 
     def _refuse_empty(self, allowed: bool) -> None:
@@ -157,7 +157,7 @@ class FolderSource(ImageListSource):
         held = ", ".join(f"{count:,} {suffix}" for suffix, count in self._ignored.most_common(5))
         raise SourceError(
             f"{self.root}: no class folders, as there is no image in "
-            f"{listed(map(printable, empty), 5)}{f' (of other files: {held})' if held else ''}"
+            f"{joined(map(printable, empty), 5)}{f' (of other files: {held})' if held else ''}"
             f"{f'; and {self.doubt}' if self.doubt else ''}. Images have one of the suffixes "
             f"{', '.join(SUFFIXES)}. If these are classes all the same: --format folder --option "
             "empty_classes=true"

@@ -34,7 +34,7 @@ from .reading.lists.list_files import Metadata, is_file_column, metadata_files
 from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.locations import folder_at, path_inside, printable
 from .reading.options import ClassFile, Option
-from .reading.selection import left_out, listed
+from .reading.selection import joined, left_out
 from .reading.splits import split_classes, split_of
 
 __all__ = ["HfFolderSource"]
@@ -117,14 +117,14 @@ class HfFolderSource(IndexedSource):
             table.split = split_of(table.path.relative_to(self.root))
             if set(table.columns) != set(tables[0].columns):
                 raise SourceError(
-                    f"{table.path}: its columns are {listed(table.columns)}; {tables[0].path} has "
-                    f"{listed(tables[0].columns)}. Pack one folder at a time"
+                    f"{table.path}: its columns are {joined(table.columns)}; {tables[0].path} has "
+                    f"{joined(tables[0].columns)}. Pack one folder at a time"
                 )
         if split is None:
             return tables
         chosen = [table for table in tables if table.split == split]
         if not chosen:
-            there = listed(sorted({table.split or "other" for table in tables}))
+            there = joined(sorted({table.split or "other" for table in tables}))
             raise OptionError(f"split={split}: there are {there} in {self.root}")
         return chosen
 

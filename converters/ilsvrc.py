@@ -32,7 +32,7 @@ from .reading.lists.synset_source import ClassesCalled, SynsetSource, is_synset,
 from .reading.locations import folder_at
 from .reading.options import Option
 from .reading.refusals import refuse_fields
-from .reading.selection import listed
+from .reading.selection import joined
 from .reading.text_lines import text_lines
 
 __all__ = ["IlsvrcSource"]
@@ -90,7 +90,7 @@ class IlsvrcSource(SynsetSource):
             self._take_test(data, channels)
             return
         if split is not None and split not in there:
-            raise OptionError(f"split={split}: {data} has {listed(there)}")
+            raise OptionError(f"split={split}: {data} has {joined(there)}")
         listing: dict[str, str] = {}
         places: list[Path] = []
         if "val" in chosen:

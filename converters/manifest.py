@@ -52,7 +52,7 @@ from .reading.lists.rows import join_flags, rows_of_split
 from .reading.lists.text_table import JSON_SUFFIXES, TextTable, cells_of
 from .reading.locations import first_bytes, path_of, printable
 from .reading.options import CheckSize, ClassFile, Option
-from .reading.selection import left_out, listed
+from .reading.selection import joined, left_out
 
 __all__ = ["ManifestSource"]
 
@@ -150,7 +150,7 @@ class ManifestSource(IndexedSource):
         else:
             if not known and (unclear := box_columns(names, "xywh")[1]):
                 self.notes.append(
-                    f"{listed(names[k] for k in unclear)} may be boxes: --option boxes=xyxy or "
+                    f"{joined(names[k] for k in unclear)} may be boxes: --option boxes=xyxy or "
                     "boxes=xywh reads them as such"
                 )
             between = label_separator(labels or "", names, kinds)

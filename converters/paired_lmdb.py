@@ -34,7 +34,7 @@ from .reading.lmdb.lmdb_source import (
 )
 from .reading.locations import folder_at, printable
 from .reading.refusals import already_packed, refuse_fields
-from .reading.selection import left_out, listed
+from .reading.selection import joined, left_out
 from .reading.spans import close_files
 
 __all__ = ["PairedLmdbSource"]
@@ -187,7 +187,7 @@ def _chosen(folder: Path, role: str, name: str | None) -> Path:
     databases = _databases(folder)
     found = [path for path in databases if _role(path.name) == role]
     if len(found) != 1:
-        names = listed(printable(path.name) for path in databases)
+        names = joined(printable(path.name) for path in databases)
         raise OptionError(
             f"{folder}: {len(found) or 'none'} of its databases, {names}, may be {role}; name it: "
             f"--option {role}=FOLDER"

@@ -32,7 +32,7 @@ from .reading.records.image_records import (
 from .reading.records.recordio import Damage, RecordSpan, has_records, scan_records
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
-from .reading.selection import listed
+from .reading.selection import joined
 from .reading.splits import has_folders_of_images
 
 __all__ = ["RecordIOSource"]
@@ -86,7 +86,7 @@ class RecordIOSource(ScannedSource):
             raise no_files(location, ".rec files")
         if len(self.paths) > 1:
             names = (printable(path.name) for path in self.paths)
-            self.notes.append(f"{len(self.paths)} files: {listed(names, 4)}")
+            self.notes.append(f"{len(self.paths)} files: {joined(names, 4)}")
         self._list = ImageList(Path(lst)) if lst is not None else None
         self._beside = [Path(lst)] if lst is not None else []
         indexes = [path.with_suffix(".idx") for path in self.paths] if index else []

@@ -22,7 +22,7 @@ from .reading.lists.synset_source import ClassesCalled, SynsetSource, synset_fol
 from .reading.locations import folder_at
 from .reading.options import Option
 from .reading.refusals import refuse_fields
-from .reading.selection import listed
+from .reading.selection import joined
 from .reading.text_lines import text_lines
 
 __all__ = ["TinyImagenetSource"]
@@ -55,7 +55,7 @@ class TinyImagenetSource(SynsetSource):
         root = Path(location)
         there = _splits(root)
         if not there or (split is not None and split not in there):
-            raise OptionError(f"split={split or ''}: {root} has {listed(there)}")
+            raise OptionError(f"split={split or ''}: {root} has {joined(there)}")
         synsets = [line.strip() for _, line in text_lines(root / "wnids.txt")]
         words = {}
         if names == "words":

@@ -22,7 +22,7 @@ from fastdata.schema import Field, ImageField, ScalarField, Schema
 from .class_names import numbered
 from .image_files import is_image_name
 from .locations import printable
-from .selection import listed
+from .selection import joined
 from .small_memory import StringTable
 from .splits import SPLIT_NAMES
 
@@ -140,7 +140,7 @@ def images_beside(root: Path, splits: list[str]) -> str:
         for entry in os.scandir(root / part)
         if is_image_name(entry.name) and entry.is_file()
     ]
-    shown = listed(map(printable, sorted(names)), 5)
+    shown = joined(map(printable, sorted(names)), 5)
     return f"{len(names):,} images ({shown})" if names else ""
 
 
@@ -181,7 +181,7 @@ def doubts_of_names(names: Sequence[str]) -> str:
             pictures.append(lowered[stem])
             targets.append(name)
     if pictures and targets:
-        shown = listed(map(printable, [*pictures, *targets]), 4)
+        shown = joined(map(printable, [*pictures, *targets]), 4)
         return f"the folders {shown} are called as images and what belongs to them, not as classes"
     if len(names) == 1 and pictures:
         return (
@@ -372,4 +372,4 @@ def extract(place: str) -> str:
 
 
 def _shown(names: Iterable[str]) -> str:
-    return listed(map(printable, names), 6)
+    return joined(map(printable, names), 6)

@@ -23,14 +23,14 @@ __all__ = [
     "MEMBERS",
     "Selection",
     "TableColumn",
+    "joined",
     "left_out",
-    "listed",
 ]
 
 _MOST_KNOWN = 30
 
 
-def listed(names: Iterable[str], most: int = 12) -> str:
+def joined(names: Iterable[str], most: int = 12) -> str:
     """Return names with commas between them, ``a, b, c``; dots stand for those beyond `most`."""
     every = list(names)
     return ", ".join(every[:most]) + " ..." * (len(every) > most) or "none"
@@ -43,7 +43,7 @@ def left_out(what: str, names: Iterable[str], remedy: str = "") -> list[str]:
     remedy: how to have them, where they can be had.
     """
     every = list(names)
-    return [f"{what} left out: {listed(every)}{f' ({remedy})' if remedy else ''}"] * bool(every)
+    return [f"{what} left out: {joined(every)}{f' ({remedy})' if remedy else ''}"] * bool(every)
 
 
 class TableColumn(NamedTuple):
@@ -118,12 +118,12 @@ class Selection:
         """
         return OptionError(
             f"{place}: no {self.part} {name!r} for the field {field!r}; {there} "
-            f"{listed(known, _MOST_KNOWN)}. {self.remedy}"
+            f"{joined(known, _MOST_KNOWN)}. {self.remedy}"
         )
 
     def unclear(self, place: object, reason: str, known: Iterable[str]) -> str:
         """Return the message where nothing is chosen and nothing is usual."""
-        return f"{place}: {reason}; there are {listed(known, _MOST_KNOWN)}. {self.remedy}"
+        return f"{place}: {reason}; there are {joined(known, _MOST_KNOWN)}. {self.remedy}"
 
     def refused(
         self, place: object, name: str, reason: str, able: Iterable[str] = ()

@@ -23,7 +23,7 @@ from fastdata.errors import OptionError, SourceError
 from ...base import Reject
 from ..json_files import Member, json_members
 from ..locations import first_bytes, path_inside, path_of, printable
-from ..selection import listed
+from ..selection import joined
 from ..small_memory import StringTable
 from ..splits import in_usual_order
 from .coco_annotations import ROW, pack_row
@@ -93,7 +93,7 @@ def annotation_files(location: Path, chosen: str) -> tuple[Path, dict[str, Path]
     if chosen:
         if not (location / chosen).is_file():
             raise OptionError(
-                f"annotations={chosen}: no such file in {location}; there are {listed(files)}"
+                f"annotations={chosen}: no such file in {location}; there are {joined(files)}"
             )
         return location, {"": location / chosen}
     if not files:
@@ -105,7 +105,7 @@ def annotation_files(location: Path, chosen: str) -> tuple[Path, dict[str, Path]
         return location, {split: splits[split] for split in in_usual_order(splits)}
     if len(usual) > 1:
         raise OptionError(
-            f"{location}: has the annotation files {listed(files)}. Name one: "
+            f"{location}: has the annotation files {joined(files)}. Name one: "
             f"--option annotations={usual[0]}"
         )
     return location, {"": location / usual[0]}
@@ -143,7 +143,7 @@ def image_folder(root: Path, file: Path, chosen: str, names: Sequence[str]) -> P
                     return folder
     tried = ", ".join(map(str, folders))
     raise SourceError(
-        f"{file}: none of its first images ({listed(names[:3])}) is in {tried}. Name the folder: "
+        f"{file}: none of its first images ({joined(names[:3])}) is in {tried}. Name the folder: "
         "--option images=FOLDER"
     )
 

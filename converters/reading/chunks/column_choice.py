@@ -16,7 +16,7 @@ from fastdata.schema import Field, ImageField, ScalarField
 
 from ..field_names import IMAGES, LABELS, first_called, safe_name, unique_name
 from ..fields import field_of, resolve_fields
-from ..selection import COLUMNS, TableColumn, listed
+from ..selection import COLUMNS, TableColumn, joined
 
 __all__ = ["RefusedColumnError", "choose_columns", "guessed_field"]
 
@@ -40,7 +40,7 @@ def choose_columns(
     """
     names = [column.name or str(number) for number, column in enumerate(columns)]
     if len(set(names)) < len(names):
-        raise SourceError(f"{place}: two columns have the same name: {listed(names, 30)}")
+        raise SourceError(f"{place}: two columns have the same name: {joined(names, 30)}")
     by_name = dict(zip(names, columns, strict=True))
     usual = zip(_usual(columns), names, strict=True)
     chosen = COLUMNS.parse(wanted) if wanted else dict(usual)

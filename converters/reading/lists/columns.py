@@ -12,7 +12,7 @@ from fastdata.schema import Field, ImageField
 
 from ..cells import read_schema
 from ..field_names import safe_name
-from ..selection import COLUMNS, listed
+from ..selection import COLUMNS, joined
 from .boxed_image import box_form
 
 __all__ = [
@@ -130,7 +130,7 @@ def box_roles(names: Sequence[str], boxes: Sequence[str]) -> BoxRoles | None:
     if not found:
         if boxes:
             raise OptionError(
-                f"boxes={','.join(boxes)}: no columns of boxes among {listed(names)}; name them: "
+                f"boxes={','.join(boxes)}: no columns of boxes among {joined(names)}; name them: "
                 "--option columns=image=COLUMN,xmin=COLUMN,ymin=COLUMN,xmax=COLUMN,ymax=COLUMN"
             )
         return None
@@ -201,7 +201,7 @@ def label_separator(labels: str, names: Sequence[str], kinds: Sequence[set[type]
             raise OptionError(f"labels={labels}: expected {', '.join(_SIGNS)} or columns")
         if not {"label", "labels"} & set(names):
             raise OptionError(
-                f"labels={labels}: there is no column of labels; there are {listed(names)}. Say "
+                f"labels={labels}: there is no column of labels; there are {joined(names)}. Say "
                 "which: --option columns=image=COLUMN,labels=COLUMN"
             )
         return sign

@@ -15,7 +15,7 @@ from fastdata.errors import OptionError, SourceError
 
 from ..image_files import BOTH_CASES, SUFFIXES, is_image_name
 from ..locations import stat_of
-from ..selection import listed
+from ..selection import joined
 
 __all__ = ["ImageFinder", "folder_named"]
 
@@ -61,13 +61,13 @@ class ImageFinder:
         if len(found) > 1:
             raise SourceError(
                 f"{self.root}: images called like {tried[0]!r} are in several folders: "
-                f"{listed(folder or '.' for folder in found)}. Say which: --option images=FOLDER"
+                f"{joined(folder or '.' for folder in found)}. Say which: --option images=FOLDER"
             )
         if not found:
             if tried and not self._is_name(tried[0]):
                 raise SourceError(
                     f"{self.root}: no image is called like {tried[0]!r} there or in "
-                    f"{listed(folder for folder in folders if folder)}, with any of "
+                    f"{joined(folder for folder in folders if folder)}, with any of "
                     f"{', '.join(SUFFIXES)} or without. Say where they are: --option images=FOLDER "
                     "(or a pattern, --option 'images=FOLDER/{}.jpg'), and which column names "
                     "them: --option columns=image=COLUMN"
@@ -170,7 +170,7 @@ def _filled(part: tuple[str, str | None, str], name: str, row: Mapping[str, str]
     if column is None:
         return text
     if column and column not in row:
-        raise OptionError(f"images: there is no column {column!r}; there are {listed(row)}")
+        raise OptionError(f"images: there is no column {column!r}; there are {joined(row)}")
     cell = row[column] if column else name
     if not form:
         return text + cell

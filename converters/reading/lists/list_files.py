@@ -11,7 +11,7 @@ from pathlib import Path
 from fastdata.errors import FastdataError, MissingExtraError, SourceError
 
 from ..image_files import is_image_name
-from ..selection import listed
+from ..selection import joined
 from ..small_memory import KeySet
 from ..tables.arrow_types import arrow, table_errors
 from .columns import image_column
@@ -62,7 +62,7 @@ def images_not_listed(folder: Path, names: Iterable[str]) -> list[str]:
     left = sorted(n for n in images if known.add(n.encode("utf-8", "surrogateescape")))
     if not left:
         return []
-    return [f"{len(left):,} image files that it does not name left out: {listed(left, 3)}"]
+    return [f"{len(left):,} image files that it does not name left out: {joined(left, 3)}"]
 
 
 def _names_images(path: Path) -> bool:

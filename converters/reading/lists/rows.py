@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from fastdata.errors import OptionError, SourceError
 
-from ..selection import listed
+from ..selection import joined
 from ..text_lines import text_lines
 
 __all__ = ["FlagTable", "join_flags", "keyed_lines", "read_mapping", "rows_by_key", "rows_of_split"]
@@ -26,7 +26,7 @@ def rows_of_split(
         return iter(rows)
     if "split" not in names:
         raise OptionError(
-            f"split={split}: {place} has no column 'split', but {listed(names)}. Say which it is: "
+            f"split={split}: {place} has no column 'split', but {joined(names)}. Say which it is: "
             "--option columns=image=COLUMN,split=COLUMN"
         )
     return _of_split(place, rows, names.index("split"), split)
@@ -45,7 +45,7 @@ def _of_split(
             others.add(row[column])
     if not found:
         raise OptionError(
-            f"split={split}: no row of {place} is of that split; there are {listed(sorted(others))}"
+            f"split={split}: no row of {place} is of that split; there are {joined(sorted(others))}"
         )
 
 
@@ -85,7 +85,7 @@ def join_flags(
         )
     others = [k for k in range(len(names)) if k not in flags]
 
-    def joined() -> Iterator[list[str]]:
+    def merged() -> Iterator[list[str]]:
         seen: set[str] = set()
         for number, row in enumerate(itertools.chain([first], rows), 1):
             chosen = []
@@ -109,7 +109,7 @@ def join_flags(
 
     classes = tuple(titles[k] for k in flags)
     return FlagTable(
-        [*(names[k] for k in others), "labels"], joined(), others.index(image), classes
+        [*(names[k] for k in others), "labels"], merged(), others.index(image), classes
     )
 
 

@@ -15,7 +15,7 @@ from ..image_files import is_image_name
 from ..image_list import ImageListSource
 from ..locations import printable
 from ..options import Option
-from ..selection import listed
+from ..selection import joined
 
 __all__ = ["ClassesCalled", "SynsetSource", "is_synset", "synset_folders"]
 
@@ -65,7 +65,7 @@ class SynsetSource(ImageListSource):
         synsets = sorted(synsets)
         self._numbers_of = {synset: k for k, synset in enumerate(synsets)}
         if names == "words" and (lost := [s for s in synsets if s not in words]):
-            raise OptionError(f"names=words: there are no words for {listed(lost, 5)} in {root}")
+            raise OptionError(f"names=words: there are no words for {joined(lost, 5)} in {root}")
         classes = tuple(words[s] for s in synsets) if names == "words" else tuple(synsets)
         fields: dict[str, Field] = {
             "image": ImageField(channels=channels),
