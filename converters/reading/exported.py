@@ -49,8 +49,9 @@ class Exported(NamedTuple):
 
         def own(name: str) -> Field:
             field = self.schema[name]
-            grey = channels == 1 and isinstance(field, ImageField)
-            return dataclasses.replace(field, channels=1) if grey else field
+            if channels == 1 and isinstance(field, ImageField):
+                return dataclasses.replace(field, channels=1)
+            return field
 
         return resolve_fields(self.schema, fields, channels, own)
 
