@@ -378,9 +378,12 @@ def test_waiting_of_a_sample_is_reading_but_not_waiting_for_a_core() -> None:
     times.wall["read"] = 0.001
     stages = times.stages()
     # 40 ms, of which 20 on a core; of 6 in the queue 40/61 belong here.
-    assert stages["read"] == pytest.approx(0.001 + 0.020 - 0.006 * 40 / 61)
-    assert stages["decode"] == pytest.approx(0.020)
-    assert (stages["augment"], stages["collate"]) == (0.010, 0.010)
+    assert stages["read"][0] == pytest.approx(0.001 + 0.020 - 0.006 * 40 / 61)
+    assert stages["decode"] == pytest.approx((0.020, 0.020))
+    assert (stages["augment"][0], stages["collate"][0]) == (0.010, 0.010)
+    times.all_reading_recorded = True
+    assert times.stages()["read"][0] == 0.001
+    assert times.stages()["decode"] == pytest.approx((0.040, 0.020))
 
 
 def test_a_model_of_nothing_is_no_division_by_zero() -> None:

@@ -5,45 +5,48 @@ read       the images' places in the shards, and their bytes, until they are in 
 decode     decoding, cutting, resizing, flipping; checksums, where they are due
 augment    pixel transforms, callables; transforms of whole batches
 collate    planning the batch, its columns, putting it together
-hand over  what a worker adds over doing a task in the caller: queues, messages
+hand over  from the tasks to their results, less what the worker took: queues, messages
 =========  ====================================================================
 
-One thread makes all of a batch by the work that the loader's workers do, over data and transforms
-that are recorded.  A worker that is waited for makes the same batch: it takes longer by what
-handing over costs.  The two are measured in turns.
+One worker of the loader's kind does all tasks of a batch, over data and transforms that are
+recorded, and sends its times along with them, while the loop waits for nothing else.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import statistics
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.delivery import arrive
 from fastdata.engine.finishing import finish_on_device
-from fastdata.engine.job import Request, Workers, request_of
+from fastdata.engine.job import Request, request_of
 from fastdata.engine.loader import Loader
+from fastdata.engine.tasks import Done, ReadAheadTask
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.measuring.batches import move_batch
 from fastdata.printable import safe_repr
 from fastdata.profiling.lines import LineSampler, boundary, heaviest_lines
 from fastdata.profiling.model import Cost, LoaderCosts, hand_over_costs
-from fastdata.profiling.recorder import Recorder, Times, hook_seconds, recording
+from fastdata.profiling.recorder import Recorder, Times, recording, stage_costs
 from fastdata.steps.meter import Meter
 from fastdata.transforms.stages import CallStage, PixelStage
 
-__all__ = ["make_batch", "measure_packed", "recorded", "requests_of"]
+__all__ = ["RecordedResult", "RecordedWork", "make_batch", "measure_packed", "requests_of"]
 
 LEAST_BATCHES, MOST_BATCHES = 3, 100
 LINES_SHARE = 0.25
@@ -79,167 +82,145 @@ def measure_packed(loader: Loader, seconds: float) -> LoaderCosts:
         name = safe_repr(backend, str)
         note = f"{name} makes batches in one go: what that consists of is not measured"
         return LoaderCosts(notes=(note,))
-    work, options = backend.work, backend.workers
-    calls_python = not work.pipeline.direct
-    share = 1 - LINES_SHARE if calls_python else 1.0
+    calls_python = not backend.work.pipeline.direct
     requests = requests_of(loader)
-    recorder = Recorder()
-    lines: dict[str, str] = {}
-    with closing(BufferPool(4)) as buffers:
-        pieces = max(1, options.num_workers)
-        maker = BatchMaker(recorded(work, recorder), pieces=pieces, buffers=buffers)
-        times, device_seconds = _measure(maker, recorder, requests, backend, seconds * share / 2)
-        if calls_python:
-            lines = _sample_lines(maker, recorder, requests, seconds * LINES_SHARE)
-    costs, overhead = _costs(times)
-    if device_seconds:
+    share = 1 - LINES_SHARE if calls_python else 1.0
+    one = dataclasses.replace(backend.workers, num_workers=min(backend.num_workers, 1))
+    with _Bench(backend, one) as bench:
+        made = [*bench.run(requests, seconds * share)]
+    costs, overhead = stage_costs([batch.tasks for batch in made], parallel=True)
+    costs += stage_costs([batch.loop for batch in made], parallel=False)[0]
+    if any(batch.device_seconds for batch in made):
         # On the copying stream, beside the step.
-        augment = statistics.median(device_seconds)
+        augment = statistics.median(batch.device_seconds for batch in made)
         costs.append(Cost("augment", augment, False, overlapped=True))
-    if options.num_workers:
-        costs += _hand_over(work, options, requests, seconds * share / 2)
+    if one.num_workers:
+        outside = statistics.median(batch.outside for batch in made)
+        costs += hand_over_costs(outside, statistics.median(batch.busy for batch in made))
+    lines: dict[str, str] = {}
+    if calls_python:
+        with _Bench(backend, WorkerOptions(0)) as bench, LineSampler(bench.recorder) as sampler:
+            for _ in bench.run(requests, seconds * LINES_SHARE):
+                pass
+        lines = heaviest_lines(sampler.counts())
     return LoaderCosts(tuple(costs), lines, overhead)
 
 
-def _for_seconds(
-    requests: Iterator[Request],
-    seconds: float,
-    *,
-    least: int = LEAST_BATCHES,
-    most: int = MOST_BATCHES,
-) -> Iterator[tuple[int, Request]]:
-    """Yield requests with their number; number 0 pays for what is done once, and is not counted."""
-    deadline = time.perf_counter() + seconds
-    for number, request in enumerate(requests):
-        yield number, request
-        if number >= most or (number >= least and time.perf_counter() > deadline):
-            return
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a batch took: its tasks, and the loop for planning it and putting it together.
+
+    Seconds `outside` passed until its tasks had come back beyond what they took, of which the
+    loop was `busy` for a part; and `device_seconds` on the device.
+    """
+
+    tasks: Times
+    loop: Times
+    outside: float
+    busy: float
+    device_seconds: float
 
 
-def _measure(
-    maker: BatchMaker,
-    recorder: Recorder,
-    requests: Iterator[Request],
-    backend: CpuBackend,
-    seconds: float,
-) -> tuple[list[tuple[Times, Times]], list[float]]:
-    """Return what tasks and loop take of each of some batches, and seconds on the device."""
-    device = backend.device
-    times: list[tuple[Times, Times]] = []
-    device_seconds: list[float] = []
-    for number, request in _for_seconds(requests, seconds):
-        if device is None or device.type == "cpu":
-            tasks, loop, _ = _make_recorded(maker, recorder, request)
-        else:
-            tasks, loop, batch = _make_recorded(maker, recorder, request, finish=False)
-            moved, work = move_batch(batch, device), maker.work
-            took = Meter(device).seconds(partial(arrive, work.pipeline, work.seed, request, moved))
+class _Bench:
+    """Makes batches one after another, by workers whose tasks are recorded; a context."""
+
+    def __init__(self, backend: CpuBackend, options: WorkerOptions) -> None:
+        work = RecordedWork(backend.work)
+        self.recorder, loops_work = work.of_this_thread()
+        self._device = backend.device
+        self._buffers = BufferPool(
+            4, kind="shared" if options.num_workers and options.method == "process" else "private"
+        )
+        pieces = max(1, backend.num_workers)
+        self._maker = BatchMaker(loops_work, pieces=pieces, buffers=self._buffers)
+        self._workers = options.start(work)
+
+    def __enter__(self) -> _Bench:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._workers.close()
+        self._buffers.close()
+
+    def run(self, requests: Iterator[Request], seconds: float) -> Iterator[_Made]:
+        """Make batches for about `seconds`; the first pays for what is done once, and is left out."""
+        deadline = time.perf_counter() + seconds
+        for number, request in enumerate(requests):
+            made = self._make(request)
             if number:
-                device_seconds.append(took)
-        if number:
-            times.append((tasks, loop))
-    return times, device_seconds
+                yield made
+            if number >= MOST_BATCHES or (
+                number >= LEAST_BATCHES and time.perf_counter() > deadline
+            ):
+                return
 
-
-@boundary
-def _make_recorded(
-    maker: BatchMaker, recorder: Recorder, request: Request, *, finish: bool = True
-) -> tuple[Times, Times, Any]:
-    """Return what the tasks of a batch take, what the loop adds, and the batch."""
-    recorder.take()
-    with recording(recorder, "collate"):
-        job = maker.prepare(request)
-        tasks = job.tasks()
-    begun = recorder.take()
-    memory = job.slot.memory if job.slot is not None else None
-    results = []
-    for task in tasks:
-        with recording(recorder, "sample"):
-            results.append(maker.work(task, memory))
-    by_tasks = recorder.take()
-    with recording(recorder, "collate"):
-        batch = job.finish(results)
-    pipeline = maker.work.pipeline
-    if finish and (pipeline.batch is not None or pipeline.views):
-        with recording(recorder, "augment"):
-            batch = finish_on_device(batch, request, pipeline, maker.work.seed)
-    by_loop = recorder.take()
-    by_loop.add(begun)
-    return by_tasks, by_loop, batch
-
-
-def _costs(times: list[tuple[Times, Times]]) -> tuple[list[Cost], float]:
-    """Return costs of what tasks and loop do, without that of recording, and its share."""
-    per_hook = hook_seconds()
-    overheads = []
-    seconds: dict[tuple[str, bool], list[tuple[float, float]]] = {}
-    for tasks, loop in times:
-        for some, parallel in ((tasks, True), (loop, False)):
-            total = sum(some.wall.values())
-            overhead = min(some.hooks * per_hook / total, 0.9) if total else 0.0
-            if parallel:
-                overheads.append(overhead)
-            wall, cpu = some.stages_by_clock(), some.stages_by_clock(some.cpu)
-            for name in wall:
-                pair = wall[name] * (1 - overhead), cpu[name] * (1 - overhead)
-                seconds.setdefault((name, parallel), []).append(pair)
-    costs = []
-    for (name, parallel), pairs in seconds.items():
-        took = statistics.median(wall for wall, _ in pairs)
-        cpu_seconds = statistics.median(cpu for _, cpu in pairs)
-        if took > 0:
-            costs.append(Cost(name, took, parallel, min(cpu_seconds, took)))  # type: ignore[arg-type]
-    return costs, statistics.fmean(overheads)
-
-
-def _sample_lines(
-    maker: BatchMaker, recorder: Recorder, requests: Iterator[Request], seconds: float
-) -> dict[str, str]:
-    """Return the user's line that takes most of each stage."""
-    with LineSampler(recorder) as sampler:
-        for _, request in _for_seconds(requests, seconds, least=0):
-            _make_recorded(maker, recorder, request)
-    return heaviest_lines(sampler.counts())
-
-
-def _hand_over(
-    work: BatchWork, options: WorkerOptions, requests: Iterator[Request], seconds: float
-) -> list[Cost]:
-    """Return what one worker adds to a batch over making it in the caller."""
-    one = WorkerOptions(1, options.method, 1, True, options.context)
-    shared = options.method == "process"
-    added: list[float] = []
-    busy: list[float] = []
-    with closing(BufferPool(4, kind="shared" if shared else "private")) as buffers:
-        maker = BatchMaker(work, pieces=options.num_workers, buffers=buffers)
-        with closing(WorkerOptions(0).start(work)) as caller, closing(one.start(work)) as worker:
-            for number, request in _for_seconds(requests, seconds, most=MOST_BATCHES // 2):
-                # In turns first, as the second finds bytes and pages warm.
-                order = [caller, worker] if number % 2 == 0 else [worker, caller]
-                _time_batch(maker, caller, request)  # warm for both
-                took = {workers: _time_batch(maker, workers, request) for workers in order}
-                if number:
-                    added.append(took[worker][0] - took[caller][0])
-                    busy.append(took[worker][1])
-    return hand_over_costs(max(statistics.median(added), 0.0), statistics.median(busy))
-
-
-def _time_batch(maker: BatchMaker, workers: Workers, request: Request) -> tuple[float, float]:
-    """Return seconds until a batch is made, and seconds on a core for handing over its tasks."""
-    began = time.perf_counter()
-    job = maker.prepare(request)
-    tasks = job.tasks()
-    busy = time.thread_time()
-    results = [one.result() for one in [workers.submit(task, job.slot) for task in tasks]]
-    busy = time.thread_time() - busy
-    job.finish(results)
-    return time.perf_counter() - began, busy
+    @boundary
+    def _make(self, request: Request) -> _Made:
+        recorder, work = self.recorder, self._maker.work
+        recorder.take()
+        with recording(recorder, "collate"):
+            job = self._maker.prepare(request)
+            tasks = job.tasks()
+        loop = recorder.take()
+        began, core = time.perf_counter(), time.thread_time()
+        pending = [self._workers.submit(task, job.slot) for task in tasks]
+        results: list[RecordedResult] = [one.result() for one in pending]
+        took, busy = time.perf_counter() - began, time.thread_time() - core
+        with recording(recorder, "collate"):
+            batch = job.finish([one.done for one in results])
+        device_seconds = 0.0
+        if self._device is not None and self._device.type != "cpu":
+            moved = move_batch(batch, self._device)
+            finish = partial(arrive, work.pipeline, work.seed, request, moved)
+            device_seconds = Meter(self._device).seconds(finish)
+        elif work.pipeline.batch is not None or work.pipeline.views:
+            with recording(recorder, "augment"):
+                finish_on_device(batch, request, work.pipeline, work.seed)
+        by_tasks = sum((one.times for one in results), Times(all_reading_recorded=True))
+        took -= sum(one.times.ended - one.times.begun for one in results)
+        return _Made(by_tasks, loop + recorder.take(), max(took, 0.0), busy, device_seconds)
 
 
 # -- the work of a loader, recorded ----------------------------------------------------------
 
 
-def recorded(work: BatchWork, recorder: Recorder) -> BatchWork:
+@dataclass(frozen=True, slots=True)
+class RecordedResult:
+    """What a task returns, which process and thread did it, and what it took."""
+
+    done: Done
+    worker: tuple[int, int]
+    times: Times
+
+
+class RecordedWork:
+    """The work of a loader, of which each thread takes times of its own; picklable."""
+
+    def __init__(self, work: BatchWork) -> None:
+        self._work = work
+        self._local = threading.local()
+
+    def __reduce__(self) -> tuple[type[RecordedWork], tuple[BatchWork]]:
+        return RecordedWork, (self._work,)
+
+    def of_this_thread(self) -> tuple[Recorder, BatchWork]:
+        """Return the recorder of the calling thread, and the work that it records."""
+        if not hasattr(self._local, "recorded"):
+            recorder = Recorder(all_reading_recorded=True)
+            self._local.recorded = recorder, _recorded(self._work, recorder)
+        recorded: tuple[Recorder, BatchWork] = self._local.recorded
+        return recorded
+
+    def __call__(self, task: Any, memory: NDArray[np.uint8] | None) -> Any:
+        if isinstance(task, ReadAheadTask):
+            return self._work(task, memory)
+        recorder, work = self.of_this_thread()
+        with recording(recorder, "sample"):
+            done = work(task, memory)
+        return RecordedResult(done, (os.getpid(), threading.get_ident()), recorder.take())
+
+
+def _recorded(work: BatchWork, recorder: Recorder) -> BatchWork:
     """Return the same work over data and transforms that are recorded."""
     pipeline: Any = work.pipeline
     if not pipeline.direct:

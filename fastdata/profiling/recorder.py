@@ -6,15 +6,19 @@ counts as reading.  One thread's work is recorded, in whichever process that is.
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Kind", "Recorder", "Times", "hook_seconds", "recording"]
+from fastdata.profiling.model import Cost
+from fastdata.profiling.report import StageName
+
+__all__ = ["Kind", "Recorder", "Times", "recording", "stage_costs"]
 
 Kind: TypeAlias = Literal["read", "load", "decode", "sample", "augment", "collate"]
 """What is being done.
@@ -48,58 +52,74 @@ class Times:
     ended: float = 0.0
     queued: float = 0.0
     hooks: int = 0
+    all_reading_recorded: bool = False
+    """If not, waiting while a sample is made counts as reading."""
 
-    def stages(self) -> dict[str, float]:
-        """Return seconds of reading, decoding, augmenting and collating, waiting told apart.
+    def stages(self) -> dict[StageName, tuple[float, float]]:
+        """Return seconds by the clock and on a core, of reading, decoding, augmenting, collating.
 
-        While a sample is made, waiting counts as reading, except waiting for a core, which is
-        left out; computing counts as decoding.  Transforms and collate are taken by the clock.
+        Where not all reading is recorded, waiting while a sample is made is reading, except
+        waiting for a core, which is left out.  The rest of making a sample is decoding.
         """
-        split = self.wall["sample"] + self.wall["load"]
-        computed = self.cpu["sample"] + self.cpu["load"]
+        wall, cpu = self.wall, self.cpu
+        sample, waited = wall["sample"] + wall["load"], 0.0
+        computed = cpu["sample"] + cpu["load"]
+        if not self.all_reading_recorded:
+            total = sum(wall.values())
+            queued = self.queued * sample / total if total else 0.0
+            waited = max(sample - computed - queued, 0.0)
+            # Clocks of threads tick coarsely on some systems, and a page fault is no disk.
+            waited = waited if waited > 0.02 * sample else 0.0
+            sample = min(computed, sample - waited)
+        return {
+            "read": (wall["read"] + waited, cpu["read"]),
+            "decode": (wall["decode"] + sample, cpu["decode"] + computed),
+            "augment": (wall["augment"], cpu["augment"]),
+            "collate": (wall["collate"], cpu["collate"]),
+        }
+
+    def recording_share(self) -> float:
+        """Return the share of the time that recording itself took."""
         total = sum(self.wall.values())
-        queued = self.queued * split / total if total else 0.0
-        waited = max(split - computed - queued, 0.0)
-        # Clocks of threads tick coarsely on some systems, and a page fault is no disk.
-        waited = waited if waited > 0.02 * split else 0.0
-        return {
-            "read": self.wall["read"] + waited,
-            "decode": self.wall["decode"] + min(computed, split - waited),
-            "augment": self.wall["augment"],
-            "collate": self.wall["collate"],
-        }
+        return min(self.hooks * hook_seconds() / total, 0.9) if total else 0.0
 
-    def stages_by_clock(self, seconds: dict[Kind, float] | None = None) -> dict[str, float]:
-        """Return `wall`, or `cpu`, by stage, where reading is recorded by itself.
+    def __add__(self, other: Times) -> Times:
+        """Return the seconds and readings of both; `begun`, `ended` and `queued` of this one."""
+        wall = {kind: self.wall[kind] + other.wall[kind] for kind in KINDS}
+        cpu = {kind: self.cpu[kind] + other.cpu[kind] for kind in KINDS}
+        return replace(self, wall=wall, cpu=cpu, hooks=self.hooks + other.hooks)
 
-        The rest of making a sample is decoding.
-        """
-        seconds = self.wall if seconds is None else seconds
-        return {
-            "read": seconds["read"],
-            "decode": seconds["decode"] + seconds["sample"] + seconds["load"],
-            "augment": seconds["augment"],
-            "collate": seconds["collate"],
-        }
 
-    def add(self, other: Times) -> None:
-        """Add seconds and readings of another."""
-        for kind in KINDS:
-            self.wall[kind] += other.wall[kind]
-            self.cpu[kind] += other.cpu[kind]
-        self.hooks += other.hooks
+def stage_costs(batches: Sequence[Times], *, parallel: bool) -> tuple[list[Cost], float]:
+    """Return the mean cost of each stage without that of recording, and recording's mean share."""
+    seconds: dict[StageName, list[float]] = {}
+    cpu_seconds: dict[StageName, list[float]] = {}
+    shares = [times.recording_share() for times in batches]
+    for times, share in zip(batches, shares, strict=True):
+        for name, (wall, cpu) in times.stages().items():
+            # Clocks are read at both ends of a stretch, so at worst in proportion to its time.
+            seconds.setdefault(name, []).append(wall * (1 - share))
+            cpu_seconds.setdefault(name, []).append(cpu * (1 - share))
+    costs = [
+        Cost(name, took, parallel, min(statistics.fmean(cpu_seconds[name]), took))
+        for name, took in ((name, statistics.fmean(values)) for name, values in seconds.items())
+        if took > 0
+    ]
+    return costs, statistics.fmean(shares)
 
 
 class Recorder:
     """Records what the thread that made it does; other threads are not recorded.
 
-    `active` are the kinds that are under way, the innermost last.
+    `active` are the kinds that are under way, the innermost last.  `all_reading_recorded` says
+    that nothing is read but inside "read".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, all_reading_recorded: bool = False) -> None:
+        self._new_times = partial(Times, all_reading_recorded=all_reading_recorded)
         self.thread = threading.get_ident()
         self.active: list[Kind] = []
-        self._times = Times()
+        self._times = self._new_times()
         self._wall = self._cpu = 0.0
         self._queued = 0.0
 
@@ -131,7 +151,7 @@ class Recorder:
 
     def take(self) -> Times:
         """Return what was recorded since the last call, and begin anew."""
-        times, self._times = self._times, Times()
+        times, self._times = self._times, self._new_times()
         if times.hooks:
             times.queued = max(_queued_seconds() - self._queued, 0.0)
         return times

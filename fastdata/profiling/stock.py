@@ -15,6 +15,7 @@ A second, unmeasured pass looks for the lines.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +29,7 @@ from fastdata.measuring.loaders import dataloader_arguments, loader_info, worker
 from fastdata.profiling.hooks import hooks_installed
 from fastdata.profiling.lines import LineCounts, LineSampler, boundary, heaviest_lines
 from fastdata.profiling.model import Cost, LoaderCosts, hand_over_costs
-from fastdata.profiling.recorder import Kind, Recorder, Times, hook_seconds
+from fastdata.profiling.recorder import Kind, Recorder, Times, stage_costs
 
 __all__ = ["RecordedDataLoader", "measure_stock"]
 
@@ -61,7 +62,7 @@ def measure_stock(loader: DataLoader[Any], seconds: float) -> LoaderCosts:
         return LoaderCosts(notes=(note,))
     notes = []
     times = [one.times for one in taken]
-    costs, overhead = _worker_costs(times)
+    costs, overhead = stage_costs(times, parallel=True)
     outside = statistics.median(
         max(one.period - (one.times.ended - one.times.begun), 0.0) for one in taken
     )
@@ -86,52 +87,19 @@ def measure_stock(loader: DataLoader[Any], seconds: float) -> LoaderCosts:
     return LoaderCosts(tuple(costs), heaviest_lines(counts), overhead, tuple(notes))
 
 
-def _worker_costs(times: list[Times]) -> tuple[list[Cost], float]:
-    """Return costs of what makes batches, without that of recording, and its share of them."""
-    per_hook = hook_seconds()
-    stages = dict.fromkeys(times[0].stages(), 0.0)
-    overheads = []
-    for one in times:
-        total = sum(one.wall.values())
-        hooks = min(one.hooks * per_hook, 0.9 * total)
-        overheads.append(hooks / total if total else 0.0)
-        for name, value in one.stages().items():
-            # Clocks are read at both ends of a stretch, so at worst in proportion to its time.
-            stages[name] += value * (1 - overheads[-1]) / len(times)
-    computed = statistics.fmean(sum(one.cpu.values()) for one in times)
-    # Reading waits; what is computed belongs to the others, by their share.
-    others = sum(stages.values()) - stages["read"]
-    costs = []
-    for name, value in stages.items():
-        if value > 0:
-            cpu = 0.0 if name == "read" or not others else min(value, computed * value / others)
-            costs.append(Cost(name, value, True, cpu))  # type: ignore[arg-type]
-    return costs, statistics.fmean(overheads)
-
-
-@dataclass(slots=True)
-class _Taken:
-    """How a batch was made, and its seconds in the loop: in all, on a core, of the sampler."""
-
-    times: Times
-    lines: LineCounts
-    period: float
-    loop_cpu: float
-    sampling: float
-
-
-def _take(recorded: RecordedDataLoader, seconds: float) -> list[_Taken]:
-    """Take batches for about `seconds`, epoch after epoch."""
-    taken: list[_Taken] = []
-    alone = recorded.epoch_length == 1
+def _take(recorded: RecordedDataLoader, seconds: float) -> list[RecordedBatch]:
+    """Return how batches were made for about `seconds`, epoch after epoch; not the batches."""
+    taken: list[RecordedBatch] = []
     deadline = time.perf_counter() + seconds
+
+    def is_enough() -> bool:
+        over = time.perf_counter() > deadline and len(taken) >= LEAST_BATCHES
+        return over or len(taken) >= MOST_BATCHES
+
     with recorded.open() as loader:
-        batch = None
-        while True:
-            before = len(taken)
-            iterator = iter(loader)
-            first = True
-            while len(taken) < MOST_BATCHES:
+        while not is_enough():
+            before, iterator, batch = len(taken), iter(loader), None
+            for number in itertools.count():
                 began, core = time.perf_counter(), time.thread_time()
                 sampled = recorded.sampler_seconds
                 made = next(iterator, None)
@@ -139,21 +107,18 @@ def _take(recorded: RecordedDataLoader, seconds: float) -> list[_Taken]:
                     break
                 # The memory of the batch before is given back now, as in any loop.
                 batch, made.batch = made.batch, None
-                now, core = time.perf_counter(), time.thread_time() - core
+                made.period = time.perf_counter() - began
+                made.loop_cpu = time.thread_time() - core
+                made.sampling = recorded.sampler_seconds - sampled
                 # The first includes the start of workers; an epoch of one batch has no other.
-                if not first or alone:
-                    sampling = recorded.sampler_seconds - sampled
-                    taken.append(_Taken(made.times, made.lines, now - began, core, sampling))
-                first = False
-                if now > deadline and len(taken) >= LEAST_BATCHES:
+                if number or recorded.epoch_length == 1:
+                    taken.append(made)
+                if is_enough():
                     break
-            batch = None
-            del iterator
-            enough = len(taken) >= LEAST_BATCHES
-            ended = len(taken) >= MOST_BATCHES or time.perf_counter() > deadline
-            if len(taken) == before or (enough and ended):
-                del batch
-                return taken
+            del iterator, batch
+            if len(taken) == before:
+                break
+    return taken
 
 
 # -- a DataLoader whose batches carry their times --------------------------------------------
@@ -167,6 +132,10 @@ class RecordedBatch:
     times: Times
     lines: LineCounts
     worker: int
+    period: float = 0.0
+    loop_cpu: float = 0.0
+    sampling: float = 0.0
+    """Seconds in the loop until it came, of these on a core, and of the sampler."""
 
 
 class RecordedDataLoader:
@@ -180,7 +149,7 @@ class RecordedDataLoader:
         self.sampler_seconds = 0.0
         self.epoch_length = loader_info(loader).batches_per_epoch
         self._like = loader
-        self._clock = _Clock(sample_lines)
+        self._clock = _Clock(loader, sample_lines)
 
     @contextmanager
     def open(self, workers: int = 1, prefetch_factor: int = 1) -> Iterator[DataLoader[Any]]:
@@ -203,10 +172,10 @@ class RecordedDataLoader:
                 arguments |= worker_arguments(like) | {
                     "num_workers": workers,
                     "prefetch_factor": prefetch_factor,
-                    "worker_init_fn": _StartRecording(clock, like.dataset, like.worker_init_fn),
+                    "worker_init_fn": clock,
                 }
             else:
-                stack.enter_context(clock.running(like.dataset))
+                stack.enter_context(clock.running())
             yield DataLoader(**arguments)
 
 
@@ -230,31 +199,37 @@ class _TimedSampler:
 
 
 class _Clock:
-    """The recorder of the process that makes batches; begun there, as threads cannot be sent."""
+    """Records the process that makes batches; as a ``worker_init_fn``, the worker that calls it.
 
-    def __init__(self, sample_lines: bool) -> None:
+    It is sent there together with dataset and collate function, so that all have the same one;
+    its recorder is made there, as threads cannot be sent.
+    """
+
+    def __init__(self, like: DataLoader[Any], sample_lines: bool) -> None:
         self.recorder: Recorder | None = None
         self.line_sampler: LineSampler | None = None
+        self._dataset, self._init_worker = like.dataset, like.worker_init_fn
         self._sample_lines = sample_lines
         self._running: Any = None
 
     @contextmanager
-    def running(self, dataset: Any) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """Record this process inside the block."""
         with ExitStack() as stack:
-            stack.callback(self._forget)
             self.recorder = Recorder()
             if self._sample_lines:
                 self.line_sampler = stack.enter_context(LineSampler(self.recorder))
-            stack.enter_context(hooks_installed(self.recorder, dataset))
-            yield
+            stack.enter_context(hooks_installed(self.recorder, self._dataset))
+            try:
+                yield
+            finally:
+                self.recorder = self.line_sampler = None
 
-    def _forget(self) -> None:
-        self.recorder = self.line_sampler = None
-
-    def run_until_exit(self, dataset: Any) -> None:
-        """Record this process for as long as it lives."""
-        self._running = self.running(dataset)
+    def __call__(self, worker: int) -> None:
+        """Record this worker process for as long as it lives."""
+        if self._init_worker is not None:
+            self._init_worker(worker)
+        self._running = self.running()
         self._running.__enter__()
 
     @boundary
@@ -263,23 +238,6 @@ class _Clock:
         if self.recorder is None:
             return function(*args)
         return self.recorder.call(kind, function, *args)
-
-
-class _StartRecording:
-    """A ``worker_init_fn`` that records its worker process.
-
-    It is sent there together with dataset and collate function, so that all have the same clock.
-    """
-
-    def __init__(self, clock: _Clock, dataset: Any, then: Callable[[int], None] | None) -> None:
-        self._clock = clock
-        self._dataset = dataset
-        self._users = then
-
-    def __call__(self, worker: int) -> None:
-        if self._users is not None:
-            self._users(worker)
-        self._clock.run_until_exit(self._dataset)
 
 
 class _Recorded:
