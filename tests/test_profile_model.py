@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from fastdata.measuring.loaders import LoaderInfo
 from fastdata.profiling.conclusion import (
     bottleneck_of,
     restarts_of,
@@ -144,13 +146,13 @@ def test_no_more_workers_are_wanted_than_were_seen_or_four_a_core(
     slow = Cost("decode", 0.200, True, 0.080)
     made = model(slow, step=0.030, workers=workers, cores=2).fitted(seconds)
     assert (made.workers_to_saturate() or made.best_workers()) <= max(workers, 8)
-    told = [fix.text for fix in fixes_for(made, Conditions("stock"), (), {})]
+    told = [fix.text for fix in fixes_for(made, conditions("stock"), (), {})]
     assert not any("num_workers" in text for text in told) or workers < 8
 
 
 def test_of_more_workers_than_are_considered_nothing_is_promised() -> None:
     slow = replace(READ, seconds=0.500)  # a disk, for which 50 might wait
-    told = [fix.text for fix in fixes_for(model(slow, cores=2), Conditions("stock"), (), {})]
+    told = [fix.text for fix in fixes_for(model(slow, cores=2), conditions("stock"), (), {})]
     assert any(text.startswith("num_workers=8 (now 2): what more") for text in told)
 
 
@@ -311,12 +313,29 @@ def test_a_step_that_shares_its_cores_with_workers_is_not_waiting() -> None:
     assert Measured(0.020, 0.015, 0.015, waited=0.01, on_gpu=True).is_input_bound
 
 
-def fixes(made: Model, conditions: Conditions, *stalls: Stall) -> dict[str, float]:
-    return {fix.text: fix.speedup for fix in fixes_for(made, conditions, stalls, {})}
+def conditions(
+    kind: Any,
+    *,
+    on_gpu: bool = False,
+    input_bound: bool = True,
+    calls_python: bool = False,
+    epoch_batches: int | None = None,
+    persistent: bool = True,
+    **others: Any,
+) -> Conditions:
+    info = LoaderInfo(
+        kind, batches_per_epoch=epoch_batches, persistent=persistent, calls_python=calls_python
+    )
+    seconds = 0.020 if input_bound else 0.010
+    return Conditions(info, Measured(seconds, 0.010, 0.010, 0.5, on_gpu=on_gpu), **others)
+
+
+def fixes(made: Model, given: Conditions, *stalls: Stall) -> dict[str, float]:
+    return {fix.text: fix.speedup for fix in fixes_for(made, given, stalls, {})}
 
 
 def test_fixes_are_ranked_by_what_they_gain() -> None:
-    found = fixes_for(model(READ, DECODE), Conditions("packed"), (ITEM,), {})
+    found = fixes_for(model(READ, DECODE), conditions("packed"), (ITEM,), {})
     gains = [fix.speedup for fix in found[:-1]]
     assert gains == sorted(gains, reverse=True)
     assert [round(gain, 3) for gain in gains] == [2.0, 2.0, 2.0, 1.6, 1.333]
@@ -325,42 +344,42 @@ def test_fixes_are_ranked_by_what_they_gain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conditions", "word", "offered"),
+    ("given", "word", "offered"),
     [
-        (Conditions("packed"), "codec=", True),
-        (Conditions("packed", raw=True), "codec=", False),
-        (Conditions("packed", plain=False), "codec=", False),
-        (Conditions("packed"), 'cache="ram"', True),
-        (Conditions("packed", plain=False), 'cache="ram"', False),
-        (Conditions("packed"), 'cache="device"', True),
-        (Conditions("packed", calls_python=True), 'cache="device"', False),
-        (Conditions("packed"), "dali", False),
-        (Conditions("packed", on_gpu=True, dali=True), "dali", True),
-        (Conditions("packed"), "fastdata.pack", False),
-        (Conditions("stock"), "fastdata.pack", True),
-        (Conditions("iterable"), "fastdata.pack", False),
-        (Conditions("stock"), "num_workers=4", True),
-        (Conditions("stock", input_bound=False), "num_workers", False),
-        (Conditions("stock"), "persistent", False),
+        (conditions("packed"), "codec=", True),
+        (conditions("packed", raw=True), "codec=", False),
+        (conditions("packed", plain=False), "codec=", False),
+        (conditions("packed"), 'cache="ram"', True),
+        (conditions("packed", plain=False), 'cache="ram"', False),
+        (conditions("packed"), 'cache="device"', True),
+        (conditions("packed", calls_python=True), 'cache="device"', False),
+        (conditions("packed"), "dali", False),
+        (conditions("packed", on_gpu=True, has_dali=True), "dali", True),
+        (conditions("packed"), "fastdata.pack", False),
+        (conditions("stock"), "fastdata.pack", True),
+        (conditions("iterable"), "fastdata.pack", False),
+        (conditions("stock"), "num_workers=4", True),
+        (conditions("stock", input_bound=False), "num_workers", False),
+        (conditions("stock"), "persistent", False),
         (
-            Conditions("stock", persistent=False, start_seconds=1.0, epoch_batches=100),
+            conditions("stock", persistent=False, start_seconds=1.0, epoch_batches=100),
             "persist",
             True,
         ),
         (
-            Conditions("stock", persistent=False, start_seconds=0.01, epoch_batches=99),
+            conditions("stock", persistent=False, start_seconds=0.01, epoch_batches=99),
             "persist",
             False,
         ),
     ],
 )
-def test_fixes_only_where_they_apply(conditions: Conditions, word: str, offered: bool) -> None:
-    assert any(word in text for text in fixes(model(READ, DECODE), conditions)) == offered
+def test_fixes_only_where_they_apply(given: Conditions, word: str, offered: bool) -> None:
+    assert any(word in text for text in fixes(model(READ, DECODE), given)) == offered
 
 
 def test_fixes_of_copies() -> None:
     made = model(COPY, step=0.010)
-    on_gpu = Conditions("stock", on_gpu=True, float_bytes=1.0)
+    on_gpu = conditions("stock", on_gpu=True, float_bytes=1.0)
     found = fixes(made, on_gpu)
     assert [text.partition(":")[0] for text in found if "CUDAPrefetcher" in text]
     assert any("pin_memory" in text for text in found)
@@ -368,7 +387,7 @@ def test_fixes_of_copies() -> None:
     assert eighth == pytest.approx(14 / 11)
     assert not any("pin_memory" in t for t in fixes(made, replace(on_gpu, pinned=True)))
     assert not any("Prefetcher" in t for t in fixes(made, replace(on_gpu, loader_copies=True)))
-    assert not fixes(made, Conditions("stock"))
+    assert not fixes(made, conditions("stock"))
 
 
 def test_waiting_of_a_sample_is_reading_but_not_waiting_for_a_core() -> None:

@@ -1,8 +1,8 @@
 """HTML pages: one file each, no script, nothing from a network, for light, dark and paper.
 
 They are well-formed XML too.  ``base.html.jinja`` has the look that pages share.  Whatever a page
-shows is text in it: everything is escaped, and a policy in its head forbids the browser to run or
-fetch anything, should that ever fail.
+shows is text in it: everything is made printable and escaped, and a policy in its head forbids the
+browser to run or fetch anything, should that ever fail.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import jinja2
 
 from fastdata import __version__
 from fastdata.errors import OptionError, full_disk_explained
+from fastdata.printable import printable
 
 __all__ = ["check_page_path", "render", "write_page"]
 
@@ -31,6 +32,7 @@ def render(package: str, template: str, content: Mapping[str, Any]) -> str:
             [jinja2.PackageLoader(package, ""), jinja2.PackageLoader(__name__, "")]
         ),
         autoescape=True,
+        finalize=lambda value: value if hasattr(value, "__html__") else printable(value),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

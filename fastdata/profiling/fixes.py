@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from fastdata.cache.ram import RamCacheBackend
 from fastdata.engine.cpu import CpuBackend
 from fastdata.engine.loader import Loader
 from fastdata.measuring.batches import batch_nbytes
-from fastdata.measuring.loaders import dali_is_installed, inner_loader, loader_info
+from fastdata.measuring.loaders import LoaderInfo, dali_is_installed, inner_loader, loader_info
 from fastdata.prefetch.tree import leaves
 from fastdata.profiling.batches import CachedBatches
 from fastdata.profiling.lines import short_line
@@ -35,29 +35,20 @@ LEAST_GAIN_OF_WORKERS = 1.1
 class Conditions:
     """What decides which fixes apply."""
 
-    kind: Literal["packed", "stock", "iterable"]
-    input_bound: bool = True
-    shares_cores: bool = False
-    """Whether workers make the step slower, as they compute on its cores."""
-    on_gpu: bool = False
-    """Whether the step computes on one."""
+    loader: LoaderInfo
+    measured: Measured
     loader_copies: bool = False
     """Whether batches come on the device, copied ahead."""
     pinned: bool = False
     raw: bool = False
     """Whether packed images are stored as pixels."""
-    calls_python: bool = False
-    """Whether there are callables among the transforms of packed data."""
     plain: bool = True
     """Whether packed data come from fastdata's own workers, without a cache."""
     float_bytes: float = 0.0
     """Share of a batch's bytes that have floating dtypes."""
     start_seconds: float = 0.0
     """Until the first batch of an epoch."""
-    epoch_batches: int | None = None
-    persistent: bool = True
-    """Whether workers outlive an epoch."""
-    dali: bool = False
+    has_dali: bool = False
     """Whether it is installed."""
 
 
@@ -65,7 +56,7 @@ def conditions_of(
     loader: Any, cached: CachedBatches, measured: Measured, start_seconds: float
 ) -> Conditions:
     """Return what decides which fixes apply to a loader, of which these are some batches."""
-    info, inner = loader_info(loader), inner_loader(loader)
+    inner = inner_loader(loader)
     tensors = [leaf for leaf in leaves(cached.host[0]) if isinstance(leaf, torch.Tensor)]
     floats = batch_nbytes([t for t in tensors if t.is_floating_point()])
     backend = getattr(inner, "backend", None)
@@ -75,20 +66,15 @@ def conditions_of(
         names = inner.dataset.schema.images
         raw = all(inner.dataset.images(n, first, decoder).all_raw for n in names)
     return Conditions(
-        info.kind,
-        input_bound=measured.is_input_bound,
-        shares_cores=measured.shares_cores,
-        on_gpu=measured.on_gpu,
+        loader_info(loader),
+        measured,
         loader_copies=cached.loader_copies,
         pinned=measured.on_gpu and any(t.is_pinned() for t in tensors),
         raw=raw,
-        calls_python=info.calls_python,
         plain=isinstance(backend, CpuBackend) and not isinstance(backend, RamCacheBackend),
         float_bytes=floats / cached.nbytes if cached.nbytes else 0.0,
         start_seconds=start_seconds,
-        epoch_batches=info.batches_per_epoch,
-        persistent=info.persistent,
-        dali=dali_is_installed(),
+        has_dali=dali_is_installed(),
     )
 
 
@@ -118,15 +104,16 @@ def _candidates(model: Model, conditions: Conditions, lines: Mapping[str, str]) 
         then = model.period(workers, free=free, factors=factors)
         return Fix(text, now / then if then > 0 else float("inf"))
 
-    if conditions.input_bound and (wanted := _wanted_workers(model)) is not None:
+    measured, info = conditions.measured, conditions.loader
+    if measured.is_input_bound and (wanted := _wanted_workers(model)) is not None:
         added = fix(_workers_text(model, wanted), workers=wanted)
         if added.speedup >= LEAST_GAIN_OF_WORKERS:
             yield added
-    if conditions.input_bound or conditions.shares_cores:
+    if measured.is_input_bound or measured.shares_cores:
         for text, free, factors in _changes(conditions, lines):
             yield fix(text, free=free, factors=factors)
-    epoch = (conditions.epoch_batches or 0) * now
-    if conditions.kind == "stock" and model.workers and not conditions.persistent and epoch:
+    epoch = (info.batches_per_epoch or 0) * now
+    if info.kind == "stock" and model.workers and not info.persistent and epoch:
         start = conditions.start_seconds
         yield Fix(
             f"persistent_workers=True: each epoch begins with {start:.2g} s until its first batch",
@@ -159,14 +146,15 @@ def _changes(
     conditions: Conditions, lines: Mapping[str, str]
 ) -> Iterator[tuple[str, tuple[str, ...], dict[str, float]]]:
     """Yield changes: a text, the stages that then take no time, and factors of others."""
-    if conditions.kind == "stock":
+    kind = conditions.loader.kind
+    if kind == "stock":
         yield (
             "pack the dataset once (fastdata.pack) and load it with fastdata.loader: at most "
             "this, if reading and decoding then took no time",
             ("read", "decode"),
             {},
         )
-    if conditions.kind == "packed" and conditions.plain:
+    if kind == "packed" and conditions.plain:
         yield from _changes_of_packed(conditions)
     for name, text in (
         ("augment", "a faster transform"),
@@ -175,15 +163,15 @@ def _changes(
     ):
         if lines.get(name):
             yield f"{text}: {short_line(lines[name])}; at most this", (name,), {}
-    if not conditions.on_gpu:
+    if not conditions.measured.on_gpu:
         return
     if not conditions.loader_copies:
-        how = "device=" if conditions.kind == "packed" else "fastdata.CUDAPrefetcher(loader)"
+        how = "device=" if kind == "packed" else "fastdata.CUDAPrefetcher(loader)"
         yield f"{how}: batches are copied while the one before is computed with", ("copy",), {}
         if not conditions.pinned:
             yield "pin_memory=True, and copies with non_blocking=True; at most", ("copy",), {}
     # A loader that copies packed data sends uint8 already.
-    copied_by_packed = conditions.kind == "packed" and conditions.loader_copies
+    copied_by_packed = kind == "packed" and conditions.loader_copies
     if conditions.float_bytes > 0.5 and not copied_by_packed:
         yield (
             "send uint8 over the bus and convert on the device: a quarter of the bytes",
@@ -207,16 +195,16 @@ def _changes_of_packed(
             {"decode": 0.5},
         )
     yield 'cache="ram": the packed bytes are read once, and stay in memory', ("read",), {}
-    if not conditions.calls_python:
+    if not conditions.loader.calls_python:
         yield (
             'cache="device", if the decoded images fit there: workers have nothing left to do '
             "after the first epoch; at most this",
             ("read", "decode", "hand over"),
             {},
         )
-    if conditions.on_gpu and conditions.dali:
+    if conditions.measured.on_gpu and conditions.has_dali:
         yield 'backend="dali": the GPU decodes; at most this', ("decode",), {}
-    if conditions.calls_python:
+    if conditions.loader.calls_python:
         yield (
             "fastdata.transforms in place of callables, which are called once a sample; at most "
             "this",

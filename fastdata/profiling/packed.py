@@ -143,7 +143,7 @@ class _Bench:
         self._buffers.close()
 
     def run(self, requests: Iterator[Request], seconds: float) -> Iterator[_Made]:
-        """Make batches for about `seconds`; the first pays for what is done once, and is left out."""
+        """Make batches for about `seconds`; yield all but the first, which pays for what is new."""
         deadline = time.perf_counter() + seconds
         for number, request in enumerate(requests):
             made = self._make(request)

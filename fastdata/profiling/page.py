@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.pages import render
 from fastdata.pages import write_page as write
-from fastdata.printable import printable
 from fastdata.profiling.figures import largest, machine_lines, milliseconds, number, speedup
 from fastdata.profiling.report import (
     Event,
@@ -43,58 +41,26 @@ def write_page(report: ProfileReport, path: str | os.PathLike[str]) -> None:
 
 
 def _content(report: ProfileReport) -> dict[str, Any]:
-    """Return what the template shows: safe text, and lengths in percent."""
-    speeds, times = rates(report), batch_times(report)
-    stage_scale = largest(
-        [stage.seconds for stage in report.stages]
-        + [stage.stall_seconds for stage in report.stages]
-    )
-    # The bar shows what is gained: a bar for 1.00x would look like a gain.
-    gain_scale = largest([stage.speedup_if_free - 1 for stage in report.stages])
+    """Return what the template shows, and the functions by which it shows it."""
+    times = [time for stage in report.stages for time in (stage.seconds, stage.stall_seconds)]
     return {
-        "verdict": printable(report.verdict),
+        "report": report,
         "mood": "data" if report.input_bound else "step" if report.bottleneck else "fine",
-        "loader": printable(report.loader),
-        "step": printable(report.step),
-        "rates": [
-            {
-                "name": name,
-                "steps": number(rate),
-                "samples": number(rate * report.batch_size),
-                "width": _width(rate, largest([rate for _, rate in speeds])),
-            }
-            for name, rate in speeds
-        ],
+        "rates": rates(report),
         "figures": key_figures(report),
-        "stages": [
-            {
-                "name": stage.name,
-                "parallel": stage.parallel,
-                "is_bottleneck": stage.name == report.bottleneck,
-                "time": milliseconds(stage.seconds),
-                "width": _width(stage.seconds, stage_scale),
-                "stall": milliseconds(stage.stall_seconds),
-                "stall_width": _width(stage.stall_seconds, stage_scale),
-                "speedup": speedup(stage.speedup_if_free),
-                "speedup_width": _width(stage.speedup_if_free - 1, gain_scale),
-                "where": printable(stage.where),
-            }
-            for stage in report.stages
-        ],
-        "any_parallel": any(stage.parallel for stage in report.stages),
-        "times": [
-            {
-                "name": name,
-                "time": milliseconds(seconds),
-                "width": _width(seconds, largest([seconds for _, seconds in times])),
-            }
-            for name, seconds in times
-        ],
+        "times": batch_times(report),
+        "longest": largest(times),
+        # The bar shows what is gained: a bar for 1.00x would look like a gain.
+        "largest_gain": largest(stage.speedup_if_free - 1 for stage in report.stages),
         "timeline": lay_out(report.timeline),
-        "stalls": [(stall_line(stall), printable(stall.where)) for stall in report.stalls],
-        "fixes": [(printable(fix.text), gain(fix)) for fix in report.fixes],
-        "notes": [printable(note) for note in report.notes],
         "machine": machine_lines(report.machine),
+        "largest": largest,
+        "number": number,
+        "milliseconds": milliseconds,
+        "speedup": speedup,
+        "gain": gain,
+        "stall_line": stall_line,
+        "width": _width,
     }
 
 
@@ -113,8 +79,7 @@ def _percent(part: float) -> str:
 # -- the timeline ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """A rectangle: left edge and width in percent, its tooltip, and what colours it.
 
     The kind is "wait" or "step" for the loop, a stage of `COLOURED_STAGES`, or "work" for anything
@@ -127,8 +92,7 @@ class Stretch:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Stretches one after another."""
 
     name: str
@@ -136,16 +100,14 @@ class Row:
     stretches: tuple[Stretch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A mark of the scale: its position in percent, and its milliseconds."""
 
     left: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(NamedTuple):
     """The loop's rows in the order in which they first appear, then workers by number.
 
     `left_out` events are not drawn; `stages` are the coloured ones, which need a key.
@@ -197,8 +159,8 @@ def _row(name: str, events: list[Event], first: float, length: float) -> Row:
     kind = activity if activity in ("wait", "step") else "work"
     total = sum(event.seconds for event in events)
     return Row(
-        printable(name),
-        f"{printable(name)}: {len(events):,} of {milliseconds(total)} together",
+        name,
+        f"{name}: {len(events):,} of {milliseconds(total)} together",
         tuple(
             Stretch(
                 _percent((event.start - first) / length),
@@ -212,9 +174,9 @@ def _row(name: str, events: list[Event], first: float, length: float) -> Row:
 
 
 def _title(event: Event, first: float) -> str:
-    words = [printable(text) for text in (event.row, event.stage, event.label) if text]
+    words = " ".join(filter(None, (event.row, event.stage, event.label)))
     begun = milliseconds(event.start - first)
-    return f"{' '.join(words)}: {milliseconds(event.seconds)}, from {begun}"
+    return f"{words}: {milliseconds(event.seconds)}, from {begun}"
 
 
 def _ticks(length: float) -> Iterable[Tick]:

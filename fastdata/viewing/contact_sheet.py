@@ -151,7 +151,7 @@ def draw_groups(
     for name, indices in classes:
         drawn = np.sort(generator.permutation(indices)[:per_class])
         samples = [_sheet_sample(dataset, int(index), side) for index in drawn]
-        groups.append(Group(printable(name), len(indices), samples))
+        groups.append(Group(name, len(indices), samples))
     return groups
 
 
@@ -160,7 +160,7 @@ def _sheet_sample(dataset: Dataset, index: int, side: int) -> SheetSample:
     # A mask lies over its image; one without an image is shown itself.
     shown = [name for name in images if not images[name].mask] or list(images)
     pictures = [_thumbnail(dataset, index, name, side) for name in shown]
-    return SheetSample(index, printable(dataset.keys[index]), pictures, _caption(dataset, index))
+    return SheetSample(index, dataset.keys[index], pictures, _caption(dataset, index))
 
 
 def _caption(dataset: Dataset, index: int) -> str:

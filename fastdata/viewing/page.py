@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastdata.converters.packing.job import read_rejects
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
 from fastdata.opening import open as open_dataset
 from fastdata.pages import check_page_path, render, write_page
-from fastdata.printable import printable
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
 from fastdata.summary import load_line
 from fastdata.viewing.contact_sheet import Group, class_field, count_classes, draw_groups
@@ -93,15 +93,15 @@ def view(
         side=thumbnail,
         seed=seed,
     )
-    counts = [(printable(name), len(indices)) for name, indices in classes]
-    rejects = _read_rejects(dataset)
+    counts = [(name, len(indices)) for name, indices in classes]
+    rejects = _rejects_of(dataset)
     # A sample with boxes of several classes may stand under each.
     shown = len({sample.position for group in groups for sample in group.samples})
     page = render(
         __package__,
         "view.html.jinja",
         {
-            "name": printable(os.fspath(dataset)),
+            "name": os.fspath(dataset),
             "side": thumbnail,
             "cards": [
                 ("samples", f"{len(opened):,}"),
@@ -111,7 +111,7 @@ def view(
                 ("left out", f"{len(rejects):,}"),
             ],
             "digest": opened.digest,
-            "load_line": printable(load_line(dataset)),
+            "load_line": load_line(dataset),
             "schema": [(name, *_described(field)) for name, field in opened.schema.items()],
             "groups": groups,
             "sheet_line": _sheet_line(shown, len(opened), groups, len(counts), seed),
@@ -156,13 +156,11 @@ def _classes_line(counts: Sequence[tuple[str, int]], field: str | None) -> str:
     return f"{line}; {more:,} of them are not listed here." if more > 0 else f"{line}."
 
 
-def _read_rejects(dataset: str | os.PathLike[str]) -> list[tuple[str, str]]:
+def _rejects_of(dataset: str | os.PathLike[str]) -> list[tuple[str, str]]:
     """Return key and reason of each sample that packing left out."""
-    from fastdata.converters.packing.job import read_rejects
-
     path = Path(dataset)
     return [
-        (printable(reject.key), printable(reject.reason))
+        (reject.key, reject.reason)
         for suffix in (".rejects.csv", ".append.rejects.csv")
         for reject in read_rejects(path.with_name(path.name + suffix))
     ]
