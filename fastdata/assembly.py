@@ -26,11 +26,9 @@ from fastdata.cache.ram import RamCacheBackend
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
-from fastdata.engine.backend import Backend
-from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import BatchOrder
+from fastdata.engine.backend import Backend, CpuBackend
+from fastdata.engine.contracts import BatchOrder, PackedData
 from fastdata.engine.loader import Loader
-from fastdata.engine.tasks import PackedData
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions, choose_method
 from fastdata.errors import OptionError, WorkerError

@@ -49,7 +49,7 @@ _PAGE_BYTES = 1 << 12
 
 
 class BatchImages(ABC):
-    """Images of one field, of some samples, not yet decoded; a `fastdata.engine.tasks.Images`.
+    """Images of one field, of some samples, not yet decoded; a `fastdata.engine.contracts.Images`.
 
     For subclasses to have: `heights`, `widths` and `lengths` (stored bytes), int64 [n] each,
     and `refused`, bool [n]: images whose size cannot be believed, so that no memory is to be

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader
 
 from fastdata.assembly import foreign_loader, packed_loader
 from fastdata.codecs.decoders import DecoderName
+from fastdata.engine.contracts import is_packed
 from fastdata.engine.loader import Loader, LoaderStats
-from fastdata.engine.tasks import is_packed
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
 from fastdata.opening import open as open_dataset

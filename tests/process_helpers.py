@@ -21,7 +21,7 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from fastdata.engine.process_workers import ProcessWorkers
+from fastdata.engine.workers import ProcessWorkers
 from fastdata.errors import ShardCorruptError
 
 CONTEXTS = ["fork", "spawn", "forkserver"]

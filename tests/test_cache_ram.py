@@ -110,8 +110,8 @@ def test_what_is_given_to_a_backend_is_not_changed(paths: dict[str, Path]) -> No
     views = T.Views(2, [T.RandomCrop(10)])
     work = BatchWork(dataset, Pipeline((views,), dataset.schema), jpeg_decoder())
     backend = RamCacheBackend(work, WorkerOptions(0))
-    assert backend.dataset is not dataset
-    assert all(part.dataset is backend.dataset for part in backend.work.parts)
+    assert backend.work.dataset is not dataset
+    assert all(part.dataset is backend.work.dataset for part in backend.work.parts)
     assert all(part.dataset is dataset for part in (work, *work.parts))
     backend.close()
 

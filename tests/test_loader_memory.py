@@ -22,10 +22,9 @@ from worker_helpers import (
 )
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.job import Request
+from fastdata.engine.contracts import Request
 from fastdata.engine.stream import Stream
 from fastdata.loading import loader
-from fastdata.random import SampleKeys
 
 # -- memory of batches ------------------------------------------------------------------
 
@@ -183,7 +182,7 @@ def test_a_batch_is_ready_when_all_its_parts_are() -> None:
         return SimpleNamespace(tasks=lambda: [first, first + 1], slot=None, finish=list)
 
     stream = Stream(prepare, held, ahead=3)
-    stream.begin(Request(number, SampleKeys(0, np.arange(2))) for number in range(5))
+    stream.begin(Request(0, np.arange(2), number=number) for number in range(5))
     counts = []
     for finished in ({2}, {1}, {3}, {0}, {4, 5}):
         held.finished |= finished

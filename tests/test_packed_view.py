@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset, random_split
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.tasks import is_packed
+from fastdata.engine.contracts import is_packed
 from fastdata.errors import FormatError, OptionError
 from fastdata.opening import packed_view
 from fastdata.schema import ImageField, ScalarField, Schema

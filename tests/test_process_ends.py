@@ -41,7 +41,7 @@ from process_helpers import (
 )
 
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.process_workers import ProcessWorkers
+from fastdata.engine.workers import ProcessWorkers
 from fastdata.errors import OptionError, WorkerError
 
 # -- workers that die ---------------------------------------------------------------
@@ -234,7 +234,7 @@ def script(tmp_path: Path, body: str, head: str = "") -> Path:
     path = tmp_path / "script.py"
     path.write_text(
         "import os, signal, sys, time\n"
-        "from fastdata.engine.process_workers import ProcessWorkers\n"
+        "from fastdata.engine.workers import ProcessWorkers\n"
         "from fastdata.engine.buffers import BufferPool\n"
         "def work(message, memory):\n"
         "    time.sleep(message)\n"

@@ -40,7 +40,7 @@ from process_helpers import (
 )
 
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.process_workers import ProcessWorkers
+from fastdata.engine.workers import ProcessWorkers
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.processes import sharing, worker
 from fastdata.processes.outcomes import WorkerTraceback

@@ -14,11 +14,11 @@ from worker_helpers import PICTURES, pictures
 
 import fastdata
 from fastdata import transforms as T  # noqa: N812
+from fastdata.engine.contracts import Request
 from fastdata.engine.delivery import arrive
-from fastdata.engine.job import Request
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.loading import loader
-from fastdata.random import Draws, SampleKeys, operation_id
+from fastdata.random import Draws, operation_id
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.pipeline import Pipeline
@@ -161,7 +161,7 @@ def test_a_device_does_pixels_of_every_view() -> None:
     pipeline = Pipeline(transform, schema)
     (bytes_,) = batches(MemoryData(9), PAIR, batch_size=9)[:1]
     (expected,) = batches(MemoryData(9), transform, batch_size=9)[:1]
-    request = Request(0, SampleKeys(0, bytes_.label.numpy() // 3))
+    request = Request(0, bytes_.label.numpy() // 3)
     made = arrive(pipeline, 3, request, bytes_)
     assert all(map(torch.equal, made.image, expected.image))
 

@@ -23,21 +23,18 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.cache.store import ImageStore
-from fastdata.engine.backend import Backend, BatchStream, buffers_for
+from fastdata.engine.backend import SPARE_BUFFERS, Backend, buffers_for
 from fastdata.engine.batches import SAMPLES_PER_TASK, BatchMaker
 from fastdata.engine.buffers import BufferPool, Slot
-from fastdata.engine.cpu import SPARE_BUFFERS
-from fastdata.engine.delivery import Delivery
-from fastdata.engine.job import Request
+from fastdata.engine.contracts import BatchStream, PackedData, Request, image_sizes
+from fastdata.engine.delivery import deliver
 from fastdata.engine.memory import available_on, format_bytes
 from fastdata.engine.stream import Stream
-from fastdata.engine.tasks import DecodeTask, Done, PackedData, image_sizes
-from fastdata.engine.work import BatchWork
+from fastdata.engine.work import BatchWork, Done
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
-from fastdata.random import SampleKeys
 from fastdata.records import collate_column
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.transforms.boxes import move_boxes
@@ -93,7 +90,8 @@ class DeviceCacheBackend(Backend):
     def stream(self) -> BatchStream:
         """Return a new stream; workers start where there is something to fill."""
         stream = _CachedStream(self._cache, self.work, self._start_filling)
-        return Delivery(stream, self.pipeline, self.seed, None)  # they are made on the device
+        # Batches are made on the device.
+        return deliver(stream, self.work.pipeline, self.work.seed, None)
 
     def close(self) -> None:
         """Free the images, and unused buffers.  Idempotent."""
@@ -149,7 +147,7 @@ class _CachedStream:
             places = self._cache.places(request.indices)
             new = np.unique(places[~expected[places]])
             expected[new] = True
-            yield Request(request.number, SampleKeys(request.epoch, self._cache.indices[new]))
+            yield Request(request.epoch, self._cache.indices[new])
 
     def stop(self) -> None:
         """Drop what is in the making."""
@@ -174,7 +172,7 @@ class _CachedStream:
     def _decode(self, indices: NDArray[np.int64]) -> Filled:
         """Decode samples here and now."""
         pool = BufferPool(0)
-        job = FillJob(self._work, pool, Request(0, SampleKeys(0, indices)))
+        job = FillJob(self._work, pool, Request(0, indices))
         memory = None if job.slot is None else job.slot.memory
         return job.finish([self._work(task, memory) for task in job.tasks()])
 
@@ -204,8 +202,52 @@ class Filled:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeTask:
+    """Decode the images of some samples, int64 [m], whole.
+
+    For each image field, `begins` and `ends`, int64 [m], say where they lie in memory.
+    """
+
+    indices: Ints
+    begins: dict[str, Ints]
+    ends: dict[str, Ints]
+
+    def run(self, work: BatchWork, memory: NDArray[np.uint8] | None) -> tuple[dict[int, str], int]:
+        """Return which samples are corrupt, and why, and the stored bytes that were read.
+
+        A corrupt sample is an error where `work` does not skip it.
+        """
+        assert memory is not None, "without images there are no tasks"
+        dataset, nbytes = work.dataset, 0
+        broken = work.unreadable(self.indices)
+        failed = {int(self.indices[at]): str(error) for at, error in broken.items()}
+        for name, begins in self.begins.items():
+            stored = dataset.images(name, self.indices, work.decoder)
+            channels = dataset.schema.images[name].channels
+            ends = self.ends[name].tolist()
+            sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
+            bounds = zip(begins.tolist(), ends, sizes, strict=True)
+            for at, (begin, end, (height, width)) in enumerate(bounds):
+                index = int(self.indices[at])
+                try:
+                    if height * width * channels != end - begin:
+                        raise ShardCorruptError(
+                            f"{name!r} of {dataset.describe_sample(index)} is {height} x {width} "
+                            "pixels (height x width) now and was of another size when its place "
+                            "was made: somebody has changed the file"
+                        )
+                    stored.read(at, memory[begin:end].reshape(height, width, channels))
+                except ShardCorruptError as error:
+                    if work.on_corrupt == "raise":
+                        raise
+                    failed[index] = str(error)
+            nbytes += int(stored.lengths.sum())
+        return failed, nbytes
+
+
 class FillJob:
-    """A `fastdata.engine.job.Job` that decodes the samples of a request, whole.
+    """A `fastdata.engine.contracts.Job` that decodes the samples of a request, whole.
 
     They lie one after another in one slot of `buffers`.  There may be none.
     """
@@ -228,16 +270,16 @@ class FillJob:
             some = slice(first, first + SAMPLES_PER_TASK)
             begins = {name: bounds[:-1][some] for name, bounds in self._bounds.items()}
             ends = {name: bounds[1:][some] for name, bounds in self._bounds.items()}
-            tasks.append(DecodeTask(self._indices[some], first, begins, ends))
+            tasks.append(DecodeTask(self._indices[some], begins, ends))
         return tasks
 
-    def finish(self, results: Sequence[Done]) -> Filled:
+    def finish(self, results: Sequence[tuple[dict[int, str], int]]) -> Filled:
         """Return the images, in the slot's memory."""
         empty = torch.empty(0, dtype=torch.uint8)
         tensor = empty if self.slot is None else self.slot.tensor
         memory = {name: tensor[some[0] : some[-1]] for name, some in self._bounds.items()}
-        failed = {int(self._indices[at]): why for done in results for at, why in done.failed}
-        return Filled(self._indices, memory, failed, sum(done.nbytes for done in results))
+        failed = {index: why for broken, _ in results for index, why in broken.items()}
+        return Filled(self._indices, memory, failed, sum(nbytes for _, nbytes in results))
 
 
 class DeviceCache:
@@ -395,7 +437,7 @@ class DeviceCache:
             heights, widths = (np.stack(sides) for sides in zip(*sizes, strict=True))
             check_sizes_agree(names, heights, widths, indices)
             start = Geometry.of(heights[0], widths[0])
-            shared = stage.plan(start, self._work.seed, request.keys.replaced(indices))
+            shared = stage.plan(start, self._work.seed, request.replaced(indices))
             planned = dict.fromkeys(names, shared)
         for name, geometry in planned.items():
             shape = (len(indices), int(geometry.height[0]), int(geometry.width[0]))

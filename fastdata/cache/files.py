@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.cache.ram import SharedFile, check_memory, open_shared
-from fastdata.engine.cpu import CpuBackend
+from fastdata.engine.backend import CpuBackend
 from fastdata.engine.memory import available_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions

@@ -24,9 +24,9 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.dataset import Dataset
-from fastdata.engine.backend import BatchStream
+from fastdata.engine.backend import CpuBackend
 from fastdata.engine.buffers import register_pinned
-from fastdata.engine.cpu import CpuBackend
+from fastdata.engine.contracts import BatchStream
 from fastdata.engine.memory import available_bytes, format_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions

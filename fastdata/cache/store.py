@@ -153,7 +153,7 @@ class ImageStore:
 
 
 class CachedImages:
-    """Decoded images that lie anywhere in one array; an `Images` of `fastdata.engine.tasks`.
+    """Decoded images that lie anywhere in one array; an `Images` of `fastdata.engine.contracts`.
 
     They are as stored images are that are raw, and never damaged.  In `pixels`, uint8 [m], each
     begins at its number in `begins`; that and its size are int64 [n].  Thread-safe.

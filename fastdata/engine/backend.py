@@ -1,64 +1,39 @@
 """What makes batches altogether: from requests to what the training loop gets.
 
-A loader knows an order of batches and a `Backend`.  There are five: workers on the CPU
-(`fastdata.engine.cpu`), the same with the stored bytes in memory (`fastdata.cache.ram` for packed
-data, `fastdata.cache.files` for files), decoded images on the device (`fastdata.cache.device`), and
-NVIDIA DALI (`fastdata.backends.dali`).  Each makes batches of a stream of requests in its own way,
-and a `Delivery` finishes them.
+A loader knows an order of batches and a `Backend`.  There are five: workers on the CPU, here; the
+same with the stored bytes in memory, of packed data and of files (`fastdata.cache.ram`); decoded
+images on the device (`fastdata.cache.device`); and NVIDIA DALI (`fastdata.backends.dali`).  Each
+makes batches of a stream of requests in its own way, and `deliver` finishes them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.job import Request
-from fastdata.engine.tasks import PackedData
+from fastdata.engine.contracts import BatchStream, Prepare, Workers
+from fastdata.engine.delivery import DEPTH, deliver
+from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
-from fastdata.transforms.pipeline import Pipeline
+from fastdata.errors import FastdataError
 
-__all__ = ["Backend", "BatchStream", "Usage", "buffers_for"]
+__all__ = ["SPARE_BUFFERS", "Backend", "CpuBackend", "buffers_for", "samples_to_read_ahead"]
 
+READ_AHEAD_BYTES = 1 << 26
+"""Stored bytes asked for from the disk before workers want them.
 
-class BatchStream(Protocol):
-    """Batches in the order of their requests, some of them made ahead."""
+64 MB keep a solid-state disk busy, which wants many requests at a time, for
+0.3 s of decoding on two cores; more would only displace others' pages.
+"""
 
-    @property
-    def request(self) -> Request | None:
-        """The request of the batch that was taken last."""
-
-    @property
-    def ready(self) -> int:
-        """Batches that are made and not yet taken."""
-
-    def begin(self, requests: Iterable[Request], /) -> None:
-        """Drop what is in the making and make the batches of `requests`."""
-
-    def stop(self) -> None:
-        """Drop what is in the making; workers stay."""
-
-    def __next__(self) -> Any:
-        """Return the next batch, or raise its error in its place; `StopIteration` after all."""
-
-    def close(self) -> None:
-        """End all workers.  Idempotent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a backend has used and done; attributes as of `LoaderStats`."""
-
-    buffers_in_use: int = 0
-    skipped_samples: int = 0
-    bytes_read: int = 0
-    cache_bytes: int = 0
+SPARE_BUFFERS = 2
+"""Beyond those made ahead: the batch that the training loop has, and the one taken next.  Those on
+their way to a device come on top."""
 
 
 class Backend(ABC):
@@ -88,39 +63,13 @@ class Backend(ABC):
         self.buffers = buffers
         self.maker = BatchMaker(work, pieces=max(1, workers.num_workers), buffers=buffers)
 
-    @property
-    def dataset(self) -> PackedData:
-        """The data, as batches are made of them."""
-        return self.work.dataset
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """The transforms."""
-        return self.work.pipeline
-
-    @property
-    def seed(self) -> int:
-        """Of random transforms."""
-        return self.work.seed
-
-    @property
-    def num_workers(self) -> int:
-        """Threads or processes that make batches."""
-        return self.workers.num_workers
-
-    @property
-    def persistent(self) -> bool:
-        """Whether a stream outlives an epoch, and begins the next one in this."""
-        return self.workers.persistent
-
     @abstractmethod
     def stream(self) -> BatchStream:
         """Return a new stream of finished batches, with whatever workers it needs."""
 
-    def usage(self) -> Usage:
-        """Return what has been used and done."""
-        maker = self.maker
-        return Usage(self.buffers.in_use, maker.skipped, maker.bytes_read, self.cache_bytes)
+    def deliver(self, stream: BatchStream) -> BatchStream:
+        """Return the batches of a stream, finished and on the device."""
+        return deliver(stream, self.work.pipeline, self.work.seed, self.device)
 
     def close(self) -> None:
         """Free what streams share, and buffers as they come back; after all streams are closed.
@@ -128,6 +77,45 @@ class Backend(ABC):
         Idempotent.
         """
         self.buffers.close()
+
+
+class CpuBackend(Backend):
+    """Makes batches by threads or processes, in pinned memory where `pin_memory` says so."""
+
+    def __init__(
+        self,
+        work: BatchWork,
+        workers: WorkerOptions,
+        *,
+        device: torch.device | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        buffers = buffers_for(
+            workers,
+            workers.ahead + SPARE_BUFFERS + DEPTH * (device is not None),
+            pin_memory=pin_memory,
+            device=device,
+        )
+        super().__init__(work, workers, device=device, buffers=buffers)
+        # Threads that are not in the middle of something are as quickly started anew.
+        self.slow_to_start = workers.method == "process"
+
+    def stream(self) -> BatchStream:
+        """Return a new stream, with its own workers."""
+        return self.stream_of(self.maker.prepare, self.workers.start(self.work))
+
+    def stream_of(self, prepare: Prepare, workers: Workers) -> BatchStream:
+        """Return a new stream like any other, but with batches planned and made by these.
+
+        The workers are closed with the stream.
+        """
+        ahead = self.workers.ahead
+        read_ahead = samples_to_read_ahead(self.work) if ahead else 0
+        return self.deliver(Stream(prepare, workers, ahead=ahead, read_ahead=read_ahead))
+
+    def __str__(self) -> str:
+        kind = {"thread": "threads", "process": "processes"}[self.workers.method]
+        return f"{self.workers.num_workers} worker {kind}"
 
 
 def buffers_for(
@@ -141,3 +129,19 @@ def buffers_for(
         register = pin_memory and device is not None and device.type == "cuda"
         return BufferPool(keep, kind="shared", register=device if register else None)
     return BufferPool(keep, kind="pinned" if pin_memory else "private")
+
+
+def samples_to_read_ahead(work: BatchWork) -> int:
+    """Return how many samples ahead their bytes are asked for from the disk."""
+    dataset = work.dataset
+    first = np.arange(min(len(dataset), 256))
+    if not len(first):
+        return 0
+    try:
+        nbytes = sum(
+            float(dataset.images(name, first, work.decoder).lengths.mean())
+            for name in dataset.schema.images
+        )
+    except FastdataError:  # a shard is damaged: said in its place, when a batch needs it
+        return 0
+    return min(int(READ_AHEAD_BYTES / nbytes), len(dataset)) if nbytes else 0

@@ -1,9 +1,8 @@
 """How a batch of a packed dataset is planned, and put together.
 
-`BatchMaker.prepare` finds out how large a batch will be, takes memory for it
-and cuts the work into tasks (`fastdata.engine.tasks`).  `finish` makes tensors over
-that memory and adds the columns that are no images.  Both run in the caller's
-thread, once a batch; nothing here is done once a sample.
+A job of `BatchMaker.prepare` has found out how large the batch will be, taken memory for it and
+cut the work into tasks.  Its `finish` makes tensors over that memory and adds the columns that are
+no images.  Both run in the caller's thread, once a batch; nothing here is done once a sample.
 """
 
 from __future__ import annotations
@@ -12,18 +11,16 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
-from fastdata.engine.context import BatchContext
-from fastdata.engine.job import Job, Request
-from fastdata.engine.rendering import plan_geometry
-from fastdata.engine.tasks import Done, Images, RenderTask, SampleTask, image_sizes
-from fastdata.engine.work import BatchWork
+from fastdata.engine.contracts import Images, Job, Request, image_sizes
+from fastdata.engine.rendering import RenderTask, plan_geometry
+from fastdata.engine.samples import SampleTask
+from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
 from fastdata.records import collate_column, collate_field
@@ -31,8 +28,6 @@ from fastdata.schema import ImageField
 from fastdata.transforms.boxes import move_boxes
 
 __all__ = ["BatchMaker", "RenderJob", "batch_of", "report_skipped"]
-
-Indices: TypeAlias = NDArray[np.int64]
 
 SAMPLES_PER_TASK = 16
 """Fewer are not worth a task of their own, which costs some 100 us."""
@@ -53,20 +48,10 @@ def report_skipped(reason: str) -> None:
 
 
 class BatchMaker:
-    """Plans batches and puts them together.
+    """Plans batches, in memory of `buffers`, and puts them together.
 
-    Parameters
-    ----------
-    work : BatchWork
-    pieces : int
-        Tasks a batch is cut into, at most.
-    buffers : BufferPool
-        Memory of batches.
-
-    Attributes
-    ----------
-    bytes_read, skipped : int
-        Stored bytes of images read, and corrupt samples replaced, so far.
+    A batch is cut into at most so many `pieces`.  `bytes_read` and `skipped` count the stored bytes
+    of images that were read, and corrupt samples that were replaced.
     """
 
     def __init__(self, work: BatchWork, *, pieces: int, buffers: BufferPool) -> None:
@@ -82,13 +67,7 @@ class BatchMaker:
         self._sizes: dict[int, dict[str, tuple[int, int]]] = {}
 
     def prepare(self, request: Request) -> Job:
-        """Return the job of a batch.
-
-        Raises
-        ------
-        OptionError
-            If the transforms do not fit the images of its first sample.
-        """
+        """Return the job of a batch; `OptionError` if transforms do not fit its first sample."""
         return (RenderJob if self.work.pipeline.direct else _SampleJob)(self, request)
 
     def cut(self, count: int, pixels: int | None = None) -> list[tuple[int, int]]:
@@ -123,7 +102,7 @@ class BatchMaker:
 
     def _first(self, request: Request) -> SampleKeys:
         """Return the first sample of a batch, or a sound one in its place."""
-        work, first = self.work, request.keys[:1]
+        work, first = self.work, request[:1]
 
         def look(index: int) -> None:
             # Memory is taken for the whole batch by what this one says of itself.
@@ -150,19 +129,9 @@ class BatchMaker:
 
 
 class RenderJob:
-    """A batch whose images are rendered straight into their places.
+    """A batch whose images are rendered straight to where they lie in its memory.
 
-    Parameters
-    ----------
-    maker : BatchMaker
-    request : Request
-
-    Attributes
-    ----------
-    slot : Slot or None
-        Memory of the images; None where there are none.
-    places : tuple of TensorLayout
-        Where they go, one place an image field and view.
+    `slot` is None where there are no images; `layouts` has one for each image field and view.
     """
 
     def __init__(self, maker: BatchMaker, request: Request) -> None:
@@ -175,16 +144,16 @@ class RenderJob:
                 table = work.tables.get(name)
                 shape = (len(request.indices), height, width, schema.images[name].channels)
                 fields.append((name, shape, table.dtype if table else torch.uint8, view))
-        self.places, nbytes = lay_out(fields)
+        self.layouts, nbytes = lay_out(fields)
         self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
         self.slot = maker.buffers.take(nbytes) if fields else None
 
     def tasks(self) -> Sequence[RenderTask]:
         if self.slot is None:
             return ()
-        keys = self._request.keys
+        keys = self._request
         return [
-            RenderTask(keys[start:stop], start, self.places)
+            RenderTask(keys[start:stop], start, self.layouts)
             for start, stop in self._maker.cut(len(keys), self._pixels)
         ]
 
@@ -198,22 +167,22 @@ class RenderJob:
         for done in results:
             for at, index, _ in done.replaced:
                 indices[at] = index
-        tensors = _tensors(self.places, self.slot)
+        tensors = _tensors(self.layouts, self.slot)
         images = {
             name: _of_views(self._maker.work, [t for (n, _), t in tensors.items() if n == name])
             for name in self._maker.work.dataset.schema.images
         }
-        return batch_of(self._maker.work, images, self._request.keys.replaced(indices))
+        return batch_of(self._maker.work, images, self._request.replaced(indices))
 
 
-def batch_of(work: BatchContext, images: Mapping[str, Any], keys: SampleKeys) -> Any:
+def batch_of(work: BatchWork, images: Mapping[str, Any], keys: SampleKeys) -> Any:
     """Return the batch of some samples, of their images and the columns that are none."""
     values = {**images, **_read_columns(work, keys)}
     schema = work.dataset.schema
     return schema.sample_type(*(values[name] for name in schema))
 
 
-def _read_columns(work: BatchContext, keys: SampleKeys) -> dict[str, Any]:
+def _read_columns(work: BatchWork, keys: SampleKeys) -> dict[str, Any]:
     """Return the fields that are no images, of samples that a direct pipeline makes.
 
     `keys` are the samples whose images are in the batch: in place of a corrupt one, the one that
@@ -252,23 +221,23 @@ class _SampleJob:
         self._maker = maker
         self._request = request
         count = len(request.indices)
-        self._places, nbytes = lay_out(
+        self._layouts, nbytes = lay_out(
             (name, (count, *shape), dtype, view)
             for (name, view), (shape, dtype) in maker.expected.items()
         )
         self.slot = maker.buffers.take(nbytes)
 
     def tasks(self) -> Sequence[SampleTask]:
-        keys = self._request.keys
+        keys = self._request
         return [
-            SampleTask(keys[start:stop], start, self._places)
+            SampleTask(keys[start:stop], start, self._layouts)
             for start, stop in self._maker.cut(len(keys))
         ]
 
     def finish(self, results: Sequence[Done]) -> Any:
         work, schema = self._maker.work, self._maker.work.dataset.schema
         self._maker.count(results)
-        images = _tensors(self._places, self.slot)
+        images = _tensors(self._layouts, self.slot)
         columns = [done.columns or {} for done in results]
         bounds = self._maker.cut(len(self._request.indices))
         values = []
@@ -294,20 +263,21 @@ class _SampleJob:
             self._maker.expected[key] = ((height, width, channels), value.dtype)
 
 
-def _of_views(work: BatchContext, views: Sequence[Any]) -> Any:
+def _of_views(work: BatchWork, views: Sequence[Any]) -> Any:
     """Return what an image field of a batch is: one tensor, or a tuple of those of its views."""
     return tuple(views) if work.pipeline.views else views[0]
 
 
 def _tensors(
-    places: Sequence[TensorLayout], slot: Slot | None
+    layouts: Sequence[TensorLayout], slot: Slot | None
 ) -> dict[tuple[str, int], torch.Tensor]:
     """Return the arrays of a slot as tensors [N, C, H, W], which keep it from being used again.
 
     By field and view.
     """
-    if slot is None or not places:
+    if slot is None:
         return {}
     return {
-        (place.name, place.view): place.tensor(slot.tensor).permute(0, 3, 1, 2) for place in places
+        (layout.name, layout.view): layout.tensor(slot.tensor).permute(0, 3, 1, 2)
+        for layout in layouts
     }

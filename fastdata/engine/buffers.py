@@ -16,7 +16,7 @@ import math
 import os
 import weakref
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -43,13 +43,8 @@ _numbers = itertools.count()
 class Block:
     """Memory that goes from batch to batch.
 
-    Attributes
-    ----------
-    number : int
-        Its name, never used again in this process or those forked from it.
-    nbytes : int
-    descriptor : int or None
-        Of the file behind shared memory; open as long as this object lives.
+    Its `number` is never used again in this process or those forked from it.  `descriptor` is that
+    of the file behind shared memory, open as long as this object lives.
     """
 
     def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
@@ -66,18 +61,12 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """A lease of a block: everything made from it keeps it.
+    """A lease of a block: everything made from `tensor` keeps it; to hold the block does not.
 
-    Attributes
-    ----------
-    tensor : torch.Tensor, uint8, shape [n]
-        The memory, of undefined content, aligned to 64 bytes.  Cut a batch's
-        tensors from it: ``slot.tensor[start:stop].view(dtype).view(shape)``.
-        Of pinned memory those share torch's own storage, by which torch knows
-        of copies to a GPU that are still under way; arrays and what
-        ``torch.from_numpy`` makes of them do not.
-    block : Block
-        What is behind it.  To hold only this does not keep the lease.
+    `tensor`, uint8 [n], is the memory, of undefined content, aligned to 64 bytes.  A batch's
+    tensors are cut from it.  Of pinned memory those share torch's own storage, by which torch knows
+    of copies to a GPU that are still under way; arrays and what ``torch.from_numpy`` makes of them
+    do not.
     """
 
     tensor: torch.Tensor
@@ -93,23 +82,16 @@ class Slot:
 class BufferPool:
     """Hands out memory; takes it back by itself.
 
-    Parameters
-    ----------
-    keep : int
-        Unused blocks that are kept; more are freed, the oldest first.  So the
-        pool grows while somebody keeps a hundred batches, and shrinks after.
-    kind : {"private", "pinned", "shared"}
-        Pinned memory is from torch's own caching allocator, which keeps what it
-        likes.  A block of shared memory is a file that has no name: it can be
-        sent to another process, takes nothing of ``/dev/shm``, and is gone with
-        the last process that has it, however that ends.
-    register : torch.device, optional
-        Shared memory is page-locked too, for this process, by this GPU: CUDA is told of each
-        block once, and then copies from it as from pinned memory.  Where it refuses, the
-        block is used as it is.  Who copies from it without waiting has to hold a view.
+    At most `keep` unused blocks are kept; more are freed, the oldest first.  So the pool grows
+    while somebody keeps a hundred batches, and shrinks after.  Pinned memory is from torch's own
+    caching allocator, which keeps what it likes.  A block of shared memory is a file that has no
+    name: it can be sent to another process, takes nothing of ``/dev/shm``, and is gone with the
+    last process that has it, however that ends.
 
-    Notes
-    -----
+    With `register`, a GPU, shared memory is page-locked too, for this process: CUDA is told of each
+    block once, and then copies from it as from pinned memory.  Where it refuses, the block is used
+    as it is.  Who copies from it without waiting has to hold a view.
+
     Thread-safe.  Slots stay valid however long they are kept, also after the
     pool is closed or gone.  In a forked process a pool begins anew, and shared
     memory taken before the fork is still the parent's, which will use it again.
@@ -127,10 +109,7 @@ class BufferPool:
     def take(self, nbytes: int) -> Slot:
         """Return a slot of `nbytes` bytes of undefined content.
 
-        Raises
-        ------
-        WorkerError
-            If the system has no shared memory or file descriptors left.
+        Raises a `WorkerError` if the system has no shared memory or file descriptors left.
         """
         if self.kind == "pinned":
             tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
@@ -242,19 +221,10 @@ class _State:
 
 
 class TensorLayout(NamedTuple):
-    """An array in a slot: picklable, so that a worker process finds it too.
+    """Where an array lies in a slot: picklable, so that a worker process finds it too.
 
-    Attributes
-    ----------
-    name : str
-        The field.
-    offset : int
-        Bytes from the beginning of the slot.
-    shape : tuple of int
-        C-contiguous; an image field's is [N, H, W, C].
-    dtype : torch.dtype
-    view : int
-        Which of several views of the images; 0 where there is one.
+    It is that of the field `name`, `offset` bytes from the beginning, C-contiguous; `shape` of an
+    image field is [N, H, W, C].  `view` says which of several views of the images, else 0.
     """
 
     name: str
@@ -284,41 +254,30 @@ class TensorLayout(NamedTuple):
 def lay_out(
     fields: Iterable[tuple[str, tuple[int, ...], torch.dtype, int]],
 ) -> tuple[tuple[TensorLayout, ...], int]:
-    """Return places for arrays one behind the other, and the bytes in all.
+    """Return layouts of arrays one behind the other, and the bytes in all.
 
     `fields` are (name, shape, dtype, view) each.
     """
-    places, end = [], 0
+    layouts, end = [], 0
     for name, shape, dtype, view in fields:
-        place = TensorLayout(name, end, shape, dtype, view)
-        places.append(place)
-        end += -(-place.nbytes // ALIGNMENT) * ALIGNMENT
-    return tuple(places), end
+        layout = TensorLayout(name, end, shape, dtype, view)
+        layouts.append(layout)
+        end += -(-layout.nbytes // ALIGNMENT) * ALIGNMENT
+    return tuple(layouts), end
 
 
 # -- page-locking memory that is there already, so that a GPU copies from it by itself ---
 
 
-def register_pinned(memory: NDArray[np.uint8], device: torch.device | None = None) -> bool:
-    """Page-lock an array's memory, until the array dies; return whether that worked.
+def register_pinned(memory: NDArray[np.uint8], device: torch.device) -> bool:
+    """Page-lock an array's memory, uint8 [n], until it dies; return whether that worked.
 
-    torch then takes tensors over this memory for pinned ones (``Tensor.is_pinned``).  A
-    failure is logged.
-
-    Parameters
-    ----------
-    memory : ndarray of uint8, shape [n]
-        The one object that keeps the memory mapped; views keep it alive.
-    device : torch.device, optional
-        The GPU whose context is used; by default the calling thread's current one, which in
-        a new thread is the first of the machine.
-
-    Notes
-    -----
-    Thread-safe.  For this process alone: another one that maps the same memory does not
-    see it as pinned.
+    `memory` is the one object that keeps the memory mapped; views keep it alive.  Torch then takes
+    tensors over it for pinned ones (``Tensor.is_pinned``), in this process alone: another one that
+    maps the same memory does not.  `device` is the GPU whose context is used; a new thread would
+    have that of the first.  A failure is logged.  Thread-safe.
     """
-    with nullcontext() if device is None else torch.cuda.device(device):
+    with torch.cuda.device(device):
         return _register(memory)
 
 

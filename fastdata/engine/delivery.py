@@ -8,24 +8,32 @@ On a device all of this is done on a side stream, while the batch before is comp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 
-from fastdata.engine.backend import BatchStream
-from fastdata.engine.finishing import each_view, finish_on_device
-from fastdata.engine.job import Request
+from fastdata.engine.contracts import BatchStream, Request
 from fastdata.prefetch.ahead import Ahead
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
 from fastdata.transforms.pipeline import Pipeline
 
-__all__ = ["DEPTH", "Delivery", "arrive"]
+__all__ = ["DEPTH", "arrive", "deliver", "finish"]
 
 DEPTH = 1
 """Batches on their way to a device behind the one that is handed out."""
+
+
+def deliver(
+    stream: BatchStream, pipeline: Pipeline, seed: int, device: torch.device | None
+) -> BatchStream:
+    """Return the batches of `stream`, finished and on `device`; None: where they are made."""
+    moves = device is not None and device.type != "cpu"
+    if moves or any(part.batch is not None for part in (pipeline, *pipeline.views)):
+        return Delivery(stream, pipeline, seed, device if moves else None)
+    return stream
 
 
 class Delivery(Ahead):
@@ -39,12 +47,11 @@ class Delivery(Ahead):
     def __init__(
         self, stream: BatchStream, pipeline: Pipeline, seed: int, device: torch.device | None
     ) -> None:
-        moves = device is not None and device.type != "cpu"
-        super().__init__(DEPTH if moves else 0)
+        super().__init__(0 if device is None else DEPTH)
         self._stream = stream
         self._pipeline = pipeline
         self._seed = seed
-        self._mover = Mover(streams_of(device), report=False) if device and moves else None
+        self._mover = None if device is None else Mover(streams_of(device), report=False)
 
     @property
     def request(self) -> Request | None:
@@ -58,12 +65,12 @@ class Delivery(Ahead):
         return self._stream.ready + self.waiting
 
     def begin(self, requests: Iterable[Request]) -> None:
-        """Drop what is in the making and make the batches of `requests`."""
+        """Drop the batches that are being made, and make those of `requests`."""
         self.drop()
         self._stream.begin(requests)
 
     def stop(self) -> None:
-        """Drop what is in the making; the workers stay."""
+        """Drop the batches that are being made; the workers stay."""
         self.drop()
         self._stream.stop()
 
@@ -78,7 +85,7 @@ class Delivery(Ahead):
         request = self._stream.request
         assert request is not None, "a batch answers a request"
         if self._mover is None:
-            return finish_on_device(batch, request, self._pipeline, self._seed), request
+            return finish(batch, request, self._pipeline, self._seed), request
         transform = partial(arrive, self._pipeline, self._seed, request)
         return self._mover.send(batch, transform), request
 
@@ -98,7 +105,22 @@ class Delivery(Ahead):
 
 def arrive(pipeline: Pipeline, seed: int, request: Request, batch: Any) -> Any:
     """Return a batch that has arrived on a device, with its pixel and batch stages done there."""
-    return finish_on_device(each_view(pipeline, batch, _look_up), request, pipeline, seed)
+    return finish(_each_view(pipeline, batch, _look_up), request, pipeline, seed)
+
+
+def finish(batch: Any, request: Request, pipeline: Pipeline, seed: int) -> Any:
+    """Return a batch, a named tuple, with the batch stage of its transforms done, on its device.
+
+    Random draws are those of the request: what was taken in place of a corrupt sample is treated
+    as the sample that was asked for.  Waits for no device, but for `DropEmptyBoxes` behind geometry
+    there: all that is drawn is drawn on the CPU.  Thread-safe.  Raises an `OptionError` if the
+    transforms do not fit the batch.
+    """
+
+    def finish_view(part: Pipeline, batch: Any) -> Any:
+        return batch if part.batch is None else part.batch.run(batch, seed, request)
+
+    return _each_view(pipeline, batch, finish_view)
 
 
 def _look_up(pipeline: Pipeline, batch: Any) -> Any:
@@ -111,3 +133,15 @@ def _look_up(pipeline: Pipeline, batch: Any) -> Any:
         if not field.mask
     }
     return batch._replace(**changed)
+
+
+def _each_view(pipeline: Pipeline, batch: Any, change: Callable[[Pipeline, Any], Any]) -> Any:
+    """Return a batch with `change` done to each view of it, by the pipeline of that view."""
+    if not pipeline.views:
+        return change(pipeline, batch)
+    names = list(pipeline.schema.images)
+    made = []
+    for at, view in enumerate(pipeline.views):
+        images = {name: getattr(batch, name)[at] for name in names}
+        made.append(change(view, batch._replace(**images)))
+    return batch._replace(**{n: tuple(getattr(one, n) for one in made) for n in names})

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastdata.distributed import rank_and_world_size
-from fastdata.engine.backend import Backend, BatchStream
-from fastdata.engine.job import BatchOrder, Request, request_of
+from fastdata.engine.backend import Backend
+from fastdata.engine.contracts import BatchOrder, BatchStream, Request
+from fastdata.sampling.batches import EpochBatches
 
-__all__ = ["Counts", "Epoch", "LoaderStats", "Passes", "Position"]
+__all__ = ["Counts", "Epoch", "LoaderStats", "Passes", "Position", "request_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class Passes:
         if stream is None:
             stream, stands_at = self.backend.stream(), None
         if stands_at != place:
-            joins = self.batches.joins and self.backend.persistent
+            joins = self.batches.joins and self.backend.workers.persistent
             # Samplers of several ranks may yield the same sample, and each time it draws anew.
             own = self.batches.sampler_epoch is not None
             rank = rank_and_world_size(None, None)[0] if own else 0
@@ -234,7 +235,7 @@ class Passes:
             stands_at = None
             stream.stop()
         worth_keeping = stands_at is not None or self.backend.slow_to_start
-        if not (self.backend.persistent and worth_keeping) or self.closed or self._idle:
+        if not (self.backend.workers.persistent and worth_keeping) or self.closed or self._idle:
             stream.close()
             return
         self._idle = (stream, stands_at)
@@ -335,7 +336,7 @@ class Epoch(Iterator[Any]):
         passes, self._closed = self._passes, True
         if stream is not None:
             passes.give_back(stream, None)
-        elif self._place is None and not passes.backend.persistent:
+        elif self._place is None and not passes.backend.workers.persistent:
             passes.end_idle()
 
     def __del__(self) -> None:
@@ -356,3 +357,14 @@ def _requests(batches: BatchOrder, place: Position, joins: bool, rank: int) -> I
         if not joins or not len(found):
             return
         epoch, first = epoch + 1, 0
+
+
+def request_of(batches: EpochBatches, epoch: int, number: int, rank: int = 0) -> Request:
+    """Return the request of a batch of an epoch.
+
+    `rank` is given where each rank has an order of its own, in which samples of others may come.
+    """
+    places = batches.places(number)
+    if places is not None:
+        places = places + (rank << 48)
+    return Request(epoch, batches[number], places, number)

@@ -19,10 +19,9 @@ import torch
 
 from fastdata.distributed import accelerate_in_use, agreed_seed
 from fastdata.engine.backend import Backend
+from fastdata.engine.contracts import BatchOrder, PackedData
 from fastdata.engine.epoch import LoaderStats, Passes, Position
-from fastdata.engine.job import BatchOrder
 from fastdata.engine.surface import DataLoaderSurface
-from fastdata.engine.tasks import PackedData
 from fastdata.errors import OptionError
 from fastdata.records import RecordFormat
 
@@ -107,7 +106,7 @@ class Loader(DataLoaderSurface):
     @property
     def dataset(self) -> PackedData:
         """What is loaded; with ``cache="ram"``, the same data in memory."""
-        return self.backend.dataset
+        return self.backend.work.dataset
 
     @property
     def options(self) -> LoaderOptions:
@@ -127,7 +126,7 @@ class Loader(DataLoaderSurface):
     @property
     def pipeline(self) -> Pipeline:
         """The transforms."""
-        return self.backend.pipeline
+        return self.backend.work.pipeline
 
     @property
     def seed(self) -> int:
@@ -347,17 +346,17 @@ class Loader(DataLoaderSurface):
 
     def stats(self) -> LoaderStats:
         """Return counts and times over all iterators so far."""
-        counts, usage = self._passes.counts, self.backend.usage()
+        counts, backend = self._passes.counts, self.backend
         return LoaderStats(
             batches=counts.batches,
             samples=counts.samples,
             seconds=counts.seconds,
             wait_seconds=counts.wait_seconds,
             ready_batches=counts.ready / counts.batches if counts.batches else 0.0,
-            buffers_in_use=usage.buffers_in_use,
-            skipped_samples=usage.skipped_samples,
-            bytes_read=usage.bytes_read,
-            cache_bytes=usage.cache_bytes,
+            buffers_in_use=backend.buffers.in_use,
+            skipped_samples=backend.maker.skipped,
+            bytes_read=backend.maker.bytes_read,
+            cache_bytes=backend.cache_bytes,
         )
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ compressed              only what the crop needs is decoded, then resized, flipp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,9 @@ from numpy.typing import NDArray
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.resize import resize_box
-from fastdata.engine.context import BatchContext
-from fastdata.engine.tasks import Done, Images, RenderTask
+from fastdata.engine.buffers import TensorLayout
+from fastdata.engine.contracts import Images, Indices
+from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
 from fastdata.native.crops import JPEG, OTHER_CODEC, render_crops
@@ -34,7 +36,7 @@ from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import Stack, antialiases, render, render_stack, stack_plan
 from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
-__all__ = ["plan_geometry", "plan_images", "render_raw", "render_task"]
+__all__ = ["RenderTask", "plan_geometry", "plan_images", "render_raw"]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -42,39 +44,50 @@ MAX_SIDE = 1 << 24
 AT_ONCE = 4
 """Images that are rendered before their pixels go through a table: so few stay in the cache."""
 
-Indices: TypeAlias = NDArray[np.int64]
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RenderTask:
+    """Render the images of some samples, the `first` of which has that number in the batch.
 
-def render_task(work: BatchContext, task: RenderTask, memory: NDArray[np.uint8]) -> Done:
-    """Render the images of a task into `memory`, the slot of their batch."""
-    views: list[tuple[BatchContext, dict[str, NDArray[Any]]]] = [(part, {}) for part in work.parts]
-    for place in task.places:
-        some = place.array(memory)[task.first : task.first + len(task.keys)]
-        views[place.view][1][place.name] = some
-    done = Done()
-    failed = work.unreadable(task.keys.indices)
-    for part, outputs in views:
-        failed |= _render_samples(part, task.keys, outputs, done)
-    for at, error in failed.items():
+    `layouts` say where the images of the whole batch lie in memory, one for each image field and
+    view.
+    """
 
-        def make(index: int, at: int = at) -> None:
-            for error in work.unreadable(np.array([index])).values():
-                raise error
-            # All views, also those for which the damage was not read.
-            for part, outputs in views:
-                one = {name: output[at : at + 1] for name, output in outputs.items()}
-                key = task.keys[at : at + 1].replaced(np.array([index]))
-                failures = _render_samples(part, key, one, done)
-                if failures:
-                    raise failures[0]
+    keys: SampleKeys
+    first: int
+    layouts: tuple[TensorLayout, ...]
 
-        index, _ = work.replace(task.keys.epoch, int(task.keys.indices[at]), error, make)
-        done.replaced.append((task.first + at, index, str(error)))
-    return done
+    def run(self, work: BatchWork, memory: NDArray[np.uint8] | None) -> Done:
+        """Render the images into `memory`, the slot of their batch."""
+        assert memory is not None, "a batch of images has a slot"
+        keys, first = self.keys, self.first
+        views: list[tuple[BatchWork, dict[str, NDArray[Any]]]] = [(part, {}) for part in work.parts]
+        for layout in self.layouts:
+            views[layout.view][1][layout.name] = layout.array(memory)[first : first + len(keys)]
+        done = Done()
+        failed = work.unreadable(keys.indices)
+        for part, outputs in views:
+            failed |= _render_samples(part, keys, outputs, done)
+        for at, error in failed.items():
+
+            def make(index: int, at: int = at) -> None:
+                for error in work.unreadable(np.array([index])).values():
+                    raise error
+                # All views, also those for which the damage was not read.
+                for part, outputs in views:
+                    one = {name: output[at : at + 1] for name, output in outputs.items()}
+                    key = keys[at : at + 1].replaced(np.array([index]))
+                    failures = _render_samples(part, key, one, done)
+                    if failures:
+                        raise failures[0]
+
+            index, _ = work.replace(keys.epoch, int(keys.indices[at]), error, make)
+            done.replaced.append((first + at, index, str(error)))
+        return done
 
 
 def _render_samples(
-    work: BatchContext,
+    work: BatchWork,
     keys: SampleKeys,
     outputs: dict[str, NDArray[Any]],
     done: Done,
@@ -111,28 +124,17 @@ def _render_samples(
 
 
 def plan_images(
-    work: BatchContext,
+    work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, Images],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Geometry | None:
     """Return where the pixels of some samples go; None where no transform moves them.
 
-    Of images that are refused, anywhere: reading them says what is wrong.
-
-    Parameters
-    ----------
-    work : BatchContext
-    keys : SampleKeys
-    images : mapping of str to Images
-        Of these samples, of every image field.
-    shapes : mapping of str to tuple of int
-        Of the batch's images, [N, H, W, C], which its first sample decided.
-
-    Raises
-    ------
-    OptionError
-        If the images of a sample differ in size, or those of the batch do afterwards.
+    `images` are theirs, of every image field; `shapes` those of the batch's images, [N, H, W, C],
+    which its first sample decided.  Images that are refused go anywhere: reading them says what is
+    wrong.  Raises an `OptionError` if the images of a sample differ in size, or those of the batch
+    do afterwards.
     """
     try:
         return _plan_images(work, keys, images, shapes)
@@ -144,7 +146,7 @@ def plan_images(
 
 
 def _plan_images(
-    work: BatchContext,
+    work: BatchWork,
     keys: SampleKeys,
     images: Mapping[str, Images],
     shapes: Mapping[str, tuple[int, ...]],
@@ -180,17 +182,10 @@ def render_raw(
     *,
     mask: bool = False,
 ) -> None:
-    """Render raw images that are not damaged, of one field.
+    """Render raw images of one field that are not damaged.
 
-    Parameters
-    ----------
-    stored : Images
-    geometry : Geometry
-        Planned for them; all leave it in the size of `output`.
-    output : ndarray, shape [n, H, W, C], contiguous
-        Of `word_dtype` of the table's dtype, or uint8.
-    table : PixelTable, optional
-    mask : bool
+    The geometry is planned for them; all leave it in the size of `output`, contiguous
+    [n, H, W, C], of `word_dtype` of the table's dtype, or uint8.
     """
     left = np.arange(len(output))
     if compiled():
@@ -199,9 +194,7 @@ def render_raw(
         _fill(stored, left, geometry.crops(), output, table, mask, "raise")
 
 
-def plan_geometry(
-    work: BatchContext, keys: SampleKeys, heights: Indices, widths: Indices
-) -> Geometry:
+def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: Indices) -> Geometry:
     """Return the geometry of samples of these sizes, of a pipeline that has some."""
     assert work.pipeline.geometry is not None, "there is something to plan"
     # Sizes that no image has are planned for as others are; reading says what is wrong.

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Any
 
-from fastdata.engine.job import Job, Pending, Prepare, Request, Workers
-from fastdata.engine.tasks import ReadAheadTask
+from fastdata.engine.contracts import Job, Pending, Prepare, Request, Workers
+from fastdata.engine.work import ReadAheadTask
 
 __all__ = ["Stream"]
 

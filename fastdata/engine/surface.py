@@ -65,18 +65,17 @@ class DataLoaderSurface:
     @property
     def num_workers(self) -> int:
         """Threads or processes that make batches."""
-        return self._passes.backend.num_workers
+        return self._passes.backend.workers.num_workers
 
     @property
     def prefetch_factor(self) -> int:
         """Batches made ahead, as tuned where that was left to tuning."""
-        workers = getattr(self._passes.backend, "workers", None)
-        return self._options.batches_ahead if workers is None else workers.prefetch_factor
+        return self._passes.backend.workers.prefetch_factor
 
     @property
     def persistent_workers(self) -> bool:
         """Whether workers outlive an epoch."""
-        return self._passes.backend.persistent
+        return self._passes.backend.workers.persistent
 
     @property
     def pin_memory(self) -> bool:

@@ -1,33 +1,46 @@
-"""What workers do: the part of making a batch that takes time.
+"""What making a batch takes, the same in every thread and process, and the tasks it is cut into.
 
-`BatchWork` is the same in every thread and process; a task (`fastdata.engine.tasks`) says which
-samples, and where in the batch's memory their images go.
+A `Task` is picklable; it is carried out with a `BatchWork`, which has data, transforms and decoder,
+and with the memory of its batch:
 
-    RenderTask    decode -> geometry -> [pixel table] -> the sample's place in the batch
-    SampleTask    decode -> stages, one after another -> its place, where it fits
-    DecodeTask    decode -> its place in memory that is kept
+    RenderTask   (rendering.py)   decode -> geometry -> [pixel table] -> the sample's place
+    SampleTask   (samples.py)     decode -> stages, one after another -> its place, where it fits
+    ReadAheadTask                 stored bytes -> the page cache
 
-What becomes of a sample depends on the sample alone, so batches do not depend
-on how they are cut into tasks, nor on which worker does them.
+What becomes of a sample depends on the sample alone, so batches do not depend on how they are cut
+into tasks, nor on which worker carries them out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastdata.engine.context import BatchContext, OnCorrupt
-from fastdata.engine.rendering import render_task
-from fastdata.engine.samples import decode_whole, make_samples
-from fastdata.engine.tasks import DecodeTask, Done, ReadAheadTask, RenderTask
+from fastdata.codecs.decoders import JpegDecoder
+from fastdata.engine.contracts import Indices, PackedData
+from fastdata.errors import ShardCorruptError
+from fastdata.native.crops import JPEG, RAW
+from fastdata.native.library import compiled
+from fastdata.random import Draws, operation_id
+from fastdata.schema import ArrayField, BytesField, StringField
+from fastdata.transforms.pipeline import Pipeline
+from fastdata.transforms.pixel import PixelTable
 
-__all__ = ["BatchWork", "OnCorrupt"]
+__all__ = ["BatchWork", "Done", "OnCorrupt", "ReadAheadTask", "Task"]
 
-Indices: TypeAlias = NDArray[np.int64]
+OnCorrupt: TypeAlias = Literal["raise", "skip"]
+
+REPLACE = operation_id(0, "replacement of a corrupt sample")
+REPLACEMENTS = 100
+"""Samples that are tried in place of a corrupt one before it is an error after all."""
 
 IN_MEMORY_SECONDS = 1e-4, 3e-6
 """A batch, and an image of it: asking for what is in memory takes less (1.1 us an image), for what
@@ -35,6 +48,28 @@ is on a disk more (32 us)."""
 
 MAX_PAUSE = 63
 """Batches at most that are not asked for after one that was in memory altogether."""
+
+
+class Task(Protocol):
+    """A part of a batch; picklable."""
+
+    @abstractmethod
+    def run(self, work: BatchWork, memory: NDArray[np.uint8] | None) -> Any:
+        """Leave images in `memory`, the slot of their batch, and return what is small."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What a task that makes images returns.
+
+    `nbytes` are the stored bytes of images that were read.  `replaced` are corrupt samples: place
+    in the batch, index taken instead, what was wrong.  `columns`, of a `SampleTask`, are the values
+    that are not in memory, by field and view.
+    """
+
+    nbytes: int = 0
+    replaced: list[tuple[int, int, str]] = field(default_factory=list)
+    columns: dict[tuple[str, int], list[Any]] | None = None
 
 
 @dataclass
@@ -47,43 +82,146 @@ class ReadAhead:
     pause: int = 0
     longest_pause: int = 0
 
-    def ask(self, context: BatchContext, indices: Indices) -> None:
+    def ask(self, work: BatchWork, indices: Indices) -> None:
         """Have the bytes of some samples read, into the page cache."""
         if self.pause > 0:
             self.pause -= 1
             return
         began = time.perf_counter()
-        for name in context.dataset.schema.images:
-            context.dataset.images(name, indices, context.decoder).read_ahead()
+        for name in work.dataset.schema.images:
+            work.dataset.images(name, indices, work.decoder).read_ahead()
         seconds = time.perf_counter() - began
         in_memory = seconds < IN_MEMORY_SECONDS[0] + IN_MEMORY_SECONDS[1] * len(indices)
         self.longest_pause = min(2 * self.longest_pause + 1, MAX_PAUSE) if in_memory else 0
         self.pause = self.longest_pause
 
 
-@dataclass(frozen=True, eq=False)
-class BatchWork(BatchContext):
-    """Does tasks; picklable, and safe in any number of threads."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadAheadTask:
+    """Have the stored bytes of some samples read, into the page cache."""
 
+    indices: Indices
+
+    def run(self, work: BatchWork, memory: NDArray[np.uint8] | None) -> Done:
+        work.read_ahead.ask(work, self.indices)
+        return Done()
+
+
+@dataclass(frozen=True, eq=False)
+class BatchWork:
+    """What batches are made of and by; picklable, and safe in any number of threads.
+
+    ``dataclasses.replace(work, dataset=...)`` is the same over other data.
+
+    Attributes
+    ----------
+    pixels : bool
+        False leaves out a direct pipeline's pixel stage: the caller runs it,
+        on another device.
+    part : ndarray of int64, optional
+        The samples that may take the place of corrupt ones; all by default.
+    """
+
+    dataset: PackedData
+    pipeline: Pipeline
+    decoder: JpegDecoder
+    _: KW_ONLY
+    seed: int = 0
+    on_corrupt: OnCorrupt = "raise"
+    pixels: bool = True
+    part: Indices | None = None
     read_ahead: ReadAhead = field(default_factory=ReadAhead, init=False, repr=False)
 
-    def __call__(self, task: Any, memory: NDArray[np.uint8] | None) -> Done:
-        """Do a task, leaving images in `memory`, the slot of their batch.
+    def __call__(self, task: Task, memory: NDArray[np.uint8] | None) -> Any:
+        """Carry out a task; see `Task.run`.
 
         Raises
         ------
         OptionError
-            If the transforms do not fit the images, or leave them in different
-            sizes.
+            If the transforms do not fit the images, or leave them in different sizes.
         ShardCorruptError
             If the bytes of an image are damaged and `on_corrupt` is "raise".
         """
-        if isinstance(task, ReadAheadTask):
-            self.read_ahead.ask(self, task.indices)
-            return Done()
-        assert memory is not None, "tasks that make something get memory for it"
-        if isinstance(task, RenderTask):
-            return render_task(self, task, memory)
-        if isinstance(task, DecodeTask):
-            return decode_whole(self, task, memory)
-        return make_samples(self, task, memory)
+        return task.run(self, memory)
+
+    @cached_property
+    def views(self) -> tuple[BatchWork, ...]:
+        """One for each of the pipeline's views; none if it has no views."""
+        return tuple(dataclasses.replace(self, pipeline=view) for view in self.pipeline.views)
+
+    @property
+    def parts(self) -> tuple[BatchWork, ...]:
+        """What is done to images: one for each view, or this alone."""
+        return self.views or (self,)
+
+    @cached_property
+    def tables(self) -> dict[str, PixelTable]:
+        """The pixel stage of each image field that it applies to."""
+        stage = self.pipeline.pixels if self.pixels else None
+        if stage is None:
+            return {}
+        images = self.dataset.schema.images
+        return {n: stage.table(image.channels) for n, image in images.items() if not image.mask}
+
+    @cached_property
+    def _has_lengths(self) -> bool:
+        return any(
+            isinstance(field, (StringField, BytesField))
+            or (isinstance(field, ArrayField) and not field.fixed)
+            for field in self.dataset.schema.values()
+        )
+
+    @property
+    def releases_lock(self) -> bool:
+        """Whether nearly all of the work is done without the interpreter's lock.
+
+        That is so where the compiled library makes the images: raw ones and JPEGs, without
+        callables.  Judged by the first sample.
+        """
+        if not (compiled() and self.pipeline.direct and len(self.dataset)):
+            return False
+        first = np.zeros(1, np.int64)
+        names = self.dataset.schema.images
+        codecs = [self.dataset.images(n, first, self.decoder).crops()["codec"][0] for n in names]
+        return all(
+            codec == RAW or (codec == JPEG and self.decoder.name == "native") for codec in codecs
+        )
+
+    def replacement_samples(self, epoch: int, index: int) -> Iterator[int]:
+        """Yield the samples to take in place of a corrupt one, the first that is sound."""
+        draws = Draws(self.seed, epoch, REPLACE, np.array([index]))
+        if self.part is None:
+            yield from draws.integers(len(self.dataset), REPLACEMENTS)[0].tolist()
+        else:
+            yield from self.part[draws.integers(len(self.part), REPLACEMENTS)[0]].tolist()
+
+    def unreadable(self, indices: Indices) -> dict[int, ShardCorruptError]:
+        """Return, where these are to be skipped, samples with a damaged value that is no image.
+
+        By their place among `indices`; images are looked at when they are read.
+        """
+        if self.on_corrupt == "raise" or not self._has_lengths:
+            return {}
+        schema = self.dataset.schema
+        found: dict[int, ShardCorruptError] = {}
+        for at in np.flatnonzero(self.dataset.unreadable(indices)).tolist():
+            try:
+                for name in schema:
+                    if name not in schema.images:
+                        self.dataset.gather(name, indices[at : at + 1])
+            except ShardCorruptError as error:
+                found[at] = error
+        return found
+
+    def replace(
+        self, epoch: int, index: int, error: ShardCorruptError, make: Callable[[int], Any]
+    ) -> tuple[int, Any]:
+        """Return a sound sample in place of a corrupt one, and what `make` made of it."""
+        if self.on_corrupt == "raise":
+            raise error
+        for other in self.replacement_samples(epoch, index):
+            try:
+                return other, make(other)
+            except ShardCorruptError:
+                continue
+        raise error

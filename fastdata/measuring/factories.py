@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 from fastdata.assembly import packed_loader
-from fastdata.engine.cpu import CpuBackend
+from fastdata.engine.backend import CpuBackend
 from fastdata.engine.loader import Loader
 from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError

@@ -62,7 +62,7 @@ def loader_info(loader: Any) -> LoaderInfo:
             getattr(getattr(backend, "workers", None), "ahead", 2)
             + (getattr(backend, "device", None) is not None),
             batches_per_epoch=length,
-            persistent=backend.persistent,
+            persistent=backend.workers.persistent,
             calls_python=not loader.pipeline.direct,
         )
     if isinstance(loader, DataLoader):

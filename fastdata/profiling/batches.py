@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from fastdata.engine.cpu import CpuBackend
+from fastdata.engine.backend import CpuBackend
 from fastdata.engine.delivery import arrive
 from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
@@ -84,7 +84,7 @@ class LoaderBatches(EndlessBatches):
         self.primed = info.batches_ahead + (2 if prefetched else 1)
         self.wave = info.batches_at_once
         self.makes_ahead = bool(info.workers) or prefetched
-        self.joins_epochs = isinstance(loader, Loader) and loader.backend.persistent
+        self.joins_epochs = isinstance(loader, Loader) and loader.backend.workers.persistent
         self.paused_seconds = self.start_seconds = 0.0
         self.restart_seconds: list[float] = []
         length = info.batches_per_epoch
@@ -206,7 +206,7 @@ def _before_copying(loader: Any) -> tuple[list[Any], Callable[[Any], Any] | None
         return [], None
     requests = list(islice(requests_of(loader), CACHED))
     host = [map_leaves(_copied_to_host, make_batch(backend, request)) for request in requests]
-    return host, partial(arrive, backend.pipeline, backend.seed, requests[0])
+    return host, partial(arrive, backend.work.pipeline, backend.work.seed, requests[0])
 
 
 def _copied_to_host(leaf: Any) -> Any:

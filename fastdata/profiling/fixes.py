@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fastdata.cache.ram import RamCacheBackend
-from fastdata.engine.cpu import CpuBackend
+from fastdata.engine.backend import CpuBackend
 from fastdata.engine.loader import Loader
 from fastdata.measuring.batches import batch_nbytes
 from fastdata.measuring.loaders import LoaderInfo, dali_is_installed, inner_loader, loader_info

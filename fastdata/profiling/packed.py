@@ -28,15 +28,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.engine.backend import CpuBackend
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.buffers import BufferPool
-from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.delivery import arrive
-from fastdata.engine.finishing import finish_on_device
-from fastdata.engine.job import Request, request_of
+from fastdata.engine.contracts import Request
+from fastdata.engine.delivery import arrive, finish
+from fastdata.engine.epoch import request_of
 from fastdata.engine.loader import Loader
-from fastdata.engine.tasks import Done, ReadAheadTask
-from fastdata.engine.work import BatchWork
+from fastdata.engine.work import BatchWork, Done, ReadAheadTask
 from fastdata.engine.workers import WorkerOptions
 from fastdata.measuring.batches import move_batch
 from fastdata.printable import safe_repr
@@ -85,7 +84,7 @@ def measure_packed(loader: Loader, seconds: float) -> LoaderCosts:
     calls_python = not backend.work.pipeline.direct
     requests = requests_of(loader)
     share = 1 - LINES_SHARE if calls_python else 1.0
-    one = dataclasses.replace(backend.workers, num_workers=min(backend.num_workers, 1))
+    one = dataclasses.replace(backend.workers, num_workers=min(backend.workers.num_workers, 1))
     with _Bench(backend, one) as bench:
         made = [*bench.run(requests, seconds * share)]
     costs, overhead = stage_costs([batch.tasks for batch in made], parallel=True)
@@ -131,7 +130,7 @@ class _Bench:
         self._buffers = BufferPool(
             4, kind="shared" if options.num_workers and options.method == "process" else "private"
         )
-        pieces = max(1, backend.num_workers)
+        pieces = max(1, backend.workers.num_workers)
         self._maker = BatchMaker(loops_work, pieces=pieces, buffers=self._buffers)
         self._workers = options.start(work)
 
@@ -171,11 +170,11 @@ class _Bench:
         device_seconds = 0.0
         if self._device is not None and self._device.type != "cpu":
             moved = move_batch(batch, self._device)
-            finish = partial(arrive, work.pipeline, work.seed, request, moved)
-            device_seconds = Meter(self._device).seconds(finish)
+            on_device = partial(arrive, work.pipeline, work.seed, request, moved)
+            device_seconds = Meter(self._device).seconds(on_device)
         elif work.pipeline.batch is not None or work.pipeline.views:
             with recording(recorder, "augment"):
-                finish_on_device(batch, request, work.pipeline, work.seed)
+                finish(batch, request, work.pipeline, work.seed)
         by_tasks = sum((one.times for one in results), Times(all_reading_recorded=True))
         took -= sum(one.times.ended - one.times.begun for one in results)
         return _Made(by_tasks, loop + recorder.take(), max(took, 0.0), busy, device_seconds)

@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import DataLoader
 
-from fastdata.engine.cpu import CpuBackend
-from fastdata.engine.job import Job, Request
+from fastdata.engine.backend import CpuBackend
+from fastdata.engine.contracts import Job, Request
 from fastdata.engine.loader import Loader
 from fastdata.measuring.loaders import inner_loader, loader_info
 from fastdata.prefetch import CUDAPrefetcher

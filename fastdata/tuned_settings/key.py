@@ -42,7 +42,7 @@ from torch.utils.data import IterableDataset
 from fastdata import __version__
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.engine import memory
-from fastdata.engine.tasks import is_packed
+from fastdata.engine.contracts import is_packed
 from fastdata.errors import FastdataError
 from fastdata.formats.layout import canonical_json
 from fastdata.native.library import compiled

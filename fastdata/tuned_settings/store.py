@@ -28,7 +28,7 @@ from typing import Any
 
 import platformdirs
 
-from fastdata.engine.tasks import is_packed
+from fastdata.engine.contracts import is_packed
 from fastdata.options import LoaderOptions
 from fastdata.processes.cores import available_cores
 from fastdata.tuned_settings.key import Key, key_of

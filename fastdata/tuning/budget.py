@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fastdata.engine.cpu import SPARE_BUFFERS
+from fastdata.engine.backend import SPARE_BUFFERS
 from fastdata.engine.delivery import DEPTH
 from fastdata.engine.memory import format_bytes
 from fastdata.measuring.trials import RESERVE_BYTES

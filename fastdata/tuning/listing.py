@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fastdata.engine.contracts import is_packed
 from fastdata.engine.loader import Loader
-from fastdata.engine.tasks import is_packed
 from fastdata.errors import FastdataError
 from fastdata.measuring.loaders import dataset_of
 from fastdata.measuring.workload import is_script_target

@@ -27,16 +27,19 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from fastdata.backends.dali.feeding import Feed, FeedJob, LoadWork
+from fastdata.backends.dali.feeding import Feed, FeedJob
 from fastdata.backends.dali.graph import FAILURES, Graph, Graphs, import_dali
-from fastdata.engine.backend import Backend, BatchStream, buffers_for
+from fastdata.engine.backend import (
+    SPARE_BUFFERS,
+    Backend,
+    buffers_for,
+    samples_to_read_ahead,
+)
 from fastdata.engine.batches import BatchMaker, RenderJob, batch_of
-from fastdata.engine.cpu import SPARE_BUFFERS, samples_to_read_ahead
-from fastdata.engine.delivery import DEPTH, Delivery
-from fastdata.engine.job import Request
+from fastdata.engine.contracts import BatchStream, Request
+from fastdata.engine.delivery import DEPTH
 from fastdata.engine.stream import Stream
-from fastdata.engine.tasks import Done
-from fastdata.engine.work import BatchWork
+from fastdata.engine.work import BatchWork, Done
 from fastdata.engine.workers import ThreadWorkers, WorkerOptions
 from fastdata.errors import OptionError, WorkerError
 from fastdata.prefetch.ahead import Ahead, Background
@@ -90,16 +93,16 @@ class DaliBackend(Backend):
         """Return a new stream, with pipelines and threads of its own."""
         stream = DaliStream(
             self.maker,
-            num_threads=self.num_workers,
+            num_threads=self.workers.num_workers,
             ahead=self.workers.prefetch_factor,
             read_ahead=samples_to_read_ahead(self.work),
             streams=self._streams,
         )
-        return Delivery(stream, self.pipeline, self.seed, self.device)
+        return self.deliver(stream)
 
     def __str__(self) -> str:
         place = f"on {self.device}" if self._streams is not None else "on the CPU"
-        return f"DALI {place}, {self.num_workers} threads"
+        return f"DALI {place}, {self.workers.num_workers} threads"
 
 
 def _check(work: BatchWork, workers: WorkerOptions, device: torch.device | None) -> None:
@@ -159,7 +162,7 @@ def _close_all(owner: int) -> None:
 
 
 class DaliStream:
-    """A `fastdata.engine.backend.BatchStream`, of batches that are not finished.
+    """A `fastdata.engine.contracts.BatchStream`, of batches that are not finished.
 
     At most `ahead` batches are made and wait to be taken; `read_ahead` samples are asked for from
     the disk before they are loaded.  `streams` are those of the GPU; None: the CPU.
@@ -185,7 +188,7 @@ class DaliStream:
         self.request: Request | None = None
         self._feeds = Stream(
             partial(FeedJob, maker),
-            ThreadWorkers(LoadWork(maker.work), num_threads),
+            ThreadWorkers(maker.work, num_threads),
             ahead=FEEDS_AHEAD,
             read_ahead=read_ahead,
         )
@@ -336,7 +339,7 @@ class Runs(Ahead):
         job = RenderJob(self._maker, feed.request)
         assert job.slot is not None, "there are images"
         memory = job.slot.memory
-        for place, image in zip(job.places, images, strict=True):
+        for place, image in zip(job.layouts, images, strict=True):
             pixels, target = np.asarray(image), place.array(memory)
             table = work.tables.get(place.name)
             if table is None:
@@ -359,7 +362,7 @@ class Runs(Ahead):
         work = self._maker.work
         names = work.dataset.schema.images
         tensors = {name: copy.permute(0, 3, 1, 2) for name, copy in zip(names, copies, strict=True)}
-        return batch_of(work, tensors, feed.request.keys.replaced(feed.indices))
+        return batch_of(work, tensors, feed.request.replaced(feed.indices))
 
     def _make_without_dali(self, request: Request, error: Exception) -> tuple[Any, Answer]:
         """Return a batch that DALI failed at."""

@@ -34,16 +34,15 @@ from fastdata.backends.dali.graph import (
 from fastdata.codecs import Pixels
 from fastdata.codecs.blobs import cut_if_worthwhile
 from fastdata.engine.batches import BatchMaker
-from fastdata.engine.job import Request
+from fastdata.engine.contracts import Images, Request
 from fastdata.engine.rendering import plan_images
-from fastdata.engine.tasks import Done, Images, ReadAheadTask
-from fastdata.engine.work import BatchWork
+from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import ShardCorruptError
 from fastdata.native.crops import JPEG
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Geometry, Ints
 
-__all__ = ["Feed", "FeedJob", "LoadWork", "as_file"]
+__all__ = ["Feed", "FeedJob", "as_file"]
 
 _EOI = b"\xff\xd9"
 _Window: TypeAlias = tuple[int, int, int, int]
@@ -67,7 +66,7 @@ class Feed:
 
 
 class FeedJob:
-    """One feed to be made; a `fastdata.engine.job.Job`.
+    """One feed to be made; a `fastdata.engine.contracts.Job`.
 
     Raises an `OptionError` if the images of a sample or of the batch do not fit together.
     """
@@ -80,7 +79,7 @@ class FeedJob:
         self._shapes = {
             name: (len(request.indices), *size) for name, size in maker.sizes(request).items()
         }
-        self._geometry = self._plan(request.keys)
+        self._geometry = self._plan(request)
 
     def _plan(self, keys: SampleKeys) -> Geometry | None:
         work, dataset = self._maker.work, self._maker.work.dataset
@@ -106,8 +105,8 @@ class FeedJob:
         if failed:
             indices = self._replaced(failed, done)
             # All anew: where every window happens to be the whole image, there are fewer steps.
-            geometry = self._plan(self._request.keys.replaced(indices))
-            results = [load(self._maker.work, _task(indices, geometry, 0, len(indices)))]
+            geometry = self._plan(self._request.replaced(indices))
+            results = [_task(indices, geometry, 0, len(indices)).run(self._maker.work)]
         graph: list[FieldGraph] = []
         arguments: Arguments = {}
         for number, (name, kind) in enumerate(self._maker.work.dataset.schema.images.items()):
@@ -130,8 +129,8 @@ class FeedJob:
         work = self._maker.work
 
         def make(at: int, index: int) -> None:
-            one = self._request.keys[at : at + 1].replaced(np.array([index]))
-            loaded = load(work, _task(one.indices, self._plan(one), 0, 1))
+            one = self._request[at : at + 1].replaced(np.array([index]))
+            loaded = _task(one.indices, self._plan(one), 0, 1).run(work)
             done.nbytes += loaded.nbytes
             if loaded.failed:
                 raise loaded.failed[0]
@@ -144,18 +143,6 @@ class FeedJob:
         return indices
 
 
-class LoadWork:
-    """What threads do: load stored images, and read ahead."""
-
-    def __init__(self, work: BatchWork) -> None:
-        self._work = work
-
-    def __call__(self, task: Any, memory: NDArray[np.uint8] | None) -> Any:
-        if isinstance(task, ReadAheadTask):
-            return self._work(task, None)
-        return load(self._work, task)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadTask:
     """Load some images of a batch: samples, int64 [n], and what is needed of each image.
@@ -165,6 +152,45 @@ class LoadTask:
 
     indices: Ints
     regions: tuple[Ints, Ints, Ints, Ints] | None
+
+    def run(self, work: BatchWork, memory: NDArray[np.uint8] | None = None) -> Loaded:
+        """Load the images.
+
+        Raises a `ShardCorruptError` for damaged bytes, if ``work.on_corrupt`` is "raise".
+        """
+        loaded = Loaded()
+        loaded.failed |= work.unreadable(self.indices)
+        for name, kind in work.dataset.schema.images.items():
+            # In place of an image that its window misses: a pixel, which it misses too.
+            nothing = LoadedImage(np.zeros((1, 1, kind.channels), np.uint8))
+            stored = work.dataset.images(name, self.indices, work.decoder)
+            loaded.nbytes += int(stored.lengths.sum())
+            crops = stored.crops()
+            columns = (
+                crops[part].tolist() for part in ("codec", "data", "size", "height", "width")
+            )
+            regions: list[_Window | None] = [None] * len(self.indices)
+            if self.regions is not None:
+                regions = list(zip(*(part.tolist() for part in self.regions), strict=True))
+            images = loaded.images[name] = []
+            for at, (codec, address, size, height, width) in enumerate(zip(*columns, strict=True)):
+                region = regions[at]
+                image: LoadedImage | None = None
+                missed = region is not None and not (region[2] and region[3])
+                if missed and not stored.refused[at]:
+                    image = nothing
+                elif codec == JPEG:
+                    image = _file(_view(address, size, stored), (height, width), region)
+                if image is None:
+                    try:
+                        image = _pixels(stored, at, region)
+                    except ShardCorruptError as error:
+                        if work.on_corrupt == "raise":
+                            raise
+                        loaded.failed[at] = error
+                        image = nothing
+                images.append(image)
+        return loaded
 
 
 def _task(indices: Ints, geometry: Geometry | None, start: int, stop: int) -> LoadTask:
@@ -194,44 +220,6 @@ class Loaded:
     images: dict[str, list[LoadedImage]] = field(default_factory=dict)
     nbytes: int = 0
     failed: dict[int, ShardCorruptError] = field(default_factory=dict)
-
-
-def load(work: BatchWork, task: LoadTask) -> Loaded:
-    """Load images.
-
-    Raises a `ShardCorruptError` for damaged bytes, if ``work.on_corrupt`` is "raise".
-    """
-    loaded = Loaded()
-    loaded.failed |= work.unreadable(task.indices)
-    for name, kind in work.dataset.schema.images.items():
-        # In place of an image that its window misses: a pixel, which it misses too.
-        nothing = LoadedImage(np.zeros((1, 1, kind.channels), np.uint8))
-        stored = work.dataset.images(name, task.indices, work.decoder)
-        loaded.nbytes += int(stored.lengths.sum())
-        crops = stored.crops()
-        columns = (crops[part].tolist() for part in ("codec", "data", "size", "height", "width"))
-        regions: list[_Window | None] = [None] * len(task.indices)
-        if task.regions is not None:
-            regions = list(zip(*(part.tolist() for part in task.regions), strict=True))
-        images = loaded.images[name] = []
-        for at, (codec, address, size, height, width) in enumerate(zip(*columns, strict=True)):
-            region = regions[at]
-            image: LoadedImage | None = None
-            missed = region is not None and not (region[2] and region[3])
-            if missed and not stored.refused[at]:
-                image = nothing
-            elif codec == JPEG:
-                image = _file(_view(address, size, stored), (height, width), region)
-            if image is None:
-                try:
-                    image = _pixels(stored, at, region)
-                except ShardCorruptError as error:
-                    if work.on_corrupt == "raise":
-                        raise
-                    loaded.failed[at] = error
-                    image = nothing
-            images.append(image)
-    return loaded
 
 
 def as_file(pixels: Pixels) -> NDArray[np.uint8]:

@@ -1,0 +1,206 @@
+"""The contracts between data, batches and workers.
+
+    PackedData    what is read from: images and columns of any samples at once
+    Request       which batch is wanted
+    Job           how it is made: tasks, each a part of the work, and what puts the parts together
+    Workers       threads or processes that take tasks
+
+A task says what to do; with it goes a slot of memory, where to put the images.  Both can reach a
+worker in this process as they are, and one in another process as a short message and a block of
+shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.codecs import Pixels
+from fastdata.codecs.decoders import JpegDecoder
+from fastdata.engine.buffers import Slot
+from fastdata.random import SampleKeys
+from fastdata.sampling import Batches, SampledBatches
+from fastdata.schema import Schema
+
+__all__ = [
+    "BatchOrder",
+    "BatchStream",
+    "Images",
+    "Indices",
+    "Job",
+    "PackedData",
+    "Pending",
+    "Prepare",
+    "Request",
+    "Work",
+    "Workers",
+    "image_sizes",
+    "is_packed",
+]
+
+Indices: TypeAlias = NDArray[np.int64]
+
+BatchOrder: TypeAlias = Batches | SampledBatches
+"""Which samples make which batch."""
+
+# -- data ----------------------------------------------------------------------------------
+
+
+class Images(Protocol):
+    """Images of a field of some samples; see `fastdata.batch_images.BatchImages`."""
+
+    heights: Indices
+    widths: Indices
+    lengths: Indices
+    refused: NDArray[np.bool_]
+
+    def doubt(self) -> bool: ...
+
+    @property
+    def all_raw(self) -> bool: ...
+
+    def read(self, place: int, out: Pixels | None = None) -> Pixels: ...
+
+    def window(
+        self, place: int, window: tuple[int, int, int, int], factor: int = 1
+    ) -> tuple[Pixels, int]: ...
+
+    def gather(self, out: Pixels) -> list[int]: ...
+
+    def crops(self) -> NDArray[Any]: ...
+
+    def read_ahead(self) -> None: ...
+
+
+class PackedData(Protocol):
+    """What the loader reads from: `fastdata.dataset.Dataset`, or the like of it.
+
+    All methods are safe to call from several threads.
+    """
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def images(self, name: str, indices: Indices, decoder: JpegDecoder, /) -> Images:
+        """Return the images of a field, not yet decoded."""
+
+    def gather(self, name: str, indices: Indices, /) -> Any:
+        """Return the values of a field that is no image."""
+
+    def unreadable(self, indices: Indices, /) -> NDArray[np.bool_]:
+        """Return which samples have a damaged value that is no image, bool [n]."""
+
+    def describe_sample(self, index: int, /) -> str:
+        """Return where a sample is and what it is called, for messages."""
+
+
+def is_packed(data: object) -> TypeGuard[PackedData]:
+    """Return whether `data` can be read by the batch; evaluates none of its properties."""
+    return all(hasattr(type(data), name) for name in ("images", "gather"))
+
+
+def image_sizes(
+    data: PackedData, name: str, indices: Indices, decoder: JpegDecoder
+) -> tuple[Indices, Indices]:
+    """Return heights and widths of images that are not to be decoded here, int64 [n] each.
+
+    Data whose sizes stand in no column may have a method of this name, which reads no more than
+    it has to.
+    """
+    of_data = getattr(data, "image_sizes", None)
+    if of_data is not None:
+        heights, widths = of_data(name, indices)
+        return heights, widths
+    images = data.images(name, indices, decoder)
+    return images.heights, images.widths
+
+
+# -- batches -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request(SampleKeys):
+    """Which batch is wanted: one sample or more, in order; and its number in the epoch."""
+
+    number: int = 0
+
+
+class Job(Protocol):
+    """One batch to be made."""
+
+    @property
+    def slot(self) -> Slot | None:
+        """Where its tasks put what is large."""
+
+    def tasks(self) -> Sequence[Any]:
+        """Return the parts of the work: picklable, in any order, each for any worker."""
+
+    def finish(self, results: Sequence[Any]) -> Any:
+        """Return the batch; called once, with the results of the tasks in their order."""
+
+
+Prepare: TypeAlias = Callable[[Request], Job]
+"""Plans a batch: quick, as the caller's thread does it."""
+
+
+class BatchStream(Protocol):
+    """Batches in the order of their requests, some of them made ahead."""
+
+    @property
+    def request(self) -> Request | None:
+        """The request of the batch that was taken last."""
+
+    @property
+    def ready(self) -> int:
+        """Batches that are made and not yet taken."""
+
+    def begin(self, requests: Iterable[Request], /) -> None:
+        """Drop the batches that are being made, and make those of `requests`."""
+
+    def stop(self) -> None:
+        """Drop the batches that are being made; workers stay."""
+
+    def __next__(self) -> Any:
+        """Return the next batch, or raise its error in its place; `StopIteration` after all."""
+
+    def close(self) -> None:
+        """End all workers.  Idempotent."""
+
+
+# -- workers -------------------------------------------------------------------------------
+
+Work: TypeAlias = "Callable[[Any, NDArray[np.uint8] | None], Any]"
+"""What a worker does with a task: leaves in the memory what is large, and returns what is small.
+
+Picklable, and safe in any number of threads."""
+
+
+class Pending(Protocol):
+    """A task that a worker was given."""
+
+    def done(self) -> bool:
+        """Return whether `result` would return, or raise, at once."""
+
+    def result(self) -> Any:
+        """Wait, and return what the work returned or raise what it raised."""
+
+
+class Workers(Protocol):
+    """Threads or processes that take tasks in order."""
+
+    def submit(self, task: Any, slot: Slot | None) -> Pending: ...
+
+    def check(self) -> None:
+        """Raise `WorkerError` if one of them has died; does not wait."""
+
+    def close(self) -> None:
+        """End them.  Idempotent; tasks not begun are dropped."""
