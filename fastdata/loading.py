@@ -158,7 +158,7 @@ def loader(
         uint8, from the epoch on in which they are first used; batches are then cut,
         resized, flipped and normalised there, and no worker has anything to do.  Draws
         are those of any other loader; pixels that are resized differ in the last bit
-        (`fastdata.transforms.ondevice`).  How much memory it takes is logged, and in
+        (`fastdata.transforms.render_device`).  How much memory it takes is logged, and in
         ``stats().cache_bytes``; what does not fit is refused.
     cache_scope : {"all", "rank"}
         What each rank holds with `cache`.  "all": everything, and epochs are as they

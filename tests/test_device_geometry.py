@@ -16,8 +16,8 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.geometry import Geometry
-from fastdata.transforms.ondevice import render_on_device
 from fastdata.transforms.render import render
+from fastdata.transforms.render_device import render_on_device
 
 sides = st.integers(1, 12)
 

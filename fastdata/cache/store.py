@@ -15,8 +15,8 @@ from fastdata.kernels.pixels import gather_windows, has_kernels, window_plan
 from fastdata.native.crops import CROP, RAW
 from fastdata.transforms.geometry import Geometry, Ints, Windows
 from fastdata.transforms.image_tensors import to_device
-from fastdata.transforms.ondevice import render_canvas
 from fastdata.transforms.pixel import PixelLookup, as_words
+from fastdata.transforms.render_device import render_canvas
 
 __all__ = ["ImageStore"]
 

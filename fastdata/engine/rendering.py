@@ -33,7 +33,7 @@ from fastdata.native.library import compiled
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pixel import PixelTable
-from fastdata.transforms.render import Stack, antialiases, render, render_stack, stack_plan
+from fastdata.transforms.render import Stack, render, render_stack, stack_plan
 from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
 __all__ = ["RenderTask", "plan_geometry", "plan_images", "render_raw"]
@@ -256,8 +256,8 @@ def _fill_compiled(
         for name, values in zip(("top", "left", "rows", "columns"), plain.windows, strict=True):
             crops[name] = values
         crops["flip"] = geometry.flip
-        if plain.automatic:
-            crops["antialias"] = antialiases(*plain.windows[2:], *output.shape[1:3])
+        if plain.antialiased is not None:
+            crops["antialias"] = plain.antialiased
     if table is None:
         return render_crops(crops, output)
     remaining = []

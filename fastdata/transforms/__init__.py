@@ -3,27 +3,25 @@
     transform=[T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.Normalize(mean, std)]
 
       from a list of transforms to a plan
-        base.py              the three kinds of transform; checks of parameters
-        pipeline.py          a list of transforms, checked and cut into stages
+        base.py              the kinds of transform; checks of parameters
+        pipeline.py          a list of transforms, checked and cut into stages; views of an image
         stages.py            what each stage does to samples, or to a whole batch
-        views.py             several views of one image
 
       geometry, planned for a whole batch before decoding
         geometry.py          where pixels go
         geometric.py         crops, resizes and flips
         render.py            carries geometry out on the CPU
-        ondevice.py          carries the geometry of a whole batch out, where the batch is
-        boxes.py             boxes follow geometry, and go where nothing of them is left
+        render_device.py     carries the geometry of a whole batch out, on its device
+        boxes.py             boxes follow geometry, and are dropped where nothing of them is left
 
       pixels
         pixel.py             Normalize, ToDtype, and their table of 256 values
-        image_tensors.py     what the transforms of whole batches share
+        image_tensors.py     images as tensors and arrays; what transforms of batches share
         color.py  blur_erasing.py  automatic.py  mixing.py   transforms of whole batches
 
       callables, one sample at a time
         callables.py         what a callable is given, and what it returns
-        image_callables.py   callables that are given the image alone
-        with_albumentations.py  with_torchvision.py   image, masks and boxes together
+        libraries.py         torchvision's v2 and albumentations: image, masks and boxes together
         generators.py        the random generators that callables draw from
 
 Names and semantics are those of `torchvision.transforms.v2`.  Random numbers
@@ -41,7 +39,7 @@ from fastdata.transforms.base import (
 )
 from fastdata.transforms.blur_erasing import GaussianBlur, RandomErasing
 from fastdata.transforms.boxes import Boxes, DropEmptyBoxes, move_boxes, transform_boxes
-from fastdata.transforms.callables import PerSample
+from fastdata.transforms.callables import ImageOnly, OnPIL, PerSample
 from fastdata.transforms.color import ColorJitter, RandomGrayscale
 from fastdata.transforms.geometric import (
     CenterCrop,
@@ -50,14 +48,11 @@ from fastdata.transforms.geometric import (
     RandomResizedCrop,
     Resize,
 )
-from fastdata.transforms.image_callables import ImageOnly, OnPIL
+from fastdata.transforms.libraries import V2, Albumentations
 from fastdata.transforms.mixing import CutMix, MixUp
-from fastdata.transforms.ondevice import render_on_device
-from fastdata.transforms.pipeline import Transform
+from fastdata.transforms.pipeline import Transform, Views
 from fastdata.transforms.pixel import Normalize, ToDtype
-from fastdata.transforms.views import Views
-from fastdata.transforms.with_albumentations import Albumentations
-from fastdata.transforms.with_torchvision import V2
+from fastdata.transforms.render_device import render_on_device
 
 __all__ = [
     "V2",

@@ -1,39 +1,39 @@
-"""The three kinds of transform that fastdata runs itself, and the checks of their parameters.
+"""The kinds of transform that fastdata runs, and the checks of their parameters.
 
-`GeometricTransform` moves pixels and is planned for a whole batch before any
-image is decoded.  `PixelTransform` changes each pixel by itself.
-`BatchTransform` changes the images of a batch together, on the device where the
-batch has arrived.  Everything else that a user puts into a list of transforms is
-a callable on one sample (`fastdata.transforms.callables`).
-
-A parameter is checked and parsed by one of the functions below when a transform is made; they
-raise `OptionError` with the parameter's name and the value that was given.
+A parameter is checked when a transform is made, by one of the functions below: they raise
+`OptionError` with the parameter's name and the value that was given.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, TypeAlias, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms.geometry import Geometry, Interpolation
+from fastdata.schema import Schema
+from fastdata.transforms.geometry import Geometry
 
 __all__ = [
     "BatchTransform",
     "GeometricTransform",
     "Parameters",
     "PixelTransform",
+    "Sample",
+    "SampleFunction",
+    "SampleTransform",
     "Shape",
     "channel_numbers",
-    "check_interpolation",
+    "kind_of",
+    "name_of",
     "names_tuple",
-    "padding_sides",
+    "parse",
+    "pictures_of",
     "positive_int",
     "positive_number",
     "probability",
@@ -47,11 +47,17 @@ Parameters: TypeAlias = dict[str, NDArray[Any]]
 Shape: TypeAlias = tuple[int, int, int, int]
 """Of a batch of images: (n, channels, height, width)."""
 
+Sample: TypeAlias = Any
+"""A named tuple of the schema's fields; its type is made at run time."""
+
+SampleFunction: TypeAlias = Callable[[Sample], Sample]
+
 
 class GeometricTransform(ABC):
     """Moves pixels; the same way in the image and the masks of a sample.
 
-    A subclass is immutable and picklable.
+    It is planned for a whole batch before any image is decoded.  A subclass is immutable and
+    picklable.
     """
 
     keeps_size: ClassVar[bool] = False
@@ -92,8 +98,8 @@ class PixelTransform(ABC):
 class BatchTransform(ABC):
     """Changes the images of a batch, each by numbers of its own; masks stay as they are.
 
-    Numbers are drawn on the CPU, so that they are the same wherever the images are.
-    What is made of them may differ in the last bits from device to device.
+    It runs where the batch has arrived.  Numbers are drawn on the CPU, so that they are the same
+    on any device; what is made of them may differ in the last bits from device to device.
 
     A subclass is immutable and picklable, and safe in any number of threads.
     """
@@ -133,6 +139,39 @@ class BatchTransform(ABC):
         """
 
 
+class SampleTransform(ABC):
+    """How a callable is given a sample.
+
+    A subclass is immutable, and picklable if the callable is.
+    """
+
+    @abstractmethod
+    def bind(self, schema: Schema) -> SampleFunction:
+        """Return the function on samples of these fields, which are checked."""
+
+
+def pictures_of(schema: Schema) -> tuple[str, ...]:
+    """Return the names of the image fields that are no masks."""
+    return tuple(name for name, field in schema.images.items() if not field.mask)
+
+
+def name_of(function: object) -> str:
+    """Return the name of a callable, for messages."""
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def kind_of(value: object) -> str:
+    """Return type and shape of a value, for messages."""
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
+
+
+def parse(transform: object, **parsers: Callable[[str, Any], Any]) -> None:
+    """Replace parameters of a frozen dataclass by what their parsers, as below, return."""
+    for name, parser in parsers.items():
+        object.__setattr__(transform, name, parser(name, getattr(transform, name)))
+
+
 def probability(name: str, value: Any) -> float:
     """Return `value` as float, from 0 to 1."""
     chance = _float(value)
@@ -159,11 +198,9 @@ def positive_int(name: str, value: Any) -> int:
 def size_pair(name: str, value: Any) -> tuple[int, int]:
     """Return (height, width) from an int (square) or a pair."""
     if isinstance(value, Sequence) and not isinstance(value, str):
-        if len(value) == 1:
-            value = (value[0], value[0])
-        if len(value) == 2:
-            return positive_int(name, value[0]), positive_int(name, value[1])
-        raise OptionError(f"{name} is an int or a pair (height, width), not {value!r}")
+        if len(value) not in (1, 2):
+            raise OptionError(f"{name} is an int or a pair (height, width), not {value!r}")
+        return positive_int(name, value[0]), positive_int(name, value[-1])
     side = positive_int(name, value)
     return side, side
 
@@ -179,32 +216,12 @@ def range_pair(name: str, value: Any) -> tuple[float, float]:
     return low, high
 
 
-def padding_sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
-    """Return (left, top, right, bottom) from an int, (left and right, top and bottom), or all."""
-    sides = tuple(padding) if isinstance(padding, Sequence) else (padding,)
-    if any(type(side) is not int or side < 0 for side in sides):
-        raise OptionError(f"padding is made of ints from 0 up, not {padding!r}")
-    if len(sides) not in (1, 2, 4):
-        raise OptionError(f"padding is an int, a pair or four ints, not {padding!r}")
-    left, top, right, bottom = sides * (4 // len(sides))
-    return left, top, right, bottom
-
-
 def channel_numbers(value: Any) -> tuple[float, ...] | None:
     """Return a colour, which is a number or a list of one a channel; None if it is neither."""
     try:
         return tuple(map(float, value if isinstance(value, (list, tuple)) else (value,)))
     except (TypeError, ValueError):
         return None
-
-
-def check_interpolation(interpolation: object, antialias: object) -> None:
-    """Raise `OptionError` unless the two name a filter."""
-    if interpolation not in get_args(Interpolation):
-        accepted = ", ".join(get_args(Interpolation))
-        raise OptionError(f"interpolation is one of {accepted}, not {interpolation!r}")
-    if antialias not in (None, True, False):
-        raise OptionError(f"antialias is True, False or None, not {antialias!r}")
 
 
 def names_tuple(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from fastdata.transforms.base import (
     Parameters,
     Shape,
     channel_numbers,
+    parse,
     probability,
     range_pair,
     size_pair,
@@ -63,17 +64,11 @@ class GaussianBlur(BatchTransform):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        size = size_pair("kernel_size", self.kernel_size)
-        if not all(side % 2 for side in size):
-            raise OptionError(f"kernel_size is odd, not {self.kernel_size!r}")
-        ends = self.sigma if isinstance(self.sigma, Sequence) else (self.sigma, self.sigma)
-        object.__setattr__(self, "kernel_size", size)
-        object.__setattr__(self, "sigma", range_pair("sigma", ends))
-        object.__setattr__(self, "p", probability("p", self.p))
+        parse(self, kernel_size=_odd_pair, sigma=_number_or_range, p=probability)
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         uniform = draws.uniform(2)
-        low, high = range_pair("sigma", self.sigma)
+        low, high = self.sigma  # type: ignore[misc]  # since __post_init__
         return {
             "sigma": low + (high - low) * uniform[:, 0],
             "applied": uniform[:, 1] < self.p,
@@ -84,7 +79,7 @@ class GaussianBlur(BatchTransform):
 
         Raises `OptionError` if an image is smaller than half the kernel: it cannot be mirrored.
         """
-        width, height = size_pair("kernel_size", self.kernel_size)
+        width, height = self.kernel_size  # type: ignore[misc]  # since __post_init__
         if images.shape[2] <= height // 2 or images.shape[3] <= width // 2:
             raise OptionError(
                 f"GaussianBlur with a kernel of {width} x {height} (width x height) needs larger "
@@ -127,9 +122,7 @@ class RandomErasing(BatchTransform):
     value: float | Sequence[float] | Literal["random"] = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", probability("p", self.p))
-        object.__setattr__(self, "scale", range_pair("scale", self.scale))
-        object.__setattr__(self, "ratio", range_pair("ratio", self.ratio))
+        parse(self, p=probability, scale=range_pair, ratio=range_pair)
         if self.scale[1] > 1:
             raise OptionError(f"scale is a share of the area, 1 at most, not {self.scale!r}")
         if self.value == "random":
@@ -179,6 +172,17 @@ class RandomErasing(BatchTransform):
             values = to_device(np.array(self.value, np.float32), images.device)
             values = values.to(images.dtype)[:, None, None]
         return torch.where(inside, values, images)
+
+
+def _odd_pair(name: str, value: Any) -> tuple[int, int]:
+    size = size_pair(name, value)
+    if not all(side % 2 for side in size):
+        raise OptionError(f"{name} is odd, not {value!r}")
+    return size
+
+
+def _number_or_range(name: str, value: Any) -> tuple[float, float]:
+    return range_pair(name, value if isinstance(value, Sequence) else (value, value))
 
 
 def _blur(images: torch.Tensor, sigma: torch.Tensor, width: int, height: int) -> torch.Tensor:

@@ -23,12 +23,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Schema
-from fastdata.transforms.base import names_tuple, positive_number
-from fastdata.transforms.callables import kind_of, restored_boxes
+from fastdata.transforms.base import Sample, kind_of, names_tuple, positive_number
 from fastdata.transforms.geometry import Geometry, Ints, Windows
 from fastdata.transforms.image_tensors import to_device
 
-__all__ = ["BoundDrop", "Boxes", "DropEmptyBoxes", "move_boxes", "transform_boxes"]
+__all__ = [
+    "BoundDrop",
+    "Boxes",
+    "DropEmptyBoxes",
+    "check_entries",
+    "move_boxes",
+    "restored_boxes",
+    "transform_boxes",
+]
 
 
 class Boxes(NamedTuple):
@@ -203,6 +210,45 @@ def _motions(geometry: Geometry) -> NDArray[np.float64]:
     shift[flip, 0] = width - shift[flip, 0]
     low[flip, 0], high[flip, 0] = width - high[flip, 0], width - low[flip, 0]
     return np.concatenate([scale, shift, low, high, flip[:, None]], 1)
+
+
+def restored_boxes(boxes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return boxes, float [k, 4], in the dtype of `like`; whole numbers are rounded into it."""
+    if not like.is_floating_point():
+        limits = torch.iinfo(like.dtype)
+        boxes = boxes.round().clamp(limits.min, limits.max)
+    return boxes.to(like.dtype)
+
+
+def check_entries(
+    schema: Schema,
+    sample: Sample,
+    boxes: str,
+    also: tuple[str, ...] | None,
+    already_dropped: Sequence[str] = (),
+) -> None:
+    """Raise `OptionError` if boxes were dropped whose entries of other fields would stay.
+
+    `sample` is as it was before, `boxes` the field of which some were dropped, `also` the fields
+    with one entry a box (None if the user has not said which), and `already_dropped` those whose
+    entries are dropped already.
+    """
+    count = len(getattr(sample, boxes))
+    for name, field in schema.items():
+        if name in already_dropped:
+            continue
+        varies = isinstance(field, ArrayField) and field.shape[0] is None and name != boxes
+        if also is None and varies and len(getattr(sample, name)) == count:
+            raise OptionError(
+                f"boxes of {boxes!r} were dropped, and {name!r} has one entry for each of the "
+                f"{count} there were, as labels of boxes have. Name such fields, so that their "
+                f"entries are dropped too: also={name!r}; or say that there are none: also=()"
+            )
+        if also and name in also and len(getattr(sample, name)) != count:
+            raise OptionError(
+                f"a sample has {count} {boxes!r}, but {len(getattr(sample, name))} {name!r}: "
+                "fields named in also= have one entry a box"
+            )
 
 
 @dataclass(frozen=True)

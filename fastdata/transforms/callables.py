@@ -4,60 +4,48 @@ What fastdata's own transforms cannot do, any callable can: torchvision v2, albu
 function of the user's.  It is called once a sample, in the workers.  The generators of Python,
 NumPy, torch and albumentations are seeded before (`fastdata.transforms.generators`).
 
-By default a callable is given each image by itself (`fastdata.transforms.image_callables`).  One
-that moves pixels would then leave masks and boxes where they were, so for data that has some the
-user says what is meant, by a `SampleTransform`:
+By default a callable is given each image by itself (`adapt`).  One that moves pixels would then
+leave masks and boxes where they were, so for data that has some the user says what is meant, by a
+`SampleTransform`:
 
     PerSample        the callable takes the whole sample
     ImageOnly        the callable changes no more than the values of pixels
+    OnPIL            the callable takes a PIL image
     V2               torchvision's v2 moves images, masks and boxes together
     Albumentations   albumentations does
-    OnPIL            the callable takes a PIL image
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from fastdata.errors import OptionError
-from fastdata.schema import ArrayField, Schema
+from fastdata.schema import Schema
+from fastdata.transforms.base import (
+    Sample,
+    SampleFunction,
+    SampleTransform,
+    kind_of,
+    name_of,
+    pictures_of,
+)
+from fastdata.transforms.generators import is_albumentations
+from fastdata.transforms.image_tensors import as_array, as_tensor
+from fastdata.transforms.libraries import bare_albumentations
 
-__all__ = [
-    "PerSample",
-    "Sample",
-    "SampleFunction",
-    "SampleTransform",
-    "as_array",
-    "as_tensor",
-    "check_entries",
-    "kind_of",
-    "name_of",
-    "one_size",
-    "pictures_of",
-    "restored_boxes",
-]
+__all__ = ["ImageOnly", "OnPIL", "PerSample", "adapt"]
 
-Sample: TypeAlias = Any
-"""A named tuple of the schema's fields; its type is made at run time."""
-
-SampleFunction: TypeAlias = Callable[[Sample], Sample]
-
-
-class SampleTransform(ABC):
-    """How a callable is given a sample.
-
-    A subclass is immutable, and picklable if the callable is.
-    """
-
-    @abstractmethod
-    def bind(self, schema: Schema) -> SampleFunction:
-        """Return the function on samples of these fields, which are checked."""
+FROM_PIL = {
+    "torchvision": ("ToTensor", "PILToTensor"),
+    "timm": ("ToNumpy", "ToTensor", "MaybeToTensor", "MaybePILToTensor"),
+}
+"""Transforms that make a tensor or array of a PIL image: those before them take a PIL image."""
 
 
 @dataclass(frozen=True)
@@ -97,86 +85,234 @@ class PerSample(SampleTransform):
         return result
 
 
-def pictures_of(schema: Schema) -> tuple[str, ...]:
-    """Return the names of the image fields that are no masks."""
-    return tuple(name for name, field in schema.images.items() if not field.mask)
+@dataclass(frozen=True)
+class OnPIL(SampleTransform):
+    """Call `fn` with a PIL image, as transforms of torchvision's v1 and of timm take it.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes an image of mode "RGB", or "L" where the field has one channel.  Returns an image of
+        one of these modes, a tensor [C, H, W], or an array whose shape tells where its
+        channels are: [H, W], [H, W, C] or [C, H, W].  It does not tell where both ends are 1 or 3
+        long, or neither is, and then the array is refused; but those of timm's ``ToNumpy``
+        are known to be [C, H, W].
+
+    Notes
+    -----
+    Called with every image that is no mask.  Data with masks or boxes are refused, since these
+    cannot follow; where `fn` moves no pixels, write ``ImageOnly(OnPIL(fn))``.
+
+    A torchvision or timm transform that ends with ``ToTensor`` or the like is surely made for
+    PIL images, and is taken so without this.
+
+    Examples
+    --------
+    >>> OnPIL(timm.data.create_transform(224, is_training=True))  # doctest: +SKIP
+    """
+
+    fn: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise OptionError(f"OnPIL takes a callable, not {self.fn!r}")
+
+    def bind(self, schema: Schema) -> SampleFunction:
+        _check_nothing_follows(name_of(self.fn), schema, "ImageOnly(OnPIL(fn))")
+        channels_first = _is_one_of(_last_step(self.fn), "timm", ("ToNumpy",))
+        return _OnPIL(self.fn, pictures_of(schema), channels_first)
 
 
-def one_size(name: str, sizes: set[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the size, (height, width), of all images and masks; raise `OptionError` of several."""
-    if len(sizes) != 1:
+@dataclass(frozen=True)
+class _OnPIL:
+    """An `OnPIL` bound to the fields of a dataset."""
+
+    fn: Callable[[Any], Any]
+    images: tuple[str, ...]
+    channels_first: bool
+
+    def __call__(self, sample: Sample) -> Sample:
+        changed = {
+            name: self._tensor(self.fn(self._image(name, getattr(sample, name))))
+            for name in self.images
+        }
+        return sample._replace(**changed)
+
+    def _image(self, name: str, image: Any) -> Image.Image:
+        right = isinstance(image, torch.Tensor) and image.ndim == 3 and image.dtype == torch.uint8
+        if not right or image.shape[0] not in (1, 3):
+            kind = f"{kind_of(image)}, {getattr(image, 'dtype', '')}"
+            raise OptionError(
+                f"a PIL image is made of uint8 pixels [1, H, W] or [3, H, W], but {name!r} is "
+                f"{kind}; put {name_of(self.fn)} before what made it so"
+            )
+        pixels = as_array(image)
+        return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+
+    def _tensor(self, made: Any) -> torch.Tensor:
+        if isinstance(made, Image.Image):
+            if made.mode not in ("RGB", "L"):
+                raise OptionError(
+                    f"{name_of(self.fn)} returned a PIL image of mode {made.mode!r}; expected is "
+                    '"RGB" or "L": end it with image.convert("RGB")'
+                )
+            return as_tensor(np.array(made), self.fn)
+        if isinstance(made, np.ndarray) and made.ndim == 3:
+            first = self.channels_first or self._channels_are_first(made)
+            return as_tensor(made.transpose(1, 2, 0) if first else made, self.fn)
+        if isinstance(made, torch.Tensor) and made.ndim == 3:
+            self._channels_are_first(made, tensor=True)
+        return as_tensor(made, self.fn)
+
+    def _channels_are_first(self, made: Any, *, tensor: bool = False) -> bool:
+        """Return whether an array or tensor is [C, H, W], which its shape has to tell."""
+        first, last = made.shape[0] in (1, 3), made.shape[2] in (1, 3)
+        if (tensor and last and not first) or (not tensor and first == last):
+            raise OptionError(
+                f"{name_of(self.fn)} returned {kind_of(made)}, of which it cannot be told where "
+                "its channels are; return a torch tensor of shape [C, H, W], or a PIL image"
+            )
+        return first
+
+
+@dataclass(frozen=True)
+class ImageOnly(SampleTransform):
+    """Call `fn` with the image alone, although the data have masks or boxes.
+
+    For what changes the values of pixels and moves none: colours, blur, noise.  Masks and boxes
+    stay as they are.
+
+    Parameters
+    ----------
+    fn : callable
+        As it may stand in a list of transforms for data without masks and boxes: a callable on an
+        image [C, H, W], a transform of albumentations, an `OnPIL`.
+
+    Raises
+    ------
+    OptionError
+        When run, if `fn` changes the size of an image: masks or boxes would not fit it any more.
+
+    Examples
+    --------
+    >>> ImageOnly(v2.ColorJitter(0.4, 0.4, 0.4))  # doctest: +SKIP
+    """
+
+    fn: Callable[..., Any] | SampleTransform
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fn, PerSample) or not (
+            callable(self.fn) or isinstance(self.fn, SampleTransform)
+        ):
+            raise OptionError(f"ImageOnly takes a callable on an image, not {self.fn!r}")
+
+    def bind(self, schema: Schema) -> SampleFunction:
+        names = pictures_of(schema)
+        if not names:
+            raise OptionError("ImageOnly changes images that are no masks, but there are none")
+        function = adapt(self.fn, Schema({name: schema[name] for name in names}))
+        follows = len(names) < len(schema.images) or bool(schema.boxes)
+        return _SameSize(function, names, name_of(self.fn)) if follows else function
+
+
+@dataclass(frozen=True)
+class _SameSize:
+    """Calls a function, which must leave images of the size that they have."""
+
+    function: SampleFunction
+    images: tuple[str, ...]
+    name: str
+
+    def __call__(self, sample: Sample) -> Sample:
+        made = self.function(sample)
+        for name in self.images:
+            before, after = getattr(sample, name).shape[1:], getattr(made, name).shape[1:]
+            if before != after:
+                raise OptionError(
+                    f"{self.name} made {name!r} {tuple(after)} of {tuple(before)} (height x "
+                    "width), but ImageOnly is for what leaves pixels where they are; masks and "
+                    "boxes follow in T.V2(transform) and T.Albumentations(transform, ...)"
+                )
+        return made
+
+
+@dataclass(frozen=True)
+class _OnImages:
+    """Calls `transform` with every image that is no mask, [C, H, W]."""
+
+    transform: Callable[..., Any]
+    images: tuple[str, ...]
+
+    def __call__(self, sample: Sample) -> Sample:
+        changed = {
+            name: as_tensor(self.transform(getattr(sample, name)), self.transform)
+            for name in self.images
+        }
+        return sample._replace(**changed)
+
+
+def adapt(transform: Callable[..., Any] | SampleTransform, schema: Schema) -> SampleFunction:
+    """Return a function on samples that does what the user means by `transform`.
+
+    - `SampleTransform`: what it binds to the fields.
+    - An object of albumentations: called once, with ``image=`` the image and ``masks=`` all
+      masks, arrays [H, W, C].
+    - A transform of torchvision or timm that is surely made for PIL images: as in `OnPIL`.
+    - Any other callable: called with each image [C, H, W], as torchvision v2 transforms take it.
+
+    Raises
+    ------
+    OptionError
+        If it is no callable; if there are masks or boxes that would not follow.
+    """
+    if isinstance(transform, SampleTransform):
+        return transform.bind(schema)
+    if not callable(transform):
         raise OptionError(
-            f"{name} needs all images and masks of a sample in one size, but they are "
-            f"{' and '.join(f'{h} x {w}' for h, w in sorted(sizes))} (height x width)"
+            f"a transform is one of fastdata.transforms or a callable, not {transform!r}"
         )
-    return next(iter(sizes))
+    if is_albumentations(transform):
+        return bare_albumentations(transform, schema)
+    if _made_for_pil(transform):
+        return OnPIL(transform).bind(schema)
+    _check_nothing_follows(name_of(transform), schema, "ImageOnly(transform)")
+    return _OnImages(transform, pictures_of(schema))
 
 
-def as_array(image: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return [C, H, W] as a contiguous array [H, W, C]."""
-    return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+def _made_for_pil(transform: object) -> bool:
+    """Return whether a transform of torchvision or timm, or a step of it, takes PIL images.
+
+    It does where it, or a step of it, makes a tensor or array of a PIL image.
+    """
+    if any(_is_one_of(transform, package, names) for package, names in FROM_PIL.items()):
+        return True
+    steps = getattr(transform, "transforms", None)
+    return isinstance(steps, (list, tuple)) and any(map(_made_for_pil, steps))
 
 
-def as_tensor(image: Any, transform: object) -> torch.Tensor:
-    """Return the image that `transform` returned as a tensor [C, H, W]."""
-    if isinstance(image, np.ndarray) and image.ndim in (2, 3):
-        pixels = image if image.ndim == 3 else image[:, :, None]
-        # A copy where it is needed: torch takes neither negative strides (a flip) nor memory
-        # that cannot be written.
-        return torch.from_numpy(np.require(pixels, requirements=("C", "W"))).permute(2, 0, 1)
-    if isinstance(image, torch.Tensor) and image.ndim == 3:
-        return image.as_subclass(torch.Tensor)
-    raise OptionError(
-        f"{name_of(transform)} returned {kind_of(image)}; expected is a torch tensor of shape "
-        "[C, H, W] or an array of shape [H, W] or [H, W, C]"
+def _check_nothing_follows(name: str, schema: Schema, remedy: str) -> None:
+    """Raise `OptionError` if there are masks or boxes, which a callable would leave behind."""
+    masks = [field for field, image in schema.images.items() if image.mask]
+    others = {"mask": masks, "boxes": list(schema.boxes)}
+    for kind, fields in others.items():
+        if fields:
+            raise OptionError(
+                f"{name} is given images alone, but the dataset has the {kind} {fields[0]!r}, "
+                "which would stay where it is if it moves pixels. If it moves none, write "
+                f"T.{remedy}. If it does: T.V2(transform) and "
+                "T.Albumentations(transform, bbox_params=...) move images, masks and boxes "
+                "together, and T.PerSample(function) gives a function the whole sample"
+            )
+
+
+def _is_one_of(value: object, package: str, names: tuple[str, ...]) -> bool:
+    return any(
+        base.__name__ in names and base.__module__.partition(".")[0] == package
+        for base in type(value).__mro__
     )
 
 
-def restored_boxes(boxes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return boxes, float [k, 4], in the dtype of `like`; whole numbers are rounded into it."""
-    if not like.is_floating_point():
-        limits = torch.iinfo(like.dtype)
-        boxes = boxes.round().clamp(limits.min, limits.max)
-    return boxes.to(like.dtype)
-
-
-def check_entries(
-    schema: Schema,
-    sample: Sample,
-    boxes: str,
-    also: tuple[str, ...] | None,
-    already_dropped: Sequence[str] = (),
-) -> None:
-    """Raise `OptionError` if boxes were dropped whose entries of other fields would stay.
-
-    `sample` is as it was before, `boxes` the field of which some were dropped, `also` the fields
-    with one entry a box (None if the user has not said which), and `already_dropped` those whose
-    entries are dropped already.
-    """
-    count = len(getattr(sample, boxes))
-    for name, field in schema.items():
-        if name in already_dropped:
-            continue
-        varies = isinstance(field, ArrayField) and field.shape[0] is None and name != boxes
-        if also is None and varies and len(getattr(sample, name)) == count:
-            raise OptionError(
-                f"boxes of {boxes!r} were dropped, and {name!r} has one entry for each of the "
-                f"{count} there were, as labels of boxes have. Name such fields, so that their "
-                f"entries are dropped too: also={name!r}; or say that there are none: also=()"
-            )
-        if also and name in also and len(getattr(sample, name)) != count:
-            raise OptionError(
-                f"a sample has {count} {boxes!r}, but {len(getattr(sample, name))} {name!r}: "
-                "fields named in also= have one entry a box"
-            )
-
-
-def name_of(function: object) -> str:
-    """Return the name of a callable, for messages."""
-    return getattr(function, "__qualname__", type(function).__qualname__)
-
-
-def kind_of(value: object) -> str:
-    """Return type and shape of a value, for messages."""
-    shape = getattr(value, "shape", None)
-    return type(value).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
+def _last_step(transform: Any) -> Any:
+    """Return the last step of what is composed."""
+    steps = getattr(transform, "transforms", None)
+    return _last_step(steps[-1]) if isinstance(steps, (list, tuple)) and steps else transform

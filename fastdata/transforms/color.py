@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
-from fastdata.transforms.base import BatchTransform, Parameters, Shape, probability
+from fastdata.transforms.base import BatchTransform, Parameters, Shape, parse, probability
 from fastdata.transforms.image_tensors import change_some, max_value, to_dtype_of, to_float
 
 __all__ = [
@@ -195,9 +195,7 @@ class ColorJitter(BatchTransform):
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ADJUSTMENTS:
-            object.__setattr__(self, name, _range(name, getattr(self, name)))
-        object.__setattr__(self, "p", probability("p", self.p))
+        parse(self, **dict.fromkeys(ADJUSTMENTS, _range), p=probability)
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         uniform = draws.uniform(9)
@@ -239,7 +237,7 @@ class RandomGrayscale(BatchTransform):
     p: float = 0.1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", probability("p", self.p))
+        parse(self, p=probability)
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         return {"applied": draws.uniform()[:, 0] < self.p}

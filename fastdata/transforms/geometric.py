@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +16,7 @@ from fastdata.errors import OptionError
 from fastdata.random import Draws
 from fastdata.transforms.base import (
     GeometricTransform,
-    check_interpolation,
-    padding_sides,
+    parse,
     positive_int,
     probability,
     range_pair,
@@ -45,11 +44,11 @@ class _Crop(GeometricTransform):
     size: int | Sequence[int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", size_pair("size", self.size))
+        parse(self, size=size_pair)
 
     @property
     def output_size(self) -> tuple[int, int]:
-        return size_pair("size", self.size)
+        return self.size  # type: ignore[return-value]  # since __post_init__
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,7 @@ class RandomResizedCrop(_Crop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "scale", range_pair("scale", self.scale))
-        object.__setattr__(self, "ratio", range_pair("ratio", self.ratio))
+        parse(self, scale=range_pair, ratio=range_pair)
         check_interpolation(self.interpolation, self.antialias)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
@@ -165,11 +163,11 @@ class RandomCrop(_Crop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "padding", padding_sides(self.padding))
+        parse(self, padding=padding_sides)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         height, width = self.output_size
-        pad_left, pad_top, pad_right, pad_bottom = padding_sides(self.padding)
+        pad_left, pad_top, pad_right, pad_bottom = self.padding  # type: ignore[misc]
         rows = geometry.height + (pad_top + pad_bottom)
         columns = geometry.width + (pad_left + pad_right)
         small = np.flatnonzero((rows < height) | (columns < width))
@@ -227,11 +225,11 @@ class Resize(GeometricTransform):
 
     @property
     def output_size(self) -> tuple[int, int] | None:
-        return size_pair("size", self.size) if isinstance(self.size, Sequence) else None
+        return self.size if isinstance(self.size, tuple) else None
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
-        if isinstance(self.size, Sequence):
-            height, width = size_pair("size", self.size)
+        if isinstance(self.size, tuple):
+            height, width = self.size
             return geometry.resize(height, width, self.interpolation, self.antialias)
         upright = geometry.height >= geometry.width
         short = np.minimum(geometry.height, geometry.width)
@@ -265,10 +263,30 @@ class RandomHorizontalFlip(GeometricTransform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "p", probability("p", self.p))
+        parse(self, p=probability)
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         return geometry.mirror(draws.uniform()[:, 0] < self.p)
+
+
+def check_interpolation(interpolation: object, antialias: object) -> None:
+    """Raise `OptionError` unless the two name a filter."""
+    if interpolation not in get_args(Interpolation):
+        accepted = ", ".join(get_args(Interpolation))
+        raise OptionError(f"interpolation is one of {accepted}, not {interpolation!r}")
+    if antialias not in (None, True, False):
+        raise OptionError(f"antialias is True, False or None, not {antialias!r}")
+
+
+def padding_sides(name: str, padding: Any) -> tuple[int, int, int, int]:
+    """Return (left, top, right, bottom) from an int, (left and right, top and bottom), or all."""
+    sides = tuple(padding) if isinstance(padding, Sequence) else (padding,)
+    if any(type(side) is not int or side < 0 for side in sides):
+        raise OptionError(f"{name} is made of ints from 0 up, not {padding!r}")
+    if len(sides) not in (1, 2, 4):
+        raise OptionError(f"{name} is an int, a pair or four ints, not {padding!r}")
+    left, top, right, bottom = sides * (4 // len(sides))
+    return left, top, right, bottom
 
 
 def random_rectangles(

@@ -16,7 +16,7 @@ which `fastdata.transforms.render` carries out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,10 +31,20 @@ __all__ = [
     "Scales",
     "Window",
     "Windows",
+    "antialiases",
 ]
 
 Ints: TypeAlias = NDArray[np.int64]
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest"]
+
+MILD_SHRINK = 1.4
+"""Shrink in either direction from which on ``antialias=None`` antialiases.
+
+For photographs of short side 256, whose crops shrink 1.5-fold at most, 1.6
+gives 53.6 dB in 54 µs, 1.4 53.9 dB in 55 µs, 1.3 55.0 dB in 57 µs and 1.2
+56.7 dB in 61 µs; for photographs of 375 x 500, 1.6 gives 53.7 dB (lowest 28),
+1.4 59.2 dB (31) and 1.2 63.9 dB (37).
+"""
 
 
 class Window(NamedTuple):
@@ -90,14 +100,14 @@ class PlainCrops(NamedTuple):
         Whether the picture is to be reduced while it is decoded.
     resized : bool
         Whether any is resized: bilinearly.
-    automatic : bool
-        Whether that is antialiased where it shrinks by more than a little, else nowhere.
+    antialiased : ndarray of bool, shape [n], or None
+        Which are antialiased; None where no image is.
     """
 
     windows: tuple[Ints, Ints, Ints, Ints]
     reduced: NDArray[np.bool_]
     resized: bool
-    automatic: bool
+    antialiased: NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,20 +267,28 @@ class Geometry:
             first, steps = steps[0], steps[1:]
             windows = first.top, first.left, first.height, first.width
         if not steps:
-            return PlainCrops(windows, np.zeros(len(self), np.bool_), False, False)
+            return PlainCrops(windows, np.zeros(len(self), np.bool_), False, None)
         scale = steps[0]
         if len(steps) > 1 or not isinstance(scale, Scales):
             return None
         if scale.interpolation != "bilinear" or scale.antialias:
             return None
         reduced = _reductions(steps, windows[2], windows[3]) > 1
-        return PlainCrops(windows, reduced, True, scale.antialias is None)
+        antialiased = None
+        if scale.antialias is None:
+            antialiased = antialiases(*windows[2:], scale.height, scale.width)
+        return PlainCrops(windows, reduced, True, antialiased)
 
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
         rows = [step.rows() for step in self.steps]
         operations = list(zip(*rows, strict=True)) if rows else [()] * len(self)
         return list(map(Program, operations, self.flip.tolist()))
+
+
+def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
+    """Return where ``antialias=None`` antialiases, from rows x columns to height x width."""
+    return (rows >= MILD_SHRINK * height) | (columns >= MILD_SHRINK * width)
 
 
 def _reductions(steps: tuple[Windows | Scales, ...], height: Ints, width: Ints) -> Ints:

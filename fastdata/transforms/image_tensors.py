@@ -1,4 +1,4 @@
-"""What transforms of whole batches share: numbers an image, and changes of some images.
+"""Images as tensors and arrays, and what transforms of whole batches do with them.
 
 Which images an operation changes is drawn on the CPU.  So only those are computed, and nothing
 waits for the device to learn which they are.
@@ -13,15 +13,51 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastdata.errors import OptionError
+from fastdata.transforms.base import kind_of, name_of
+
 __all__ = [
+    "as_array",
+    "as_tensor",
     "change_some",
     "inside_boxes",
     "max_value",
+    "one_size",
     "per_image",
     "to_device",
     "to_dtype_of",
     "to_float",
 ]
+
+
+def as_array(image: torch.Tensor) -> NDArray[Any]:
+    """Return [C, H, W] as a contiguous array [H, W, C]."""
+    return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+
+
+def as_tensor(image: Any, transform: object) -> torch.Tensor:
+    """Return the image that `transform` returned as a tensor [C, H, W]."""
+    if isinstance(image, np.ndarray) and image.ndim in (2, 3):
+        pixels = image if image.ndim == 3 else image[:, :, None]
+        # A copy where it is needed: torch takes neither negative strides (a flip) nor memory
+        # that cannot be written.
+        return torch.from_numpy(np.require(pixels, requirements=("C", "W"))).permute(2, 0, 1)
+    if isinstance(image, torch.Tensor) and image.ndim == 3:
+        return image.as_subclass(torch.Tensor)
+    raise OptionError(
+        f"{name_of(transform)} returned {kind_of(image)}; expected is a torch tensor of shape "
+        "[C, H, W] or an array of shape [H, W] or [H, W, C]"
+    )
+
+
+def one_size(name: str, sizes: set[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the size, (height, width), of all images and masks; raise `OptionError` of several."""
+    if len(sizes) != 1:
+        raise OptionError(
+            f"{name} needs all images and masks of a sample in one size, but they are "
+            f"{' and '.join(f'{h} x {w}' for h, w in sorted(sizes))} (height x width)"
+        )
+    return next(iter(sizes))
 
 
 def max_value(images: torch.Tensor) -> float:

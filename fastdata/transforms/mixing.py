@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
 from fastdata.random import Draws
+from fastdata.schema import ScalarField, Schema
 from fastdata.transforms.base import (
     BatchTransform,
     Parameters,
     Shape,
+    parse,
+    pictures_of,
     positive_int,
     positive_number,
     probability,
@@ -78,7 +81,43 @@ class MixTransform(BatchTransform):
         positive_number("alpha", self.alpha)
         if self.num_classes is not None:
             positive_int("num_classes", self.num_classes)
-        object.__setattr__(self, "p", probability("p", self.p))
+        parse(self, p=probability)
+
+    def label_of(self, schema: Schema) -> tuple[str, int]:
+        """Return the field of labels that is mixed, and its number of classes.
+
+        Raises `OptionError` if the fields are not such as can be mixed.
+        """
+        kind = type(self).__name__
+        masks = [name for name, field in schema.images.items() if field.mask]
+        if masks:
+            raise OptionError(
+                f"{kind} mixes class labels and cannot mix masks, but the dataset has the mask "
+                f"{masks[0]!r}; leave {kind} out"
+            )
+        if not pictures_of(schema):
+            raise OptionError(f"{kind} mixes images, but the dataset has none; leave it out")
+        numbers = {
+            name: field
+            for name, field in schema.items()
+            if isinstance(field, ScalarField) and "int" in field.dtype
+        }
+        names = [name for name, field in numbers.items() if field.classes] or list(numbers)
+        if self.labels is not None:
+            names = [self.labels]
+        if len(names) != 1 or names[0] not in numbers:
+            raise OptionError(
+                f"{kind} mixes the labels of one field of whole numbers, not of "
+                f"{' or '.join(map(repr, names)) or 'none'}; name one with labels= "
+                f"(there are: {', '.join(numbers) or 'none'})"
+            )
+        classes = self.num_classes or len(numbers[names[0]].classes or ())
+        if not classes:
+            raise OptionError(
+                f"{kind} needs to know how many classes there are, and field {names[0]!r} has "
+                "no names of classes; give it num_classes"
+            )
+        return names[0], classes
 
     @abstractmethod
     def draw(self, draws: Draws, shape: Shape) -> Parameters:

@@ -3,30 +3,12 @@
 `render` carries out any geometry, one image after another.  `render_stack` takes windows and
 flips of many small raw images at once.
 
-Bilinear resizes are fastdata's own, where its library was compiled (`fastdata.native`): linear in
-16 to 26 µs for the crops below, antialiased in 60; ``antialias=True`` is PyTorch's always.
-
-The filters without it, and why there are two (measured on one core, random resized crops
-to 224 x 224 of photographs of short side 256; PSNR against PIL's pixels, mean and
-lowest of a thousand crops):
-
-==========  ================  ==================  ==================
-shrink      OpenCV, linear    the same, by IPP    PyTorch
-==========  ================  ==================  ==================
-up to 1     63 µs, 55, 54 dB  49 µs, 56, 55 dB    87 µs, 90, 62 dB
-1.0 to 1.1  76 µs, 53, 43 dB  60 µs, 54, 43 dB    104 µs, 71, 54 dB
-1.1 to 1.2  79 µs, 48, 38 dB  63 µs, 48, 38 dB    113 µs, 70, 54 dB
-1.2 to 1.3  80 µs, 45, 35 dB  63 µs, 45, 35 dB    117 µs, 72, 54 dB
-1.3 to 1.4  82 µs, 43, 34 dB  65 µs, 43, 34 dB    126 µs, 70, 54 dB
-1.4 to 1.5  82 µs, 42, 33 dB  67 µs, 42, 33 dB    132 µs, 72, 54 dB
-==========  ================  ==================  ==================
-
-- A mild shrink, or an enlargement, of a bilinear or bicubic resize is done by
-  OpenCV without antialiasing; bilinear by IPP where OpenCV was built with it.
-- From `MILD_SHRINK` on, skipping source pixels aliases, so PyTorch's antialiased
-  uint8 resize does it.
-
-Taken together that is 54 dB and 55 µs in the mean for such photographs.
+Bilinear resizes are fastdata's own, where its library was compiled (`fastdata.native`).  Without
+it, a mild shrink or an enlargement is done by OpenCV without antialiasing, bilinear by IPP where
+OpenCV was built with it; from `MILD_SHRINK` on, where skipping source pixels aliases, by PyTorch's
+antialiased uint8 resize.  That is 54 dB from PIL's pixels and 55 µs in the mean for crops of
+photographs to 224 x 224 (``docs/design/loading.md`` has the table).  ``antialias=True`` is
+PyTorch's always.
 
 OpenCV and PyTorch release the GIL here, and images of this size are below the
 sizes at which either starts threads of its own: their process-wide thread
@@ -41,7 +23,7 @@ nothing: 224 x 224 of 256 x 256 takes 29 µs in a stack, 21 µs by itself.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -50,18 +32,9 @@ from numpy.typing import NDArray
 from fastdata.codecs.resize import resize_pixels
 from fastdata.native.crops import resize as resize_compiled
 from fastdata.native.library import compiled
-from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window
+from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window, antialiases
 
-__all__ = ["CHUNK_BYTES", "Stack", "antialiases", "render", "render_stack", "stack_plan"]
-
-MILD_SHRINK = 1.4
-"""Shrink in either direction from which on ``antialias=None`` antialiases.
-
-For photographs of short side 256, whose crops shrink 1.5-fold at most, 1.6
-gives 53.6 dB in 54 µs, 1.4 53.9 dB in 55 µs, 1.3 55.0 dB in 57 µs and 1.2
-56.7 dB in 61 µs; for photographs of 375 x 500, 1.6 gives 53.7 dB (lowest 28),
-1.4 59.2 dB (31) and 1.2 63.9 dB (37).
-"""
+__all__ = ["CHUNK_BYTES", "Stack", "render", "render_stack", "stack_plan"]
 
 CHUNK_BYTES = 1 << 19
 """Source pixels that are worked on at a time.
@@ -98,11 +71,6 @@ def render(program: Program, image: Pixels, out: Pixels, *, mask: bool = False) 
         cv2.flip(image, 1, dst=out)  # swaps pixels, so image may be out
     elif image is not out:
         np.copyto(out, image)
-
-
-def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
-    """Return where ``antialias=None`` antialiases, from rows x columns to height x width."""
-    return (rows >= MILD_SHRINK * height) | (columns >= MILD_SHRINK * width)
 
 
 def _cut(image: Pixels, window: Window, out: Pixels | None) -> Pixels:

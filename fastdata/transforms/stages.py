@@ -9,8 +9,8 @@ Stages of samples run while a batch is made:
 
 From the first `BatchTransform` of a list on, everything is one `BatchStage`: it runs on a whole
 batch, where the batch has arrived, on a device or on the CPU in the thread that takes it.  Its
-steps are `ChangeStage` and `MixStage`, for batch transforms, and stages of the first three
-kinds, which do the same to a whole batch (`run_on_batch`).
+steps are `ChangeStage`, for batch transforms, and stages of the first three kinds, which do the
+same to a whole batch (`run_on_batch`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,24 @@ from numpy.typing import NDArray
 
 from fastdata.errors import OptionError, add_note
 from fastdata.random import SampleKeys
-from fastdata.schema import ScalarField, Schema
-from fastdata.transforms.base import BatchTransform, GeometricTransform, PixelTransform, Shape
+from fastdata.schema import Schema
+from fastdata.transforms.base import (
+    BatchTransform,
+    GeometricTransform,
+    PixelTransform,
+    Sample,
+    SampleFunction,
+    Shape,
+    pictures_of,
+)
 from fastdata.transforms.boxes import BoundDrop, move_boxes
-from fastdata.transforms.callables import Sample, SampleFunction, one_size, pictures_of
 from fastdata.transforms.generators import albumentations_in, seeding
 from fastdata.transforms.geometry import Geometry
+from fastdata.transforms.image_tensors import as_array, one_size
 from fastdata.transforms.mixing import MixTransform
-from fastdata.transforms.ondevice import render_on_device
 from fastdata.transforms.pixel import PixelLookup, PixelTable, one_after_another
 from fastdata.transforms.render import render
+from fastdata.transforms.render_device import render_on_device
 
 __all__ = [
     "BatchStage",
@@ -46,7 +54,6 @@ __all__ = [
     "Describe",
     "DropStage",
     "GeometryStage",
-    "MixStage",
     "PixelStage",
     "Stage",
     "check_sizes_agree",
@@ -111,8 +118,7 @@ class GeometryStage:
             for name, field in self.schema.images.items():
                 image = getattr(sample, name)
                 pixels = np.empty((*size, image.shape[0]), np.uint8)
-                source = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
-                render(program, source, pixels, mask=field.mask)
+                render(program, as_array(image), pixels, mask=field.mask)
                 changed[name] = torch.from_numpy(pixels).permute(2, 0, 1)
             made.append(sample._replace(**changed))
         return made
@@ -242,7 +248,7 @@ Stage: TypeAlias = GeometryStage | DropStage | PixelStage | CallStage
 
 
 class ChangeStage:
-    """One batch transform, on all images that are no masks, with the same draws."""
+    """One batch transform, on all images that are no masks, with the same draws; and on labels."""
 
     def __init__(
         self, operation: int, transform: BatchTransform, schema: Schema, *, floating: bool
@@ -259,49 +265,21 @@ class ChangeStage:
                 f"{kind} moves what is in the images, and boxes cannot follow, but the dataset "
                 f"has the boxes {next(iter(schema.boxes))!r}; leave {kind} out"
             )
+        if isinstance(transform, MixTransform):
+            self._label, self._classes = transform.label_of(schema)
 
     def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
-        draws = keys.draws(seed, self.operation)
+        """Replace the images of a batch by changed ones, and labels that are mixed like them."""
+        transform, draws = self.transform, keys.draws(seed, self.operation)
         drawn: dict[Shape, Any] = {}
         for name in self._names:
             shape = tuple(values[name].shape)
             if shape not in drawn:
-                drawn[shape] = self.transform.draw(draws, shape)
-            values[name] = self.transform.apply(values[name], drawn[shape])
-
-
-class MixStage(ChangeStage):
-    """One transform that mixes images and their labels."""
-
-    transform: MixTransform
-
-    def __init__(
-        self, operation: int, transform: MixTransform, schema: Schema, *, floating: bool
-    ) -> None:
-        super().__init__(operation, transform, schema, floating=floating)
-        kind = type(transform).__name__
-        masks = [name for name, field in schema.images.items() if field.mask]
-        if masks:
-            raise OptionError(
-                f"{kind} mixes class labels and cannot mix masks, but the dataset has the mask "
-                f"{masks[0]!r}; leave {kind} out"
-            )
-        if not self._names:
-            raise OptionError(f"{kind} mixes images, but the dataset has none; leave it out")
-        self._label, field = _label_of(transform, schema)
-        self._classes = transform.num_classes or len(field.classes or ())
-        if not self._classes:
-            raise OptionError(
-                f"{kind} needs to know how many classes there are, and field {self._label!r} has "
-                "no names of classes; give it num_classes"
-            )
-
-    def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
-        shape = tuple(values[self._names[0]].shape)
-        parameters = self.transform.draw(keys.draws(seed, self.operation), shape)
-        labels = values[self._label]
-        values[self._label] = self.transform.mix_labels(labels, parameters, self._classes)
-        super().run_on_batch(values, seed, keys)
+                drawn[shape] = transform.draw(draws, shape)
+            values[name] = transform.apply(values[name], drawn[shape])
+        if isinstance(transform, MixTransform):
+            labels, first = values[self._label], next(iter(drawn.values()))
+            values[self._label] = transform.mix_labels(labels, first, self._classes)
 
 
 BatchStep: TypeAlias = ChangeStage | GeometryStage | DropStage | PixelStage
@@ -379,23 +357,3 @@ def naming_field(name: str) -> Iterator[None]:
         yield
     except OptionError as error:
         raise OptionError(f"field {name!r}: {error}") from None
-
-
-def _label_of(transform: MixTransform, schema: Schema) -> tuple[str, ScalarField]:
-    """Return the field of labels that a transform mixes, and its name."""
-    numbers = {
-        name: field
-        for name, field in schema.items()
-        if isinstance(field, ScalarField) and "int" in field.dtype
-    }
-    if transform.labels is not None:
-        names = [transform.labels]
-    else:
-        names = [name for name, field in numbers.items() if field.classes] or list(numbers)
-    if len(names) != 1 or names[0] not in numbers:
-        raise OptionError(
-            f"{type(transform).__name__} mixes the labels of one field of whole numbers, not of "
-            f"{' or '.join(map(repr, names)) or 'none'}; name one with labels= "
-            f"(there are: {', '.join(numbers) or 'none'})"
-        )
-    return names[0], numbers[names[0]]

@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 
 from fastdata.errors import MissingExtraError
 from fastdata.installing import install_line
-from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows
-from fastdata.transforms.render import antialiases
+from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows, antialiases
 
 __all__ = [
     "FAILURES",

@@ -31,9 +31,8 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import OptionError
-from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows
+from fastdata.transforms.geometry import Geometry, Interpolation, Ints, Windows, antialiases
 from fastdata.transforms.image_tensors import to_device
-from fastdata.transforms.render import antialiases
 
 __all__ = ["render_canvas", "render_on_device"]
 
