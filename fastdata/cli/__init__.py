@@ -1,24 +1,20 @@
-"""The command ``fastdata``: one module a command, and what they share.
+"""The command ``fastdata``: its commands, and what they share.
 
-===============  =============================================================
-``shell.py``     what surrounds a command: results, errors, signals, exit codes
-``output.py``    what is written to standard output and standard error
-``options.py``   closed choices, types of values, and the options that commands share
-``pack.py``      ``fastdata pack``
-``formats.py``   ``fastdata formats``
-``info.py``      ``fastdata info``
-``verify.py``    ``fastdata verify``
-``view.py``      ``fastdata view``
-``export.py``    ``fastdata export``
-``merge.py``     ``fastdata merge``
-``subset.py``    ``fastdata subset``
-``append.py``    ``fastdata append``
-``tune.py``      ``fastdata tune-workers``
-``profile.py``   ``fastdata profile``
-``stopping.py``  Ctrl-C while something slow is closed
-``target.py``    what is measured: dataset or script, transforms, step
-``users.py``     errors of a user's script, reported as such
-===============  =============================================================
+================  ============================================================
+``shell.py``      what surrounds a command: results, errors, signals, exit codes
+``output.py``     what is written to standard output and standard error
+``options.py``    closed choices, types of values, and the options that commands share
+``pack.py``       ``fastdata pack``
+``formats.py``    ``fastdata formats``
+``info.py``       ``fastdata info``
+``verify.py``     ``fastdata verify``
+``view.py``       ``fastdata view``
+``export.py``     ``fastdata export``
+``combining.py``  ``fastdata merge``, ``subset`` and ``append``
+``tune.py``       ``fastdata tune-workers``
+``profile.py``    ``fastdata profile``
+``target.py``     what is measured: dataset or script, transforms, step
+================  ============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so
 that ``--help`` answers at once; a command imports its work when it is run.
@@ -29,15 +25,13 @@ from __future__ import annotations
 import click
 
 from fastdata import __version__
-from fastdata.cli.append import append_command
+from fastdata.cli.combining import append_command, merge_command, subset_command
 from fastdata.cli.export import export_command
 from fastdata.cli.formats import formats_command
 from fastdata.cli.info import info_command
-from fastdata.cli.merge import merge_command
 from fastdata.cli.pack import pack_command
 from fastdata.cli.profile import profile_command
 from fastdata.cli.shell import Shell
-from fastdata.cli.subset import subset_command
 from fastdata.cli.tune import tune_command
 from fastdata.cli.verify import verify_command
 from fastdata.cli.view import view_command

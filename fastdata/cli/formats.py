@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_option, traceback_option
+from fastdata.cli.options import json_options
 from fastdata.cli.shell import print_result
 
 __all__ = ["formats_command"]
@@ -29,8 +29,7 @@ Exit codes: 0 done; 2 wrong usage."""
 
 @click.command("formats", epilog=_EPILOG, short_help="List the formats that can be packed.")
 @click.argument("name", required=False)
-@json_option
-@traceback_option
+@json_options
 def formats_command(name: str | None, as_json: bool) -> int:
     """List the formats that `fastdata pack` reads, or one of them with its options."""
     from fastdata.converters.finding import format_class, format_names

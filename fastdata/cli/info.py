@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_option, traceback_option
+from fastdata.cli.options import json_options
 from fastdata.cli.output import megabytes
 from fastdata.cli.shell import print_result
+from fastdata.printable import printable
 
 __all__ = ["info_command"]
 
@@ -25,14 +26,12 @@ Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage."""
 
 @click.command("info", epilog=_EPILOG, short_help="Tell what is in a dataset.")
 @click.argument("dataset", type=click.Path())
-@json_option
-@traceback_option
+@json_options
 def info_command(dataset: str, as_json: bool) -> int:
     """Tell what is in DATASET: samples, fields, codecs, classes, digest, and how to load it.
 
     Looks at columns only: images are neither read nor checked (`fastdata verify` does).
     """
-    from fastdata.printable import printable
     from fastdata.summary import summarise
 
     summary = summarise(dataset)
@@ -89,8 +88,6 @@ def _spread(values: dict[str, int]) -> str:
 def _class_lines(field: dict[str, Any]) -> list[str]:
     if "class_counts" not in field:  # no classes; or an array's, which stand beside the images
         return []
-    from fastdata.printable import printable
-
     names = map(printable, field["classes"])
     counts = list(zip(names, field["class_counts"], strict=True))
     width = max(len(name) for name, _ in counts[:_CLASSES_SHOWN])

@@ -25,7 +25,8 @@ __all__ = [
     "WORKER_METHODS",
     "Choice",
     "copy_options",
-    "json_option",
+    "json_options",
+    "option_group",
     "output_options",
     "parse_crop",
     "parse_field",
@@ -33,9 +34,7 @@ __all__ = [
     "parse_size",
     "parse_slice",
     "parse_workers",
-    "quiet_option",
     "source_options",
-    "traceback_option",
     "work_options",
 ]
 
@@ -136,7 +135,7 @@ def parse_slice(value: str) -> slice:
 # -- groups of options --------------------------------------------------------------------
 
 
-def _group(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+def option_group(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
     """Return a decorator that adds several options, which ``--help`` lists in this order."""
 
     def add(command: _Command) -> _Command:
@@ -147,24 +146,30 @@ def _group(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
     return add
 
 
-quiet_option = click.option(
-    "--quiet", "-q", is_flag=True, help="No progress and no summary; errors only."
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document, also for an error."
-)
-"""Adds ``--json`` as the argument `as_json`; `Shell` reports errors by it too."""
-traceback_option = click.option(
-    "--traceback",
-    is_flag=True,
-    expose_value=False,
-    help="Show where an error came from, as FASTDATA_TRACEBACK=1 does.",
-)
-"""Adds ``--traceback``, which `Shell` looks for itself."""
+def _as_dict(context: Any, parameter: Any, pairs: tuple[tuple[str, str], ...]) -> Any:
+    """Return pairs as the library takes them: a dict, None where there are none."""
+    return dict(pairs) or None
 
-output_options = _group(quiet_option, json_option, traceback_option)
 
-work_options = _group(
+json_options = option_group(
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document, also for an error."
+    ),
+    click.option(
+        "--traceback",
+        is_flag=True,
+        expose_value=False,
+        help="Show where an error came from, as FASTDATA_TRACEBACK=1 does.",
+    ),
+)
+"""What all commands have; `Shell` looks for both itself."""
+
+output_options = option_group(
+    click.option("--quiet", "-q", is_flag=True, help="No progress and no summary; errors only."),
+    json_options,
+)
+
+work_options = option_group(
     click.option(
         "--num-workers",
         "--workers",
@@ -181,7 +186,7 @@ work_options = _group(
 )
 """How many workers there are, and what happens to a bad image."""
 
-source_options = _group(
+source_options = option_group(
     click.option(
         "--format", metavar="NAME", help="Format of SOURCE, e.g. folder.  [default: recognised]"
     ),
@@ -190,14 +195,16 @@ source_options = _group(
         "fields",
         type=parse_field,
         multiple=True,
+        callback=_as_dict,
         metavar="NAME=KIND",
         help="Kind of a column, where it is not guessed right; may be repeated.",
     ),
     click.option(
         "--option",
-        "format_options",
+        "source_options",
         type=parse_option,
         multiple=True,
+        callback=_as_dict,
         metavar="NAME=VALUE",
         help="An option that only this format has (fastdata formats); may be repeated.",
     ),
@@ -211,7 +218,7 @@ source_options = _group(
 )
 """What is read, for the commands that read other people's formats."""
 
-copy_options = _group(
+copy_options = option_group(
     click.option(
         "--container",
         type=Choice(CONTAINERS),

@@ -124,8 +124,6 @@ def pack_command(
     more: tuple[str, ...],
     quiet: bool,
     as_json: bool,
-    fields: Any,
-    format_options: Any,
     **options: Any,
 ) -> int:
     """Pack the images of SOURCE into the dataset DESTINATION (.lmdb, .h5 or a folder)."""
@@ -141,8 +139,6 @@ def pack_command(
         report = fastdata.pack(
             source,
             destination,
-            fields=dict(fields) or None,
-            source_options=dict(format_options) or None,
             progress=False if quiet else None,
             **options,
         )

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import multiprocessing
+import os
+import signal
 import sys
+import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,20 +18,26 @@ import click
 from fastdata.cli.options import (
     WORKER_METHODS,
     Choice,
-    json_option,
+    json_options,
     parse_workers,
-    traceback_option,
 )
 from fastdata.cli.output import emit, emit_json, say
-from fastdata.cli.shell import DONE, Terminated
-from fastdata.cli.stopping import stopped_by_signals
-from fastdata.cli.target import BATCH_SIZE, Target, choose, loader_of, target_options
-from fastdata.cli.users import users_code
+from fastdata.cli.shell import DONE, Terminated, on_interruption
+from fastdata.cli.target import (
+    BATCH_SIZE,
+    Target,
+    choose,
+    loader_of,
+    target_options,
+    users_code,
+)
 from fastdata.errors import OptionError
+from fastdata.printable import printable
 
 __all__ = ["profile_command"]
 
 _STOPPED = "Nothing was written."
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 _EPILOG = f"""\b
 Examples:
@@ -69,8 +80,7 @@ Exit codes: 0 done; 1 failed, e.g. no dataset, or an error in FUNCTION; 2 wrong 
 )
 @click.option("--html", type=click.Path(), metavar="FILE", help="Also write an HTML page.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress; the verdict only.")
-@json_option
-@traceback_option
+@json_options
 def profile_command(
     target: str,
     batch_size: int | None,
@@ -91,13 +101,13 @@ def profile_command(
         from fastdata.pages import check_page_path
 
         check_page_path(html)  # before the time is spent
-    try:
+    with on_interruption(_STOPPED):
         chosen = choose(target, **options)
         if not quiet:
             for note in chosen.notes:
                 say(note)
         with (
-            stopped_by_signals(_STOPPED),
+            _stopped_by_signals(),
             _opened(
                 chosen,
                 batch_size=batch_size,
@@ -113,9 +123,6 @@ def profile_command(
                 device=chosen.device,
                 progress=False if quiet else None,
             )
-    except (KeyboardInterrupt, Terminated) as stop:
-        stop.args = (_STOPPED,)
-        raise
     if html is not None:
         from fastdata.profiling.page import write_page
 
@@ -123,8 +130,6 @@ def profile_command(
     if as_json:
         emit_json(report.to_json())
     elif quiet:
-        from fastdata.printable import printable
-
         emit(printable(report.verdict))
     else:
         from fastdata.profiling.report import render_text
@@ -154,3 +159,69 @@ def _shows_blocks() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+# -- signals --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Stop the block by Ctrl-C or SIGTERM, even where it is slow to close.
+
+    The first signal raises, and everything is closed.  Closing may wait for workers, and a second
+    exception in the midst of that would leave some of them, or be printed by whatever cannot raise
+    it.  So a second signal kills all child processes and ends this one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    owner, count, over = os.getpid(), 0, False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal count
+        count += 1
+        if os.getpid() != owner:
+            # A forked worker has this handler too.  Ctrl-C it gets together with its parent, and
+            # torch's know what to do then; SIGTERM is its parent's way of ending it.
+            if number == signal.SIGTERM or count > 1:
+                os._exit(128 + number)
+            raise KeyboardInterrupt
+        if count > 1:
+            _end_at_once(number, silent=over)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {n: signal.signal(n, stop) for n in _NAMES}
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as error:
+        _clear_frames(error)
+        raise
+    finally:
+        over = True
+        if not count:  # else the process is about to end, which a second one may hasten
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Close what only the frames of an error hold, here and not when the interpreter ends."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+def _end_at_once(number: int, *, silent: bool) -> None:
+    """End this process and its children without any code of theirs.
+
+    `silent` where the command has printed its message already.
+    """
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(OSError):
+            child.kill()
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # in the midst of a write, say
+        sys.stdout.flush()
+    if not silent:
+        line = f"fastdata: stopped by {_NAMES[signal.Signals(number)]}. {_STOPPED}\n"
+        with contextlib.suppress(OSError):
+            os.write(2, line.encode())
+    os._exit(128 + number)

@@ -24,7 +24,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -42,7 +42,6 @@ from fastdata.installing import check_not_replaced
 from fastdata.printable import printable_lines
 
 __all__ = [
-    "COPIES_KEPT",
     "DONE",
     "FAILED",
     "FOUND",
@@ -64,6 +63,13 @@ DISK_FULL: Final = 5
 INTERRUPTED: Final = 128 + signal.SIGINT
 TERMINATED: Final = 128 + signal.SIGTERM
 
+_HELP = frozenset({"-h", "--help", "--version"})
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived.  As with `KeyboardInterrupt`, code that cleans up does so."""
+
+
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (OptionError, USAGE),
     (DestinationExistsError, TAKEN),
@@ -71,17 +77,8 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (JobChangedError, TAKEN),
     (DiskFullError, DISK_FULL),
     (KeyboardInterrupt, INTERRUPTED),
+    (Terminated, TERMINATED),
 )
-
-_HELP = frozenset({"-h", "--help", "--version"})
-
-
-COPIES_KEPT: Final = "What was copied so far is kept: running the same command again continues."
-"""What an interruption of a command that copies samples says; see `on_interruption`."""
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived.  As with `KeyboardInterrupt`, code that cleans up does so."""
 
 
 def print_result(
@@ -117,14 +114,6 @@ def on_interruption(message: str) -> Iterator[None]:
     except (KeyboardInterrupt, Terminated) as stop:
         stop.args = (message,)
         raise
-
-
-class Failure(NamedTuple):
-    """How a run failed, for people and for programs."""
-
-    type: str
-    message: str
-    code: int
 
 
 class Shell(click.Group):
@@ -169,39 +158,35 @@ class Shell(click.Group):
 
 
 def _report(error: BaseException, words: Sequence[str]) -> int:
-    failure = _describe(error, words)
+    message, code = _describe(error, words)
     if _has(words, "--traceback") or os.environ.get("FASTDATA_TRACEBACK", "0") not in ("", "0"):
         lines = "".join(traceback.format_exception(error)).rstrip()
         click.echo(printable_lines(lines), err=True)
     if _has(words, "--json"):
-        emit_json({"error": {"type": failure.type, "message": failure.message}})
-    say(f"{'' if failure.code > 128 else 'error: '}{failure.message}")
-    return failure.code
+        emit_json({"error": {"type": type(error).__name__, "message": message}})
+    say(f"{'' if code > 128 else 'error: '}{message}")
+    return code
 
 
-def _describe(error: BaseException, words: Sequence[str]) -> Failure:
-    name = type(error).__name__
+def _describe(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
+    """Return the message of an error, a paragraph, and the exit code."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
-    if isinstance(error, Terminated):
-        return Failure(name, f"stopped by SIGTERM. {error}".strip(), TERMINATED)
-    if isinstance(error, KeyboardInterrupt):
-        return Failure(name, f"stopped by Ctrl-C. {error}".strip(), code)
+    if isinstance(error, (KeyboardInterrupt, Terminated)):
+        signal_name = "SIGTERM" if isinstance(error, Terminated) else "Ctrl-C"
+        return f"stopped by {signal_name}. {error}".strip(), code
     if isinstance(error, click.ClickException):
-        return Failure(name, _usage_message(error, words), error.exit_code)
+        return _usage_message(error, words), error.exit_code
     if isinstance(error, OSError) and error.strerror:
         # Without Python's "[Errno 28]", which means nothing to a user.
         place = f"{error.filename}: " if error.filename is not None else ""
-        return Failure(name, _paragraph(f"{place}{error.strerror}"), code)
+        return _paragraph(f"{place}{error.strerror}"), code
     if isinstance(error, (FastdataError, OSError)):
-        return Failure(name, _paragraph(str(error)), code)
-    return Failure(
-        name,
-        _paragraph(
-            f"unexpected {name}: {error}. This is likely a bug in fastdata: please report it, "
-            "with what --traceback shows."
-        ),
-        code,
+        return _paragraph(str(error)), code
+    text = (
+        f"unexpected {type(error).__name__}: {error}. This is likely a bug in fastdata: please "
+        "report it, with what --traceback shows."
     )
+    return _paragraph(text), code
 
 
 def _usage_message(error: click.ClickException, words: Sequence[str]) -> str:

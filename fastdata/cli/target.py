@@ -1,28 +1,31 @@
 """What a command measures: a dataset or a user's script, its transforms, step and device.
 
 Shared by the commands that run training steps: `choose` turns their arguments into a `Target`,
-and `loader_of` makes its loader.
+`loader_of` makes its loader, and `users_code` reports errors of a script as the script's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import re
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal
 
 import click
 
-from fastdata.cli.options import MODELS, Choice, parse_crop
-from fastdata.cli.users import users_code
-from fastdata.errors import OptionError
+from fastdata.cli.options import MODELS, Choice, option_group, parse_crop
+from fastdata.errors import FastdataError, OptionError
 
-__all__ = ["Target", "choose", "loader_of", "target_options", "transform_of"]
+__all__ = ["Target", "choose", "loader_of", "target_options", "transform_of", "users_code"]
 
 CROP = 224
 BATCH_SIZE = 256
 _SIDES = ("height", "width")
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 @dataclass(frozen=True)
@@ -44,34 +47,25 @@ class Target:
     """What was chosen for the user, to be shown."""
 
 
-def target_options(command: _Command) -> _Command:
-    """Add ``--model``, ``--step-ms``, ``--crop`` and ``--device``, which `choose` takes."""
-    for option in (
-        click.option(
-            "--device", metavar="NAME", help="Where steps run.  [default: cuda, else cpu]"
-        ),
-        click.option(
-            "--crop",
-            type=parse_crop,
-            metavar="N|HxW|none",
-            help="Of a dataset by its path: random resized crops of this size, and flips; none "
-            f"takes images as they are.  [default: {CROP} where images are larger, their shortest "
-            "side where sizes differ, else none]",
-        ),
-        click.option(
-            "--step-ms",
-            type=click.FloatRange(0, min_open=True),
-            metavar="MS",
-            help="The step is a wait of so many milliseconds.",
-        ),
-        click.option(
-            "--model",
-            type=Choice(MODELS),
-            help="The step is a training step of this model.",
-        ),
-    ):
-        command = option(command)
-    return command
+target_options = option_group(
+    click.option("--model", type=Choice(MODELS), help="The step is a training step of this model."),
+    click.option(
+        "--step-ms",
+        type=click.FloatRange(0, min_open=True),
+        metavar="MS",
+        help="The step is a wait of so many milliseconds.",
+    ),
+    click.option(
+        "--crop",
+        type=parse_crop,
+        metavar="N|HxW|none",
+        help="Of a dataset by its path: random resized crops of this size, and flips; none "
+        f"takes images as they are.  [default: {CROP} where images are larger, their shortest "
+        "side where sizes differ, else none]",
+    ),
+    click.option("--device", metavar="NAME", help="Where steps run.  [default: cuda, else cpu]"),
+)
+"""Options that `choose` takes."""
 
 
 def choose(
@@ -243,3 +237,45 @@ def loader_of(
         num_workers="auto" if num_workers is None else num_workers,
         **options,
     )
+
+
+# -- errors of scripts ---------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def users_code(target: str) -> Iterator[None]:
+    """Report an error as the script's, so that nobody takes it for one of fastdata's.
+
+    Errors of fastdata and of the system are raised as they are.
+    """
+    try:
+        yield
+    except (FastdataError, OSError, click.ClickException):
+        raise
+    except (Exception, SystemExit) as error:
+        # An error of a worker process has its traceback as text; the last line is the message.
+        last = (str(error).strip().splitlines() or [""])[-1]
+        name = type(error).__name__
+        text = last if last.startswith(f"{name}:") else f"{name}: {last}" if last else name
+        raise click.ClickException(
+            f"{target} raised {text}{_place(error)}. --traceback shows all of it."
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost line that is the user's, empty where there is none."""
+    # A worker process's frames come as text, and are the inner ones.
+    in_worker = re.findall(r'File "(.+)", line (\d+), in (.+)', str(error))
+    frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
+    for file, line, name in reversed([*frames, *in_worker]):
+        if _is_users(file):
+            return f" at {file}:{line}, in {name}"
+    return ""
+
+
+def _is_users(file: str) -> bool:
+    """Return whether a file is neither fastdata's, nor installed, nor of Python itself."""
+    parents = Path(file).parents
+    paths = sysconfig.get_paths()
+    installed = {Path(__file__).parents[1], *(Path(paths[name]) for name in _INSTALLED)}
+    return Path(file).is_file() and not installed.intersection(parents)

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_option, quiet_option, traceback_option
+from fastdata.cli.options import output_options
 from fastdata.cli.output import emit, emit_json, say
 from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
-from fastdata.cli.target import target_options, transform_of
-from fastdata.cli.users import users_code
+from fastdata.cli.target import target_options, transform_of, users_code
 
 __all__ = ["tune_command"]
 
@@ -74,9 +73,7 @@ Exit codes: 0 done; 3 done, but no settings keep the step busy; 1 failed; 2 wron
     help="Measure NVIDIA DALI too: a row to compare, never the choice, as its pixels differ.",
 )
 @click.option("--plot", "picture", type=click.Path(), help="Write the curve to this file (.png).")
-@quiet_option
-@json_option
-@traceback_option
+@output_options
 def tune_command(
     target: str | None,
     model: str | None,

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_option, quiet_option, traceback_option
-from fastdata.cli.output import emit, emit_json
-from fastdata.cli.shell import DONE
+from fastdata.cli.options import output_options
+from fastdata.cli.shell import print_result
+from fastdata.printable import printable
 
 __all__ = ["view_command"]
 
@@ -43,22 +43,16 @@ Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage; 5 disk full."""
     help="Pixels of the longer side of a picture.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
-@quiet_option
-@json_option
-@traceback_option
+@output_options
 def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> int:
     """Write an HTML page with samples of DATASET, class counts, sizes, rejects and the schema."""
     if options["html"] == "-":
         raise click.UsageError("--html names a file")
     import fastdata
-    from fastdata.printable import printable
 
     shown = fastdata.view(dataset, **options)
-    if as_json:
-        emit_json(shown)
-    elif not quiet:
-        emit(
-            f"{printable(shown['path'])}: {shown['num_shown']:,} of {shown['num_samples']:,} "
-            f"samples, {shown['page_bytes'] / 1e6:.1f} MB"
-        )
-    return DONE
+    text = (
+        f"{printable(shown['path'])}: {shown['num_shown']:,} of {shown['num_samples']:,} "
+        f"samples, {shown['page_bytes'] / 1e6:.1f} MB"
+    )
+    return print_result(shown, lambda: text, as_json=as_json, quiet=quiet)

@@ -1,4 +1,4 @@
-"""``fastdata subset``: a part of a dataset."""
+"""``fastdata merge``, ``subset`` and ``append``: new datasets from packed ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,50 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import copy_options, output_options, parse_option
-from fastdata.cli.shell import COPIES_KEPT, on_interruption, print_report
+from fastdata.cli.options import (
+    copy_options,
+    output_options,
+    parse_option,
+    source_options,
+    work_options,
+)
+from fastdata.cli.shell import on_interruption, print_report, print_result
 
-__all__ = ["subset_command"]
+__all__ = ["append_command", "merge_command", "subset_command"]
 
-_EPILOG = """\b
+_KEPT = "What was copied so far is kept: running the same command again continues."
+
+_MERGE_EPILOG = """\b
+Examples:
+  fastdata merge a.lmdb b.h5 all.lmdb
+  fastdata merge day1.lmdb day2.lmdb all/ --shard-size 2GB --shuffle
+
+\b
+Images are copied as they are, never encoded again.  All datasets must have the same
+fields and classes.  Interrupted in any way, the same command goes on where it stopped.
+
+\b
+Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong usage;
+4 DESTINATION exists or is being written; 5 disk full."""
+
+
+@click.command("merge", epilog=_MERGE_EPILOG, short_help="Make one dataset of several.")
+@click.argument("datasets", type=click.Path(), nargs=-1, required=True)
+@click.argument("destination", type=click.Path())
+@copy_options
+@output_options
+def merge_command(
+    datasets: tuple[str, ...], destination: str, quiet: bool, as_json: bool, **options: Any
+) -> int:
+    """Copy the samples of DATASETS, in this order, into the new dataset DESTINATION."""
+    import fastdata
+
+    with on_interruption(_KEPT):
+        report = fastdata.merge(datasets, destination, progress=False if quiet else None, **options)
+    return print_report(report, as_json=as_json, quiet=quiet)
+
+
+_SUBSET_EPILOG = """\b
 Examples:
   fastdata subset train.lmdb pets.lmdb --class cat --class dog
   fastdata subset all.lmdb train.lmdb --split train
@@ -32,7 +70,7 @@ Exit codes: 0 done; 3 done, but damaged samples were left out; 1 failed; 2 wrong
 4 DESTINATION exists or is being written; 5 disk full."""
 
 
-@click.command("subset", epilog=_EPILOG, short_help="Copy a part of a dataset.")
+@click.command("subset", epilog=_SUBSET_EPILOG, short_help="Copy a part of a dataset.")
 @click.argument("dataset", type=click.Path())
 @click.argument("destination", type=click.Path())
 @click.option(
@@ -78,7 +116,7 @@ def subset_command(
         conditions.setdefault(name, []).append(value)
     opened = fastdata.open(dataset)
     places = None if indices is None else _places(indices, len(opened))
-    with on_interruption(COPIES_KEPT):
+    with on_interruption(_KEPT):
         report = fastdata.subset(
             opened,
             destination,
@@ -114,3 +152,57 @@ def _places(text: str, count: int) -> list[int]:
             start, stop = (int(end) if end else None for end in match.group(2, 3))
             places += range(count)[start:stop]
     return places
+
+
+_APPEND_EPILOG = """\b
+Examples:
+  fastdata append train.lmdb ./more_images
+  fastdata append shards/ other.lmdb
+
+\b
+Images are resized and encoded as those of DATASET were; another dataset of fastdata's is
+copied as it is.  Classes are matched by name, and none may be new.  To a folder of shards,
+shards are added; a single file is written anew and replaced.  Interrupted in any way, the
+same command goes on where it stopped, and adds nothing twice.
+
+\b
+Exit codes: 0 done; 3 done, but samples were rejected (listed in
+DATASET.append.rejects.csv); 1 failed; 2 wrong usage; 4 an unfinished append of something
+else is there, or another process appends; 5 disk full."""
+
+
+@click.command("append", epilog=_APPEND_EPILOG, short_help="Add samples to a dataset.")
+@click.argument("dataset", type=click.Path())
+@click.argument("source", type=click.Path())
+@work_options
+@click.option("--limit", type=int, metavar="N", help="Take only the first N samples of SOURCE.")
+@source_options
+@output_options
+def append_command(
+    dataset: str,
+    source: str,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Add the samples of SOURCE, anything that `fastdata pack` takes, to DATASET."""
+    import fastdata
+
+    def text() -> str:
+        total = len(fastdata.open(dataset))
+        lines = [f"{dataset}: {report.num_samples:,} samples added, {total:,} now"]
+        lines += [f"note: {note}" for note in report.notes]
+        if report.rejects_path:
+            lines.append(f"{report.num_rejected:,} rejected, with reasons: {report.rejects_path}")
+        return "\n".join(lines)
+
+    with on_interruption(_KEPT):
+        report = fastdata.append(
+            dataset,
+            source,
+            progress=False if quiet else None,
+            **options,
+        )
+    return print_result(
+        report.to_json(), text, as_json=as_json, quiet=quiet, found=report.num_rejected > 0
+    )
