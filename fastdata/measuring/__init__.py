@@ -6,9 +6,8 @@
 
 =================  ==================================================================
 ``workload.py``    what is measured: data, step, device; what they are in words
-``loaders.py``     what is known of a loader; arguments of a `DataLoader` like another
+``loaders.py``     what is known of a loader; its batches, epoch after epoch; making one like it
 ``factories.py``   equivalent loaders with other settings
-``batches.py``     batches of one epoch after another, their size, moving them
 ``windows.py``     timed windows of batches and steps; medians with intervals
 ``trials.py``      calls in a process that may die, hang or take all memory
 ``page_cache.py``  whether files are in memory

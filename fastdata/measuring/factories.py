@@ -218,7 +218,6 @@ class PackedLoaderFactory(LoaderFactory):
 
     @property
     def batch_size(self) -> int:
-        """Samples a batch; of a batch sampler those of its first one."""
         batches = self._options.batch_sampler
         return self._options.batch_size if batches is None else len(next(iter(batches)))
 
@@ -228,7 +227,6 @@ class PackedLoaderFactory(LoaderFactory):
         return key_of(self._data, self._given)
 
     def images(self, batch: Any) -> ImageInfo:
-        """Return what is known of the images, of which this is a batch."""
         schema = self._data.schema
         name = next(iter(schema.images), None)
         stored = None if name is None else _stored_images(self._data, name)
@@ -246,7 +244,6 @@ class PackedLoaderFactory(LoaderFactory):
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:
-        """Make a loader, and close it in the end."""
         with packed_loader(self._data, self._options_with(settings)) as made:
             yield made
 
@@ -312,7 +309,6 @@ class StockLoaderFactory(LoaderFactory):
 
     @property
     def batch_size(self) -> int:
-        """Samples a batch; of a batch sampler those of its first one."""
         arguments = dataloader_arguments(self._like)
         if "batch_sampler" in arguments:
             return len(next(iter(arguments["batch_sampler"])))
@@ -325,7 +321,6 @@ class StockLoaderFactory(LoaderFactory):
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:
-        """Make a loader; its workers end with it."""
         arguments = dataloader_arguments(self._like) | {
             "num_workers": settings.num_workers,
             "pin_memory": settings.pin_memory,

@@ -1,27 +1,36 @@
-"""What is known of any loader, and the arguments that make a `DataLoader` like another."""
+"""Any loader: what is known of it, its batches, the arguments that make a `DataLoader` like it."""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fastdata.engine.loader import Loader
+from fastdata.errors import OptionError
 from fastdata.loading import is_location
 from fastdata.opening import open as open_dataset
 from fastdata.prefetch import CUDAPrefetcher
+from fastdata.prefetch.tree import leaves, map_leaves
 
 __all__ = [
+    "BatchesExhaustedError",
+    "EndlessBatches",
     "LoaderInfo",
+    "batch_nbytes",
+    "batch_size",
     "dali_is_installed",
     "dataloader_arguments",
     "dataset_of",
     "inner_loader",
     "loader_info",
+    "move_batch",
     "worker_arguments",
 ]
 
@@ -136,3 +145,107 @@ def worker_arguments(like: DataLoader[Any]) -> dict[str, Any]:
         "multiprocessing_context": like.multiprocessing_context,
     }
     return {name: value for name, value in given.items() if value}
+
+
+# -- batches ---------------------------------------------------------------------------------
+
+
+class BatchesExhaustedError(OptionError):
+    """There are no more batches, and the iterable cannot be begun again."""
+
+
+class EndlessBatches(Iterator[Any]):
+    """Batches of one epoch after another; for one thread.
+
+    `epochs` have been begun so far, and `taken` batches of this one.  A loader whose first epoch
+    has no batch raises `OptionError`, one that can be iterated over once only
+    `BatchesExhaustedError`.  A subclass may override `begin_epoch`, to time it or to throw
+    batches away.
+    """
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+        self.epochs = 0
+        self.taken = 0
+        self.iterator: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self.iterator is not None:
+            try:
+                batch = next(self.iterator)
+            except StopIteration:
+                self.end_epoch()
+            else:
+                self.taken += 1
+                return batch
+        return self.begin_epoch()
+
+    def begin_epoch(self) -> Any:
+        """Begin an epoch, and return its first batch."""
+        self.iterator = iter(self.loader)
+        self.epochs += 1
+        try:
+            batch = next(self.iterator)
+        except StopIteration:
+            if self.epochs > 1:
+                raise BatchesExhaustedError(
+                    f"{type(self.loader).__name__} gave no more batches: it can be iterated over "
+                    "once only"
+                ) from None
+            raise OptionError(
+                "the loader has no batches: the dataset is empty, or smaller than a batch with "
+                "drop_last=True"
+            ) from None
+        self.taken = 1
+        return batch
+
+    def end_epoch(self) -> None:
+        """Note that an epoch has ended."""
+        if self.iterator is self.loader:
+            raise BatchesExhaustedError(f"{type(self.loader).__name__} has ended") from None
+        self.iterator = None
+
+    def close(self) -> None:
+        """Leave the epoch.  Idempotent."""
+        iterator, self.iterator = self.iterator, None
+        close = getattr(iterator, "close", None)
+        if callable(close) and iterator is not self.loader:
+            close()
+
+
+def batch_nbytes(batch: Any) -> int:
+    """Return the bytes of all tensors and arrays in a batch, however it is nested.
+
+    A sparse tensor, which does not tell, counts as 0.
+    """
+    total = 0
+    for leaf in leaves(batch):
+        try:
+            total += int(leaf.nbytes)
+        except RuntimeError:
+            continue
+    return total
+
+
+def batch_size(batch: Any) -> int:
+    """Return the samples of a batch: the length of the first thing in it that has one."""
+    for leaf in leaves(batch):
+        if leaf.ndim:
+            return int(leaf.shape[0])
+    try:
+        return len(batch)
+    except TypeError:
+        return 1
+
+
+def move_batch(batch: Any, device: torch.device) -> Any:
+    """Return a batch with its tensors and numeric arrays on a device."""
+
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            if leaf.dtype.kind not in "biuf":
+                return leaf
+            leaf = torch.from_numpy(np.ascontiguousarray(leaf))
+        return leaf.to(device, non_blocking=True)
+
+    return map_leaves(moved, batch)

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypeAlias
 
 from fastdata.engine.memory import available_bytes, format_bytes
 from fastdata.errors import FastdataError, WorkerError
@@ -69,28 +69,14 @@ class UnsentError(TrialFailedError):
     """The process that measures cannot have what it is to measure, or does not start with it."""
 
 
-class Runner(Protocol):
-    """Calls methods of what ``make(spec)`` returns."""
-
-    def call(self, name: str, *arguments: Any, seconds: float) -> Any:
-        """Return what a method returns.
-
-        Raises `TrialFailedError` where it raises, dies, or takes more than `seconds` or too much
-        memory.
-        """
-
-    def close(self) -> None:
-        """End what was started.  Idempotent."""
-
-
 class LocalRunner:
-    """Calls in this process: no limit, no time-out."""
+    """Calls methods of what ``make(spec)`` returns in this process: no limit, no time-out."""
 
     def __init__(self, make: Callable[[Any], Any], spec: Any) -> None:
         self._subject = make(spec)
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
-        """Call a method; `seconds` is not looked at."""
+        """Return what a method returns, or raise `TrialFailedError`; `seconds` means nothing."""
         try:
             return getattr(self._subject, name)(*arguments)
         except Exception as error:
@@ -101,7 +87,7 @@ class LocalRunner:
 
 
 class ProcessRunner:
-    """A process that is started when it is needed, and again after it has failed.
+    """Calls them in a process that is started when it is needed, and again after it has failed.
 
     Started by spawn, never by fork: it may use CUDA, and inherits no locks.  It ends with
     `close`, with this object, with the interpreter, and when this process is killed; with it
@@ -124,7 +110,11 @@ class ProcessRunner:
         return self._running[0][0] if self._running else None
 
     def call(self, name: str, *arguments: Any, seconds: float) -> Any:
-        """Have a method called there.  A Ctrl-C while waiting ends the process."""
+        """Return what a method returns there.  A Ctrl-C while waiting ends the process.
+
+        Raises `TrialFailedError` where it raises, dies, or takes more than `seconds` or too much
+        memory.
+        """
         if not self._running:
             self._start()
         _, pool = self._running[0]
@@ -169,6 +159,9 @@ class ProcessRunner:
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
+
+
+Runner: TypeAlias = LocalRunner | ProcessRunner
 
 
 def _wait(ticket: Ticket, seconds: float) -> Any:

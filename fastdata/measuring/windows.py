@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fastdata.measuring.batches import EndlessBatches
+from fastdata.measuring.loaders import EndlessBatches
 from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.settings import Settings
 
@@ -120,15 +120,14 @@ def _left_out(count: int) -> int:
     return left_out
 
 
-def in_turns(contenders: Sequence[T], rounds: int, seed: int = 0) -> Iterator[tuple[int, T]]:
-    """Yield each contender once a round, in a random order: with the number of its round.
+def in_turns(contenders: Sequence[T], rounds: int, seed: int = 0) -> Iterator[list[T]]:
+    """Yield the contenders once a round, each time in another random order.
 
     So whatever the machine does meanwhile happens to all of them.
     """
     order = random.Random(seed)
-    for number in range(rounds):
-        for contender in order.sample(contenders, len(contenders)):
-            yield number, contender
+    for _ in range(rounds):
+        yield order.sample(contenders, len(contenders))
 
 
 def measure_supply(

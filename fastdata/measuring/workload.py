@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader
 
 from fastdata.engine.memory import available_bytes
 from fastdata.errors import FastdataError, OptionError
-from fastdata.measuring.batches import EndlessBatches, batch_nbytes
 from fastdata.measuring.factories import ImageInfo, LoaderFactory, loader_factory
+from fastdata.measuring.loaders import EndlessBatches, batch_nbytes
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.measuring.windows import (
     Supply,
@@ -43,8 +43,8 @@ __all__ = [
     "WorkloadInfo",
     "WorkloadSpec",
     "describe_loader",
-    "describe_step",
     "is_script_target",
+    "step_name",
 ]
 
 CACHED_BATCHES = 4
@@ -140,7 +140,7 @@ class Workload:
             to_device=loaders.device is not None and loaders.device.type != "cpu",
             cuda=cuda,
             allows_dali=loaders.allows_dali,
-            step="" if self.step is None else describe_step(self.step),
+            step="" if self.step is None else step_name(self.step, "the step "),
             images=loaders.images(self._batches[0]),
             device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
             notes=(*loaders.notes, *notes),
@@ -255,13 +255,13 @@ def _check_file(path: str) -> None:
 # -- in words -------------------------------------------------------------------------------
 
 
-def describe_step(step: Any) -> str:
-    """Return a step in words: what it says of itself, or "the step NAME"."""
+def step_name(step: Any, prefix: str = "") -> str:
+    """Return the name of a step after `prefix`; or what it says of itself, without."""
     if isinstance(step, functools.partial):
-        return describe_step(step.func)
-    if not isinstance(step, type) and "__str__" in vars(type(step)):
-        return safe_repr(step, str)
-    return f"the step {getattr(step, '__qualname__', type(step).__qualname__)}"
+        return step_name(step.func, prefix)
+    if hasattr(step, "__qualname__") or "__str__" not in vars(type(step)):
+        return prefix + getattr(step, "__qualname__", type(step).__qualname__)
+    return safe_repr(step, str)
 
 
 def describe_loader(loader: Any) -> str:

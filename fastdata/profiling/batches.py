@@ -23,14 +23,15 @@ from fastdata.engine.backend import CpuBackend
 from fastdata.engine.delivery import arrive
 from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
-from fastdata.measuring.batches import (
+from fastdata.measuring.loaders import (
     BatchesExhaustedError,
     EndlessBatches,
     batch_nbytes,
     batch_size,
+    inner_loader,
+    loader_info,
     move_batch,
 )
-from fastdata.measuring.loaders import inner_loader, loader_info
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.prefetch.tree import leaves, map_leaves
 from fastdata.profiling.model import Cost

@@ -12,8 +12,13 @@ import torch
 from fastdata.cache.ram import RamCacheBackend
 from fastdata.engine.backend import CpuBackend
 from fastdata.engine.loader import Loader
-from fastdata.measuring.batches import batch_nbytes
-from fastdata.measuring.loaders import LoaderInfo, dali_is_installed, inner_loader, loader_info
+from fastdata.measuring.loaders import (
+    LoaderInfo,
+    batch_nbytes,
+    dali_is_installed,
+    inner_loader,
+    loader_info,
+)
 from fastdata.prefetch.tree import leaves
 from fastdata.profiling.batches import CachedBatches
 from fastdata.profiling.lines import short_line

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,7 @@ from fastdata.errors import OptionError
 from fastdata.loading import is_dataset
 from fastdata.loading import loader as make_loader
 from fastdata.measuring.loaders import inner_loader
+from fastdata.measuring.workload import step_name
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.printable import safe_repr
 from fastdata.profiling.batches import (
@@ -45,7 +45,7 @@ from fastdata.profiling.stock import measure_stock
 from fastdata.profiling.tracing import trace
 from fastdata.steps import Step
 
-__all__ = ["profile", "step_name"]
+__all__ = ["profile"]
 
 RATES_SHARE, TIMELINE_SHARE = 0.6, 0.08
 """Of the time; the rest is for stages."""
@@ -253,17 +253,18 @@ def _loader_for(data: Any, batch_size: int) -> Iterator[tuple[Any, list[str]]]:
 @contextmanager
 def _random_state_preserved() -> Iterator[None]:
     """Leave the global random generators as they are."""
-    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    before_cuda = torch.cuda.get_rng_state_all() if cuda else []
+    before, numpys = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if _cuda_in_use() else ()
     try:
-        yield
+        with torch.random.fork_rng(devices):
+            yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
-        if cuda:
-            torch.cuda.set_rng_state_all(before_cuda)
+        random.setstate(before)
+        np.random.set_state(numpys)
+
+
+def _cuda_in_use() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def _device_of(
@@ -278,21 +279,7 @@ def _device_of(
         device = getattr(step, "device", None)
     if isinstance(device, (torch.device, str)):
         return torch.device(device), ""
-    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    if step is not None and in_use:
+    if step is not None and _cuda_in_use():
         current = torch.device("cuda", torch.cuda.current_device())
         return current, f"device: the step is taken to compute on {current}, as CUDA is in use"
     return torch.device("cpu"), ""
-
-
-def step_name(step: Any) -> str:
-    """Return a name of a step, for people."""
-    if isinstance(step, functools.partial):
-        return step_name(step.func)
-
-    def name(step: Any) -> str:
-        if hasattr(step, "__qualname__"):
-            return str(step.__qualname__)
-        return str(step) if "__str__" in vars(type(step)) else type(step).__name__
-
-    return safe_repr(step, name)

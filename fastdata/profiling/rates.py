@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fastdata.errors import OptionError
-from fastdata.measuring.batches import BatchesExhaustedError
+from fastdata.measuring.loaders import BatchesExhaustedError
 from fastdata.measuring.windows import in_turns
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
 from fastdata.profiling.report import Event
@@ -186,18 +186,16 @@ def measure_rates(
     counts["loader"] = real.whole_waves(counts["loader"])
     _warn_of_slow_steps(runs, counts, seconds, batches)
     pause = min(LONGEST_PAUSE_SECONDS, batches.primed * real.step_seconds)
-    round_begun = -1
-    for number, name in in_turns(list(runs), ROUNDS):
-        if number > round_begun:
-            if number >= LEAST_ROUNDS and steps is None and time.perf_counter() > deadline:
-                break
-            progress(f"rates, {number + 1} of {ROUNDS}")
-            round_begun = number
-        if name == "loader" and rates.ended:
-            continue
-        runs[name].measure(counts[name])
-        if name == "loader" and batches.makes_ahead:
-            time.sleep(pause)
+    for number, names in enumerate(in_turns(list(runs), ROUNDS)):
+        if number >= LEAST_ROUNDS and steps is None and time.perf_counter() > deadline:
+            break
+        progress(f"rates, {number + 1} of {ROUNDS}")
+        for name in names:
+            if name == "loader" and rates.ended:
+                continue
+            runs[name].measure(counts[name])
+            if name == "loader" and batches.makes_ahead:
+                time.sleep(pause)
     if not rates.loader:
         raise OptionError(
             "the iterable ended before anything could be measured: give one with more batches, "

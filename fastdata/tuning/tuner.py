@@ -28,8 +28,8 @@ from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import (
     Workload,
     WorkloadSpec,
-    describe_step,
     is_script_target,
+    step_name,
 )
 from fastdata.processes.cores import available_cores, local_processes
 from fastdata.steps import SleepStep
@@ -186,7 +186,7 @@ def tune_workers(
             result = _tune(
                 session,
                 budget,
-                what=info.step if portable else describe_step(step),
+                what=info.step if portable else step_name(step, "the step "),
                 max_workers=max_workers,
                 dali=dali,
                 notes=notes,
