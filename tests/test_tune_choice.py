@@ -26,7 +26,7 @@ from fastdata.tuning.budget import (
     refusal,
 )
 from fastdata.tuning.choice import fed, plateau, suffices, sufficient
-from fastdata.tuning.sweep import between, first_counts, grows, variants
+from fastdata.tuning.session import between, first_counts, grows, variants
 
 # -- statistics ---------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from fastdata.tuning.choice import fed, ruled_out
 from fastdata.tuning.report import advice_for, verdict_of
 from fastdata.tuning.results import Demand
 from fastdata.tuning.session import Session
+from fastdata.tuning.trials import StepRuns, Trials
 from fastdata.tuning.tuner import ProgressBar
 
 
@@ -74,14 +75,9 @@ INFO = WorkloadInfo(Settings(1), 32, 1000, 500)
 def session_of(machine: Machine, demand: float | None, **options: Any) -> Session:
     info = options.pop("info", INFO)
     budget = TimeBudget(options.pop("seconds", 1000), machine.clock)
-    session = Session(
-        machine,
-        machine,
-        info,
-        budget,
-        limit_seconds=10,
-        **{"memory_bytes": lambda: 1 << 34, "shm_bytes": lambda: 1 << 30, **options},
-    )
+    common: Any = machine, info, budget, 10, lambda text: None
+    free = {"memory_bytes": lambda: 1 << 34, "shm_bytes": lambda: 1 << 30, **options}
+    session = Session(Trials(*common, **free), StepRuns(*common))
     if demand is not None:
         machine.demand = demand
         session.runs.measure_demand("a step")
@@ -320,7 +316,7 @@ def test_a_step_too_slow_for_the_time_is_said_before_settings_are_tried(
     session.sweep(4, 4, ["thread"])
     assert session.confirm_choice() is not None
     assert 0.6 * int(match[1]) < machine.clock.now <= int(match[1]) + 1
-    assert session._budget.total == pytest.approx(int(match[1]), abs=1)
+    assert session.trials.budget.total == pytest.approx(int(match[1]), abs=1)
 
 
 def test_slow_batches_have_an_answer_before_they_are_given_up() -> None:

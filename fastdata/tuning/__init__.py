@@ -9,10 +9,9 @@ found, and loaders look it up there.
 
 ==============  ==============================================================
 ``tuner.py``    `tune_workers`: arguments, Ctrl-C, the result, keeping it
-``session.py``  what is measured when, and which settings are chosen
-``trials.py``   supply: turns in random order, within the time and the memory
+``session.py``  what is measured when: which settings are tried, and which are chosen
+``trials.py``   supply, in turns in random order, and runs of the step, as time and memory allow
 ``budget.py``   the time and memory there is, and what settings take (pure)
-``sweep.py``    which settings are tried (pure)
 ``choice.py``   which of them is chosen (pure)
 ``results.py``  the result, as JSON and back
 ``report.py``   verdict, advice, text, picture

@@ -30,12 +30,10 @@ from fastdata.tuning.choice import HEADROOM
 __all__ = [
     "PROCESS_BYTES",
     "MemoryEstimate",
-    "RunPlan",
     "TimeBudget",
     "cost_of",
     "likely_workers",
     "memory_estimate",
-    "plan_run",
     "refusal",
     "run_seconds",
     "seconds_until_windows",
@@ -70,9 +68,16 @@ class TimeBudget:
         """Count from now on."""
         self._began = self._clock()
 
-    def reserve(self, seconds: float) -> None:
-        """Keep so much of what is left for the training run; `for_trials` does not count it."""
-        self._reserved = seconds
+    def reserve_run(self, settings: Settings, rate: float) -> float:
+        """Keep time for a training run with these settings, for a window of it at least.
+
+        `for_trials` does not count it.  At `rate` steps a second; returns how many seconds too few
+        there are for that.
+        """
+        least = run_seconds(settings, rate, self.run_window_seconds, 1)
+        left = self.seconds - self.used - TRIALS_SHARE * self.seconds
+        self._reserved = max(least, min(RUN_SHARE * self.seconds, left))
+        return max(0.0, least - left)
 
     def extend(self, seconds: float) -> None:
         """Have so much more."""
@@ -102,26 +107,6 @@ class TimeBudget:
     def run_window_seconds(self) -> float:
         """How long a window of the training run is."""
         return min(max(self.seconds / 60, 0.2), 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """Seconds to keep for the training run, and by how much the whole will exceed the time."""
-
-    seconds: float
-    lacking_seconds: float = 0.0
-
-
-def plan_run(settings: Settings, rate: float, budget: TimeBudget) -> RunPlan:
-    """Return how much of the time to keep for the training run, for a window of it at least.
-
-    With the settings that are likely to be chosen, at `rate` steps a second.
-    """
-    least = run_seconds(settings, rate, budget.run_window_seconds, 1)
-    left = budget.seconds - budget.used - TRIALS_SHARE * budget.seconds
-    if least > left:
-        return RunPlan(least, least - left)
-    return RunPlan(min(max(RUN_SHARE * budget.seconds, least), left))
 
 
 def run_seconds(settings: Settings, rate: float, window_seconds: float, windows: int) -> float:

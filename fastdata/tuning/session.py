@@ -1,30 +1,29 @@
 """What is measured when: demand, then supply by one kind of settings after another, then training.
 
-Session    which settings are next, and which of them is chosen
-Trials     supply of settings, in turns
-StepRuns   the step alone, and the step with a loader
+A `Session` decides which settings are next, and which of them is chosen.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
-from fastdata.measuring.trials import Runner, TrialFailedError, TrialTimeoutError
-from fastdata.measuring.windows import Rate, Windows, rate_of
+from fastdata.measuring.trials import TrialFailedError
+from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import WorkloadInfo
 from fastdata.tuned_settings.settings import Settings
-from fastdata.tuning.budget import TimeBudget, cost_of, likely_workers, plan_run, run_seconds
-from fastdata.tuning.choice import CEILING, Measured, best, fed, plateau, same, sufficient
-from fastdata.tuning.results import Demand
-from fastdata.tuning.sweep import between, first_counts, grows, variants
-from fastdata.tuning.trials import ROUNDS, Trials
+from fastdata.tuning.budget import cost_of
+from fastdata.tuning.choice import CEILING, Measured, best, plateau, same, suffices, sufficient
+from fastdata.tuning.trials import ROUNDS, StepRuns, Trials
 
-__all__ = ["Session", "StepRuns"]
+__all__ = ["Session", "between", "first_counts", "grows", "variants"]
 
-log = logging.getLogger("fastdata")
+GROWTH = 1.1
+"""Twice the workers have to give so much more, or there is no use in still more."""
+
+MOST_BETWEEN = 3
+"""Numbers between two that are all tried; of more, the middle one."""
 
 MOST_TURNINGS = 4
 """How often the choice may change by what is found around it."""
@@ -32,42 +31,19 @@ MOST_TURNINGS = 4
 LAST_SHARE = 0.05
 """Of the time: with less than that left nothing more is looked for around the choice."""
 
-STEP_WINDOWS = 7
-RUN_WINDOWS = 5
 
-DEMAND_SHARE = 0.15
-"""Of the time, for the step alone."""
-
-NEGLIGIBLE_SECONDS = 1.0
-"""It is not worth a warning that everything takes so much longer."""
-
-
+@dataclass
 class Session:
-    """Measures, and chooses by what was measured: `trials` of the loaders, `runs` of the step.
+    """Measures, and chooses by what was measured: `trials` of the loaders, `runs` of the step."""
 
-    `runner` makes loaders; `step_runner` has the step: the same, or one in this process.
-    """
+    trials: Trials
+    runs: StepRuns
+    _notes: list[str] = field(default_factory=list, init=False)
 
-    def __init__(
-        self,
-        runner: Runner,
-        step_runner: Runner,
-        info: WorkloadInfo,
-        budget: TimeBudget,
-        *,
-        limit_seconds: float,
-        on_status: Callable[[str], None] = lambda text: None,
-        **free: Any,
-    ) -> None:
-        self.info = info
-        self._budget = budget
-        self._notes: list[str] = []
-        self.runs = StepRuns(
-            step_runner, info, budget, limit_seconds=limit_seconds, on_status=on_status
-        )
-        self.trials = Trials(
-            runner, info, budget, limit_seconds=limit_seconds, on_status=on_status, **free
-        )
+    @property
+    def info(self) -> WorkloadInfo:
+        """What is known of the data."""
+        return self.trials.info
 
     @property
     def rate(self) -> float | None:
@@ -117,7 +93,8 @@ class Session:
     def _look_around(self, methods: Sequence[str]) -> bool:
         """Try what is near the choice; return whether that has changed it."""
         info, base, chosen = self.info, self.info.base, self.choice()
-        if chosen is None or self._budget.for_trials < LAST_SHARE * self._budget.seconds:
+        budget = self.trials.budget
+        if chosen is None or budget.for_trials < LAST_SHARE * budget.seconds:
             return False
         saving = bool(self.sufficient())
         # What costs less than enough, or gives more than the most there is so far.
@@ -218,100 +195,87 @@ def _with(base: Settings, count: int) -> Settings:
     return replace(base, num_workers=count)
 
 
-class StepRuns:
-    """Runs the step: alone, by which the time is planned, and with a loader.
+# -- which settings are tried: numbers of workers, then what else there is at the knee (pure) ------
 
-    `trained` has the steps a second of the settings that were run.
+
+def first_counts(most: int) -> list[int]:
+    """Return 0, 1, 2, 4, ... up to `most`, which is one of them."""
+    counts = [0, *takewhile(lambda count: count < most, (1 << power for power in range(31)))]
+    return counts if most in counts else [*counts, most]
+
+
+def grows(rates: Sequence[Measured]) -> bool:
+    """Return whether the largest number of workers gave more than the next, beyond noise."""
+    ordered = sorted(rates, key=lambda one: one[0].num_workers)
+    if len(ordered) < 2:
+        return False
+    (_, before), (_, last) = ordered[-2:]
+    return last.median >= GROWTH * before.median and last.low > before.high
+
+
+def between(rates: Sequence[Measured], demand: float | None) -> list[int]:
+    """Return the numbers of workers to try around the knee; none where it is known.
+
+    `rates` are of settings that differ only in their numbers of workers; `demand` is the batches
+    a second that are wanted, None for the most there is.
     """
+    if not rates:
+        return []
+    by_count: dict[int, Rate] = {settings.num_workers: rate for settings, rate in rates}
+    settings_of = {settings.num_workers: settings for settings, _ in rates}
+    counts = sorted(by_count)
+    enough = next(
+        (
+            count
+            for count in counts
+            if demand is not None and suffices(settings_of[count], by_count[count], demand)
+        ),
+        None,
+    )
+    knee = plateau(rates).num_workers if enough is None else enough
+    below = max((count for count in counts if count < knee), default=knee)
+    missing = list(range(below + 1, knee))
+    if len(missing) <= MOST_BETWEEN:
+        return missing
+    return [missing[len(missing) // 2]]
 
-    def __init__(
-        self,
-        runner: Runner,
-        info: WorkloadInfo,
-        budget: TimeBudget,
-        *,
-        limit_seconds: float,
-        on_status: Callable[[str], None],
-    ) -> None:
-        self.demand: Demand | None = None
-        self.trained: dict[Settings, Rate] = {}
-        self.notes: list[str] = []
-        self._runner, self._info, self._budget = runner, info, budget
-        self._limit_seconds = limit_seconds
-        self._on_status = on_status
 
-    @property
-    def rate(self) -> float | None:
-        """Batches a second that the step takes; None without one."""
-        return None if self.demand is None else self.demand.rate.median
+def variants(
+    base: Settings,
+    *,
+    saving: bool,
+    cost: Callable[[Settings], tuple[int, ...]],
+    methods: Sequence[str] = ("thread",),
+    cuda: bool = False,
+    persistent: bool = False,
+) -> list[Settings]:
+    """Return settings that differ from `base` in one thing, or in that and one worker less.
 
-    def measure_demand(self, what: str, most: int = 1) -> None:
-        """Find out how fast the step is, and plan the time by that.
-
-        Up to `most` workers are tried in any case.  A step that fails raises `TrialFailedError`.
-        """
-        self._on_status(f"how long {what} takes")
-        budget = self._budget
-        windows = Windows(STEP_WINDOWS, 2 * budget.window_seconds, DEMAND_SHARE * budget.seconds)
-        # A step may be slow; one window there always is.
-        limit = max(self._limit_seconds, budget.seconds)
-        try:
-            rates = self._runner.call("demand", windows, seconds=limit)
-        except TrialTimeoutError as error:
-            raise TrialTimeoutError(
-                f"the step {error}. For a slow one give more seconds or a smaller batch, or say "
-                "how long it takes: step_ms=, --step-ms"
-            ) from error
-        if len(rates) < 3:
-            often = "once" if len(rates) == 1 else f"{len(rates)} times"
-            self.notes.append(
-                f"the step was measured {often} only, as it is so slow: give it more seconds"
-            )
-        self.demand = Demand(rate_of(rates), what)
-        self._plan(self.demand.rate.median, most)
-
-    def _plan(self, rate: float, most: int) -> None:
-        """Keep time for the training run; warn where there is too little of it."""
-        batch_seconds = self._info.batch_seconds
-        workers = likely_workers(rate, batch_seconds, most)
-        if batch_seconds:
-            rate = min(rate, workers / batch_seconds)
-        plan = plan_run(replace(self._info.base, num_workers=workers), rate, self._budget)
-        self._budget.reserve(plan.seconds)
-        self._extend(plan.lacking_seconds, rate)
-
-    def _extend(self, seconds: float, rate: float) -> None:
-        """Take so much more time than was given, with a warning."""
-        budget = self._budget
-        budget.extend(max(0.0, seconds))
-        if seconds >= NEGLIGIBLE_SECONDS:
-            note = (
-                f"takes about {budget.total:.0f} s, not the {budget.seconds:.0f} s that were "
-                f"given: a step with its batch takes {1 / rate:.2g} s, and some have to be run"
-            )
-            self.notes.append(note)
-            log.warning("tuning %s", note)
-
-    def train(self, settings: Settings, supply: float) -> Rate:
-        """Run the step with batches as these settings give them: `supply` of them a second.
-
-        A run that fails raises `TrialFailedError`.
-        """
-        self._on_status(f"training with {settings}")
-        rate, seconds = self._fed(settings, supply), self._budget.run_window_seconds
-        self._extend(run_seconds(settings, rate, seconds, 1) - self._budget.left, rate)
-        windows = Windows(RUN_WINDOWS, seconds, self._budget.left)
-        limit = self._limit_seconds + 2 * run_seconds(settings, rate, seconds, RUN_WINDOWS)
-        rates = self._runner.call("train", settings, windows, rate, seconds=limit)
-        self.trained[settings] = rate_of(rates)
-        return self.trained[settings]
-
-    def fits(self, settings: Settings, supply: float) -> bool:
-        """Return whether there is time for a run with these settings."""
-        rate = self._fed(settings, supply)
-        least = run_seconds(settings, rate, self._budget.run_window_seconds, 1)
-        return least <= self._budget.left
-
-    def _fed(self, settings: Settings, supply: float) -> float:
-        assert self.rate is not None, "there is a step"
-        return fed(settings, supply, self.rate)
+    With `saving`, `base` is enough, and only what costs less is returned; otherwise what may give
+    more, or as much for less memory.  Workers are of `methods`; memory is pinned where there is
+    `cuda`, and with `persistent` it is found out what starting workers anew costs.
+    """
+    if not base.num_workers:
+        return []
+    found: list[Settings] = []
+    fewer = base.num_workers - 1
+    others = [method for method in methods if method != base.worker_method]
+    for method in others:
+        other = replace(base, worker_method=method)  # type: ignore[arg-type]
+        found.append(other)
+        if saving and fewer:
+            found.append(replace(other, num_workers=fewer))
+    more = replace(base, prefetch_factor=2 * base.prefetch_factor)
+    if base.prefetch_factor > 1:
+        found.append(replace(base, prefetch_factor=base.prefetch_factor // 2))
+    if not saving:
+        found.append(more)
+    elif fewer:
+        found += [replace(base, num_workers=fewer), replace(more, num_workers=fewer)]
+    if cuda:
+        found.append(replace(base, pin_memory=not base.pin_memory))
+    if persistent and base.persistent_workers:
+        found.append(replace(base, persistent_workers=False))
+    if saving:
+        found = [settings for settings in found if cost(settings) < cost(base)]
+    return list(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Settings compared by their supply of batches: trials in turns, within the time and the memory.
+"""Trials of settings by their supply of batches, and runs of the step, within time and memory.
 
 Settings that are compared are measured in turns, in random order within a round, so that
 whatever the machine does meanwhile happens to all of them.  Each trial makes a loader anew.
@@ -6,29 +6,33 @@ whatever the machine does meanwhile happens to all of them.  Each trial makes a 
 
 from __future__ import annotations
 
-import random
+import logging
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from fastdata.engine.memory import available_bytes
-from fastdata.measuring.trials import Runner, TrialFailedError
-from fastdata.measuring.windows import Supply, Windows, rate_of
+from fastdata.measuring.trials import Runner, TrialFailedError, TrialTimeoutError
+from fastdata.measuring.windows import Rate, Supply, Windows, in_turns, rate_of
 from fastdata.measuring.workload import WorkloadInfo
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import (
     TimeBudget,
     cost_of,
+    likely_workers,
     memory_estimate,
     refusal,
+    run_seconds,
     seconds_until_windows,
     trial_seconds,
 )
-from fastdata.tuning.choice import Measured, ruled_out
-from fastdata.tuning.results import Trial
+from fastdata.tuning.choice import Measured, fed, ruled_out
+from fastdata.tuning.results import Demand, Trial
 
-__all__ = ["ROUNDS", "Trials"]
+__all__ = ["ROUNDS", "StepRuns", "Trials"]
+
+log = logging.getLogger("fastdata")
 
 ROUNDS = 3
 WINDOWS_A_TRIAL = 3
@@ -40,34 +44,41 @@ WARM_SHARE = 0.1
 COLD_BYTES_PER_SECOND = 1e6
 """Reading from a disk so much says that data is not in memory."""
 
+STEP_WINDOWS = 7
+RUN_WINDOWS = 5
 
+DEMAND_SHARE = 0.15
+"""Of the time, for the step alone."""
+
+NEGLIGIBLE_SECONDS = 1.0
+"""It is not worth a warning that everything takes so much longer."""
+
+
+def _free_shm() -> int:
+    try:
+        return shutil.disk_usage("/dev/shm").free
+    except OSError:  # there is none
+        return 1 << 62
+
+
+@dataclass
 class Trials:
     """Measures settings, where there is time and memory for them; for one thread.
 
     `failures` says why settings have no rate, and `untried` which ones there was no time for.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        info: WorkloadInfo,
-        budget: TimeBudget,
-        *,
-        limit_seconds: float,
-        on_status: Callable[[str], None],
-        memory_bytes: Callable[[], int] = available_bytes,
-        shm_bytes: Callable[[], int] | None = None,
-    ) -> None:
-        self.failures: dict[Settings, str] = {}
-        self.untried: dict[Settings, None] = {}
-        self._supplies: dict[Settings, list[Supply]] = {}
-        self._seconds: dict[Settings, float] = {}
-        self._runner, self._info, self._budget = runner, info, budget
-        self._limit_seconds = limit_seconds
-        self._on_status = on_status
-        self._memory_bytes = memory_bytes
-        self._shm_bytes = shm_bytes or _free_shm
-        self._random = random.Random(0)
+    runner: Runner
+    info: WorkloadInfo
+    budget: TimeBudget
+    limit_seconds: float
+    on_status: Callable[[str], None]
+    memory_bytes: Callable[[], int] = available_bytes
+    shm_bytes: Callable[[], int] = _free_shm
+    failures: dict[Settings, str] = field(default_factory=dict, init=False)
+    untried: dict[Settings, None] = field(default_factory=dict, init=False)
+    _supplies: dict[Settings, list[Supply]] = field(default_factory=dict, init=False)
+    _seconds: dict[Settings, float] = field(default_factory=dict, init=False)
 
     # -- measuring ------------------------------------------------------------------------
 
@@ -76,16 +87,16 @@ class Trials:
 
         With so many workers, or as many as there is memory for.
         """
-        self._on_status("reading the data once")
-        seconds = WARM_SHARE * self._budget.seconds
-        reader = replace(self._info.base, num_workers=workers, pin_memory=False)
+        self.on_status("reading the data once")
+        seconds = WARM_SHARE * self.budget.seconds
+        reader = replace(self.info.base, num_workers=workers, pin_memory=False)
         while self._refusal(reader) and reader.num_workers > 1:
             reader = replace(reader, num_workers=reader.num_workers // 2)
         # A batch that takes longer than there is time says nothing.
-        possible = not self._refusal(reader) and self._info.batch_seconds <= seconds
+        possible = not self._refusal(reader) and self.info.batch_seconds <= seconds
         try:
-            state: str = self._runner.call(
-                "warm", reader if possible else None, seconds, seconds=self._limit_seconds
+            state: str = self.runner.call(
+                "warm", reader if possible else None, seconds, seconds=self.limit_seconds
             )
         except TrialFailedError:  # the trials show what is wrong
             return ""
@@ -100,14 +111,13 @@ class Trials:
         `demand` batches a second are wanted, or the most there is.
         """
         wanted = [one for one in dict.fromkeys(candidates) if one not in self.failures]
-        for number in range(rounds):
-            self._random.shuffle(wanted)
+        for number, order in enumerate(in_turns(wanted, rounds)):
             out = ruled_out(self.rates, demand)
-            due = [one for one in wanted if one not in self.failures and one not in out]
-            if not number and sum(map(self._expected_seconds, due)) > self._budget.for_trials:
+            due = [one for one in order if one not in self.failures and one not in out]
+            if not number and sum(map(self._expected_seconds, due)) > self.budget.for_trials:
                 due.sort(key=self._expected_seconds)  # where not all have a turn, the most
             for settings in due:
-                late = self._expected_seconds(settings) > self._budget.for_trials
+                late = self._expected_seconds(settings) > self.budget.for_trials
                 if not (self._supplies and late):
                     self._measure(settings)
                 elif not number and not self.known(settings):
@@ -120,21 +130,21 @@ class Trials:
             return self._seconds[settings]
         # None is shorter than the shortest so far: each makes a loader, and has windows.
         shortest = min(self._seconds.values(), default=0.0)
-        return max(trial_seconds(settings, self._info.batch_seconds), shortest)
+        return max(trial_seconds(settings, self.info.batch_seconds), shortest)
 
     def _measure(self, settings: Settings) -> None:
-        self._on_status(str(settings))
+        self.on_status(str(settings))
         self.untried.pop(settings, None)
         if why := self._refusal(settings):
             self.failures[settings] = why
             return
-        budget, began = self._budget, self._budget.used
+        budget, began = self.budget, self.budget.used
         # However slow batches are, there is an answer before it is given up.
-        most = min(self._limit_seconds / 2, budget.for_trials)
-        most -= seconds_until_windows(settings, self._info.batch_seconds)
+        most = min(self.limit_seconds / 2, budget.for_trials)
+        most -= seconds_until_windows(settings, self.info.batch_seconds)
         windows = Windows(WINDOWS_A_TRIAL, budget.window_seconds, most)
         try:
-            supply = self._runner.call("supply", settings, windows, seconds=self._limit_seconds)
+            supply = self.runner.call("supply", settings, windows, seconds=self.limit_seconds)
         except TrialFailedError as error:
             self.failures[settings] = str(error)
             return
@@ -143,9 +153,9 @@ class Trials:
 
     def _refusal(self, settings: Settings) -> str:
         """Return why settings would not fit into memory; "" where they do."""
-        info = self._info
+        info = self.info
         estimate = memory_estimate(settings, info.batch_bytes, to_device=info.to_device)
-        return refusal(estimate, available_bytes=self._memory_bytes(), shm_bytes=self._shm_bytes())
+        return refusal(estimate, available_bytes=self.memory_bytes(), shm_bytes=self.shm_bytes())
 
     # -- what was measured ------------------------------------------------------------------
 
@@ -164,7 +174,7 @@ class Trials:
         Without those of another backend: pixels would be others, so they are shown and not
         chosen.
         """
-        return [one for one in self._all_rates() if one[0].backend == self._info.base.backend]
+        return [one for one in self._all_rates() if one[0].backend == self.info.base.backend]
 
     def _all_rates(self) -> list[Measured]:
         rates = [
@@ -172,7 +182,7 @@ class Trials:
             for settings, supplies in self._supplies.items()
             if settings not in self.failures
         ]
-        return sorted(rates, key=lambda one: cost_of(one[0], self._info.batch_bytes))
+        return sorted(rates, key=lambda one: cost_of(one[0], self.info.batch_bytes))
 
     @property
     def reads_storage(self) -> bool:
@@ -192,7 +202,7 @@ class Trials:
 
     def rows(self) -> tuple[Trial, ...]:
         """Return a row for all settings that were tried, the cheapest first."""
-        info, rates = self._info, dict(self._all_rates())
+        info, rates = self.info, dict(self._all_rates())
         rows = []
         for settings in {**self._supplies, **self.failures}:
             estimate = memory_estimate(settings, info.batch_bytes, to_device=info.to_device)
@@ -209,8 +219,93 @@ class Trials:
         return tuple(sorted(rows, key=lambda row: cost_of(row.settings, info.batch_bytes)))
 
 
-def _free_shm() -> int:
-    try:
-        return shutil.disk_usage("/dev/shm").free
-    except OSError:  # there is none
-        return 1 << 62
+@dataclass
+class StepRuns:
+    """Runs the step: alone, by which the time is planned, and with a loader.
+
+    `trained` has the steps a second of the settings that were run.
+    """
+
+    runner: Runner
+    info: WorkloadInfo
+    budget: TimeBudget
+    limit_seconds: float
+    on_status: Callable[[str], None]
+    demand: Demand | None = field(default=None, init=False)
+    trained: dict[Settings, Rate] = field(default_factory=dict, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
+
+    @property
+    def rate(self) -> float | None:
+        """Batches a second that the step takes; None without one."""
+        return None if self.demand is None else self.demand.rate.median
+
+    def measure_demand(self, what: str, most: int = 1) -> None:
+        """Find out how fast the step is, and plan the time by that.
+
+        Up to `most` workers are tried in any case.  A step that fails raises `TrialFailedError`.
+        """
+        self.on_status(f"how long {what} takes")
+        budget = self.budget
+        windows = Windows(STEP_WINDOWS, 2 * budget.window_seconds, DEMAND_SHARE * budget.seconds)
+        # A step may be slow; one window there always is.
+        limit = max(self.limit_seconds, budget.seconds)
+        try:
+            rates = self.runner.call("demand", windows, seconds=limit)
+        except TrialTimeoutError as error:
+            raise TrialTimeoutError(
+                f"the step {error}. For a slow one give more seconds or a smaller batch, or say "
+                "how long it takes: step_ms=, --step-ms"
+            ) from error
+        if len(rates) < 3:
+            often = "once" if len(rates) == 1 else f"{len(rates)} times"
+            self.notes.append(
+                f"the step was measured {often} only, as it is so slow: give it more seconds"
+            )
+        self.demand = Demand(rate_of(rates), what)
+        self._plan(self.demand.rate.median, most)
+
+    def _plan(self, rate: float, most: int) -> None:
+        """Keep time for the training run; warn where there is too little of it."""
+        batch_seconds = self.info.batch_seconds
+        workers = likely_workers(rate, batch_seconds, most)
+        if batch_seconds:
+            rate = min(rate, workers / batch_seconds)
+        settings = replace(self.info.base, num_workers=workers)
+        self._extend(self.budget.reserve_run(settings, rate), rate)
+
+    def _extend(self, seconds: float, rate: float) -> None:
+        """Take so much more time than was given, with a warning."""
+        budget = self.budget
+        budget.extend(max(0.0, seconds))
+        if seconds >= NEGLIGIBLE_SECONDS:
+            note = (
+                f"takes about {budget.total:.0f} s, not the {budget.seconds:.0f} s that were "
+                f"given: a step with its batch takes {1 / rate:.2g} s, and some have to be run"
+            )
+            self.notes.append(note)
+            log.warning("tuning %s", note)
+
+    def train(self, settings: Settings, supply: float) -> Rate:
+        """Run the step with batches as these settings give them: `supply` of them a second.
+
+        A run that fails raises `TrialFailedError`.
+        """
+        self.on_status(f"training with {settings}")
+        rate, seconds = self._fed(settings, supply), self.budget.run_window_seconds
+        self._extend(run_seconds(settings, rate, seconds, 1) - self.budget.left, rate)
+        windows = Windows(RUN_WINDOWS, seconds, self.budget.left)
+        limit = self.limit_seconds + 2 * run_seconds(settings, rate, seconds, RUN_WINDOWS)
+        rates = self.runner.call("train", settings, windows, rate, seconds=limit)
+        self.trained[settings] = rate_of(rates)
+        return self.trained[settings]
+
+    def fits(self, settings: Settings, supply: float) -> bool:
+        """Return whether there is time for a run with these settings."""
+        rate = self._fed(settings, supply)
+        least = run_seconds(settings, rate, self.budget.run_window_seconds, 1)
+        return least <= self.budget.left
+
+    def _fed(self, settings: Settings, supply: float) -> float:
+        assert self.rate is not None, "there is a step"
+        return fed(settings, supply, self.rate)

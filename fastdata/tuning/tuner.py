@@ -43,6 +43,7 @@ from fastdata.tuning.choice import best
 from fastdata.tuning.report import advice_for, verdict_of
 from fastdata.tuning.results import Trial, TuningResult
 from fastdata.tuning.session import Session
+from fastdata.tuning.trials import StepRuns, Trials
 
 __all__ = ["MORE_THAN_CORES", "ProgressBar", "cores_of_rank", "tune_workers"]
 
@@ -175,13 +176,9 @@ def tune_workers(
                 "trial that dies or hangs ends this one"
             )
         with closing(runner):
+            common = info, budget, trial_seconds, bar.show
             session = Session(
-                runner,
-                runner if portable else local(),
-                info,
-                budget,
-                limit_seconds=trial_seconds,
-                on_status=bar.show,
+                Trials(runner, *common), StepRuns(runner if portable else local(), *common)
             )
             result = _tune(
                 session,
