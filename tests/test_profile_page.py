@@ -17,10 +17,10 @@ import pytest
 from browser import Browser, browser_or_skip
 
 from fastdata.errors import DiskFullError, OptionError
+from fastdata.pages import write_page
 from fastdata.printable import printable
-from fastdata.profiling import page as page_module
 from fastdata.profiling.figures import blocks, machine_lines, milliseconds, number, share, speedup
-from fastdata.profiling.page import MOST_EVENTS, lay_out, render_page, write_page
+from fastdata.profiling.page import MOST_EVENTS, lay_out, render_page
 from fastdata.profiling.report import (
     Event,
     Fix,
@@ -526,7 +526,7 @@ def test_colours_have_the_contrast_that_people_need() -> None:
 def test_a_page_is_written_whole_and_replaces_an_earlier_one(tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     path.write_text("<!doctype html>earlier")
-    write_page(INPUT_BOUND, path)
+    write_page(render_page(INPUT_BOUND), path)
     assert path.read_text(encoding="utf-8") == render_page(INPUT_BOUND)
     assert os.listdir(tmp_path) == ["r.html"]
     mask = os.umask(0)
@@ -538,7 +538,7 @@ def test_a_page_is_written_where_a_link_points(tmp_path: Path) -> None:
     link = tmp_path / "link.html"
     (tmp_path / "there").mkdir()
     link.symlink_to(tmp_path / "there" / "r.html")
-    write_page(INPUT_BOUND, link)
+    write_page(render_page(INPUT_BOUND), link)
     assert link.is_symlink()
     assert (tmp_path / "there" / "r.html").is_file()
 
@@ -552,21 +552,21 @@ def test_a_page_that_cannot_be_written_leaves_the_earlier_one(
     def full(old: object, new: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(page_module.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(DiskFullError, match=r"r\.html: No space left on device\. Make room"):
-        write_page(INPUT_BOUND, path)
+        write_page(render_page(INPUT_BOUND), path)
     assert path.read_text() == "<!doctype html>earlier"
     assert os.listdir(tmp_path) == ["r.html"]
 
 
 def test_a_page_takes_the_place_of_no_folder_or_device(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"is a folder: name a file .*page\.html"):
-        write_page(INPUT_BOUND, tmp_path)
+        write_page(render_page(INPUT_BOUND), tmp_path)
     with pytest.raises(OptionError, match="missing is no folder: make it"):
-        write_page(INPUT_BOUND, tmp_path / "missing" / "r.html")
+        write_page(render_page(INPUT_BOUND), tmp_path / "missing" / "r.html")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OptionError, match="pipe is no ordinary file"):
-        write_page(INPUT_BOUND, tmp_path / "pipe")
+        write_page(render_page(INPUT_BOUND), tmp_path / "pipe")
     assert os.listdir(tmp_path) == ["pipe"]
 
 
@@ -593,7 +593,7 @@ def test_a_browser_shows_the_verdict_and_has_nothing_to_say(
     browser: Browser, tmp_path: Path, name: str
 ) -> None:
     path = tmp_path / "r.html"
-    write_page(REPORTS[name], path)
+    write_page(render_page(REPORTS[name]), path)
     dom, console = browser(path)
     assert console == []
     shown = Tags(dom)
@@ -663,7 +663,7 @@ def test_a_browser_makes_a_picture_of_it(browser: Browser, tmp_path: Path) -> No
     from PIL import Image
 
     path = tmp_path / "r.html"
-    write_page(INPUT_BOUND, path)
+    write_page(render_page(INPUT_BOUND), path)
     browser(path, f"--screenshot={tmp_path / 'r.png'}")
     with Image.open(tmp_path / "r.png") as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(1 << 24)}

@@ -124,9 +124,10 @@ def profile_command(
                 progress=False if quiet else None,
             )
     if html is not None:
-        from fastdata.profiling.page import write_page
+        from fastdata.pages import write_page
+        from fastdata.profiling.page import render_page
 
-        write_page(report, html)
+        write_page(render_page(report), html)
     if as_json:
         emit_json(report.to_json())
     elif quiet:

@@ -43,25 +43,17 @@ def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
     shorter than the first one ends with text of any width.
     """
     count = len(rows[0])
-    widths = [0] * count
-    for row in rows:
-        cells = row if len(row) == count else row[:-1]
-        widths = [
-            max(width, len(row[column])) if column < len(cells) else width
-            for column, width in enumerate(widths)
-        ]
+    tabular = [row if len(row) == count else row[:-1] for row in rows]
+    widths = [
+        max((len(row[c]) for row in tabular if c < len(row)), default=0) for c in range(count)
+    ]
     lines = []
-    for row in rows:
-        whole = len(row) == count
-        cells = [
-            cell
-            if not whole and column == len(row) - 1
-            else f"{cell:<{widths[column]}}"
-            if column < left
-            else f"{cell:>{widths[column]}}"
-            for column, cell in enumerate(row)
+    for row, cells in zip(rows, tabular, strict=True):
+        aligned = [
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=False))
         ]
-        lines.append("  ".join(cells).rstrip())
+        lines.append("  ".join([*aligned, *row[len(cells) :]]).rstrip())
     return lines
 
 

@@ -178,7 +178,7 @@ class CachedBatches:
         host, on_arrival = _before_copying(batches.loader)
         known = bool(host)
         if not known:
-            host = [map_leaves(_copied_back, batch) for batch in arrived]
+            host = [map_leaves(_copied_and_pinned, batch) for batch in arrived]
         size, nbytes = batch_size(arrived[0]), batch_nbytes(host[0])
         return cls(host, arrived, on_arrival, True, known, size, nbytes)
 
@@ -210,6 +210,11 @@ def _before_copying(loader: Any) -> tuple[list[Any], Callable[[Any], Any] | None
     return host, partial(arrive, backend.work.pipeline, backend.work.seed, requests[0])
 
 
+def _copied_in_place(leaf: Any) -> Any:
+    """Return a copy on its device: a prefetcher may put the next batch into the same memory."""
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
+
+
 def _copied_to_host(leaf: Any) -> Any:
     """Return a copy on the host, page-locked where the original is."""
     if not isinstance(leaf, torch.Tensor):
@@ -218,26 +223,19 @@ def _copied_to_host(leaf: Any) -> Any:
     return copied.pin_memory() if torch.cuda.is_available() and leaf.is_pinned() else copied
 
 
-def _copied_in_place(leaf: Any) -> Any:
-    """Return a copy on its device: a prefetcher may put the next batch into the same memory."""
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf.copy()
-
-
 def _copied_and_pinned(leaf: Any) -> Any:
-    """Return a copy on the host, page-locked: a prefetcher copies from no other memory."""
+    """Return a copy on the host, page-locked: a prefetcher copies from no other memory.
+
+    Numeric arrays become tensors; meta tensors, which have no content, zeros.
+    """
     if not isinstance(leaf, torch.Tensor):
         if leaf.dtype.kind not in "biuf":
             return leaf.copy()
         leaf = torch.from_numpy(leaf)
+    if leaf.device.type == "meta":
+        return torch.zeros_like(leaf, device="cpu")
     copied = leaf.detach().cpu().clone()
     return copied.pin_memory() if torch.cuda.is_available() else copied
-
-
-def _copied_back(leaf: Any) -> Any:
-    """Return a copy on the host of what arrived; meta tensors, which have no content, as zeros."""
-    if isinstance(leaf, torch.Tensor) and leaf.device.type == "meta":
-        return torch.zeros_like(leaf, device="cpu")
-    return _copied_and_pinned(leaf)
 
 
 # -- what copying takes ----------------------------------------------------------------------

@@ -1,17 +1,8 @@
 """Recording what code of others does: files, image libraries, transforms of datasets.
 
 `hooks_installed` puts a recorded function in the place of each, for as long as its block lasts:
-
-=========  ==============================================================================
-read       ``builtins.open``, ``os.read``
-load       PIL's ``Image.open`` and ``load``; ``cv2.imread``; ``torchvision.io.read_image``
-           and ``decode_image``
-decode     PIL's ``convert``; ``cv2.imdecode``; ``torchvision.io.decode_jpeg`` and the like;
-           ``simplejpeg.decode_jpeg``
-augment    ``transform``, ``target_transform`` and ``transforms`` of a dataset, and of those
-           inside of ``Subset``, ``ConcatDataset`` and their like; of packed data the
-           pipeline of its transforms
-=========  ==============================================================================
+``builtins.open`` and ``os.read``, those of `LIBRARY_FUNCTIONS`, and the transforms of a dataset and
+of those inside of ``Subset``, ``ConcatDataset`` and their like.
 
 Only libraries that are imported already are patched.  Names that other modules have imported by
 ``from cv2 import imread`` stay as they were.  Other threads go through the same functions,

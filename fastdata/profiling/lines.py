@@ -105,7 +105,7 @@ def source_of(line: str) -> str:
 
 
 class LineSampler(threading.Thread):
-    """Looks every 5 ms at the line in which a recorder's thread is, until `stop`.
+    """A thread that looks every 5 ms at which line a recorder's thread is; a context.
 
     It takes the interpreter's lock each time, so times that are measured meanwhile are wrong.
     """
@@ -115,7 +115,6 @@ class LineSampler(threading.Thread):
         self._recorder = recorder
         self._counts: Counter[tuple[str, str]] = Counter()
         self._stopped = threading.Event()
-        self.start()
 
     def run(self) -> None:
         thread, kinds = self._recorder.thread, self._recorder.active
@@ -139,13 +138,10 @@ class LineSampler(threading.Thread):
         return dict(self._counts.copy())
 
     def __enter__(self) -> LineSampler:
+        self.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """End the thread.  Idempotent."""
         self._stopped.set()
         self.join()
 
@@ -160,8 +156,4 @@ def _cpu_clock(thread: int) -> Callable[[], float]:
 
 def heaviest_lines(counts: LineCounts) -> dict[str, str]:
     """Return the line at which each stage was seen most often."""
-    most: dict[str, tuple[int, str]] = {}
-    for (stage, line), count in counts.items():
-        if count > most.get(stage, (0, ""))[0]:
-            most[stage] = (count, line)
-    return {stage: line for stage, (_, line) in most.items()}
+    return {stage: line for (stage, line), _ in reversed(Counter(counts).most_common())}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastdata.pages import render
-from fastdata.pages import write_page as write
 from fastdata.profiling.figures import largest, machine_lines, milliseconds, number, speedup
 from fastdata.profiling.report import (
     Event,
@@ -20,7 +18,7 @@ from fastdata.profiling.report import (
     stall_line,
 )
 
-__all__ = ["Row", "Stretch", "Tick", "Timeline", "lay_out", "render_page", "write_page"]
+__all__ = ["Row", "Stretch", "Tick", "Timeline", "lay_out", "render_page"]
 
 MOST_EVENTS = 4000
 """Events that are drawn: beyond, a browser takes seconds, and nobody sees them apart."""
@@ -33,11 +31,6 @@ COLOURED_STAGES = "read", "decode", "augment", "collate"
 def render_page(report: ProfileReport) -> str:
     """Return a report as an HTML page."""
     return render("fastdata.profiling", "report.html.jinja", _content(report))
-
-
-def write_page(report: ProfileReport, path: str | os.PathLike[str]) -> None:
-    """Write a report as an HTML page to a file; see `fastdata.pages.write_page`."""
-    write(render_page(report), path)
 
 
 def _content(report: ProfileReport) -> dict[str, Any]:

@@ -286,29 +286,19 @@ def key_figures(report: ProfileReport) -> list[tuple[str, str]]:
 
 # -- text for a terminal ---------------------------------------------------------------------
 
-WIDTH, LEAST_WIDTH = 88, 60
+WIDTH = 88
+"""Columns; paths are not broken, and may be longer."""
 
 
-def render_text(report: ProfileReport, *, width: int = WIDTH, ascii_only: bool = False) -> str:
+def render_text(report: ProfileReport, *, ascii_only: bool = False) -> str:
     """Return a report as text: the verdict first, then what it rests on.
 
-    Parameters
-    ----------
-    report : ProfileReport
-    width : int
-        Columns of the terminal; 60 or more are used.  Paths are not broken, and may be longer.
-    ascii_only : bool
-        Whether bars are drawn of ``#`` instead of Unicode's blocks, and all other characters
-        beyond ASCII escaped.
-
-    Returns
-    -------
-    str
-        Lines without a newline at the end.  No line has control characters.
+    With `ascii_only` bars are drawn of ``#``, and all other characters beyond ASCII escaped.  No
+    line has control characters, and the last one no newline.
     """
     lines = [
         printable(report.verdict),  # one line, for grep
-        *_subject_lines(report, width),
+        *_subject_lines(report),
         "",
         f"{'with':<24}{'steps/s':>10}{'samples/s':>12}",
         *(
@@ -318,17 +308,17 @@ def render_text(report: ProfileReport, *, width: int = WIDTH, ascii_only: bool =
         "",
         *(f"{name:<30} {value}" for name, value in key_figures(report)),
         "",
-        *_stage_lines(report, width, ascii_only),
-        *_finding_lines(report, width),
+        *_stage_lines(report, ascii_only),
+        *_finding_lines(report),
     ]
     text = "\n".join(lines)
     return text.encode("ascii", "backslashreplace").decode() if ascii_only else text
 
 
-def _wrapped(text: str, width: int, first: str, rest: str) -> str:
+def _wrapped(text: str, first: str, rest: str) -> str:
     return textwrap.fill(
         printable(text),
-        max(width, LEAST_WIDTH),
+        WIDTH,
         initial_indent=first,
         subsequent_indent=rest,
         break_long_words=False,
@@ -336,18 +326,18 @@ def _wrapped(text: str, width: int, first: str, rest: str) -> str:
     )
 
 
-def _subject_lines(report: ProfileReport, width: int) -> Iterator[str]:
+def _subject_lines(report: ProfileReport) -> Iterator[str]:
     if report.loader or report.step:
         yield ""
     for name, text in (("loader", report.loader), ("step", report.step)):
         if text:
-            yield _wrapped(text, width, f"{name + ':':<8}", " " * 8)
+            yield _wrapped(text, f"{name + ':':<8}", " " * 8)
     machine = ", ".join(f"{name} {value}" for name, value in machine_lines(report.machine))
     if machine:
-        yield _wrapped(machine, width, "machine: ", " " * 9)
+        yield _wrapped(machine, "machine: ", " " * 9)
 
 
-def _stage_lines(report: ProfileReport, width: int, ascii_only: bool) -> Iterator[str]:
+def _stage_lines(report: ProfileReport, ascii_only: bool) -> Iterator[str]:
     if not report.stages:
         yield "No stage could be measured by itself."
         return
@@ -364,26 +354,26 @@ def _stage_lines(report: ProfileReport, width: int, ascii_only: bool) -> Iterato
             f"{milliseconds(stage.stall_seconds):>12}  {free:>16}"
         ).rstrip()
         if stage.where:
-            yield _wrapped(f"at {stage.where}", width, " " * 12, " " * 15)
+            yield _wrapped(f"at {stage.where}", " " * 12, " " * 15)
     if any(stage.parallel for stage in report.stages):
         yield "* of one worker's time; workers share it"
 
 
-def _finding_lines(report: ProfileReport, width: int) -> Iterator[str]:
+def _finding_lines(report: ProfileReport) -> Iterator[str]:
     if report.stalls:
         yield from ("", "The step makes the device wait:")
     for stall in report.stalls:
-        yield _wrapped(stall_line(stall), width, "- ", "  ")
+        yield _wrapped(stall_line(stall), "- ", "  ")
         if stall.where:
-            yield _wrapped(f"at {stall.where}", width, "  ", "     ")
+            yield _wrapped(f"at {stall.where}", "  ", "     ")
     yield ""
     if report.fixes:
         yield "What to do, the one that gains most first:"
     else:
         yield "Nothing to mend was found."
     for place, fix in enumerate(report.fixes, 1):
-        yield _wrapped(f"{fix.text} ({gain(fix)})", width, f"{place}. ", "   ")
+        yield _wrapped(f"{fix.text} ({gain(fix)})", f"{place}. ", "   ")
     if report.notes:
         yield from ("", "Notes:")
     for note in report.notes:
-        yield _wrapped(note, width, "- ", "  ")
+        yield _wrapped(note, "- ", "  ")
