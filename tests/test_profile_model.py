@@ -50,9 +50,9 @@ def test_period_is_the_longest_term(made: Model, seconds: float) -> None:
 
 def test_a_stage_that_is_free_takes_its_share_of_the_time() -> None:
     made = model(READ, DECODE)
-    assert made.period(free=("decode",)) == pytest.approx(0.010)  # the step
-    assert made.period(free=("read",)) == pytest.approx(0.015)
-    assert made.period(free=("step",)) == pytest.approx(0.020)
+    assert made.period(factors={"decode": 0}) == pytest.approx(0.010)  # the step
+    assert made.period(factors={"read": 0}) == pytest.approx(0.015)
+    assert made.period(factors={"step": 0}) == pytest.approx(0.020)
     assert made.period(factors={"decode": 0.5}) == pytest.approx(0.0125)
 
 
@@ -73,7 +73,7 @@ def test_contention_is_not_divided_by_workers() -> None:
     made = model(READ, DECODE).fitted(0.030)
     assert made.period(4) == pytest.approx(0.020)
     # Without decoding there is a quarter of the work, and of what is lost.
-    assert made.period(free=("decode",), workers=2) == pytest.approx(0.010)
+    assert made.period(factors={"decode": 0}, workers=2) == pytest.approx(0.010)
 
 
 def test_workers_that_have_little_to_do_are_not_blamed() -> None:
@@ -82,7 +82,7 @@ def test_workers_that_have_little_to_do_are_not_blamed() -> None:
     assert made.period() == pytest.approx(0.014)
     assert made.period(workers=4) == pytest.approx(0.014)
     assert [cost.name for cost in made.binding()] == ["collate"]
-    assert made.period(free=("collate",)) == pytest.approx(0.010)
+    assert made.period(factors={"collate": 0}) == pytest.approx(0.010)
 
 
 TINY = Cost("hand over", 0.0003, False, 0.0003)

@@ -209,7 +209,7 @@ def stages_of(model: Model, measured: Measured, lines: Mapping[str, str]) -> tup
     period = model.period()
     stages = []
     for name in get_args(StageName):
-        free = model.period(free=(name,))
+        free = model.period(factors={name: 0.0})
         gain = max(period / free, 1.0) if free > 0 else (1.0 if not period else float("inf"))
         line = lines.get(name, "")
         if name == "step" and measured.has_step:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -34,6 +34,10 @@ LEAST_GAIN = 1.05
 
 LEAST_GAIN_OF_WORKERS = 1.1
 """The model knows no better how they slow each other down."""
+
+
+Change: TypeAlias = tuple[str, dict[str, float]]
+"""A text, and how many times as long stages then take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +104,19 @@ def _candidates(model: Model, conditions: Conditions, lines: Mapping[str, str]) 
     now = model.period()
 
     def fix(
-        text: str,
-        *,
-        workers: int | None = None,
-        free: Collection[str] = (),
-        factors: Mapping[str, float] | None = None,
+        text: str, workers: int | None = None, factors: Mapping[str, float] | None = None
     ) -> Fix:
-        then = model.period(workers, free=free, factors=factors)
+        then = model.period(workers, factors=factors)
         return Fix(text, now / then if then > 0 else float("inf"))
 
     measured, info = conditions.measured, conditions.loader
     if measured.is_input_bound and (wanted := _wanted_workers(model)) is not None:
-        added = fix(_workers_text(model, wanted), workers=wanted)
+        added = fix(_workers_text(model, wanted), wanted)
         if added.speedup >= LEAST_GAIN_OF_WORKERS:
             yield added
     if measured.is_input_bound or measured.shares_cores:
-        for text, free, factors in _changes(conditions, lines):
-            yield fix(text, free=free, factors=factors)
+        for text, factors in _changes(conditions, lines):
+            yield fix(text, factors=factors)
     epoch = (info.batches_per_epoch or 0) * now
     if info.kind == "stock" and model.workers and not info.persistent and epoch:
         start = conditions.start_seconds
@@ -147,17 +147,13 @@ def _workers_text(model: Model, wanted: int) -> str:
     return text
 
 
-def _changes(
-    conditions: Conditions, lines: Mapping[str, str]
-) -> Iterator[tuple[str, tuple[str, ...], dict[str, float]]]:
-    """Yield changes: a text, the stages that then take no time, and factors of others."""
+def _changes(conditions: Conditions, lines: Mapping[str, str]) -> Iterator[Change]:
     kind = conditions.loader.kind
     if kind == "stock":
         yield (
             "pack the dataset once (fastdata.pack) and load it with fastdata.loader: at most "
             "this, if reading and decoding then took no time",
-            ("read", "decode"),
-            {},
+            {"read": 0, "decode": 0},
         )
     if kind == "packed" and conditions.plain:
         yield from _changes_of_packed(conditions)
@@ -167,54 +163,47 @@ def _changes(
         ("decode", "a faster decoder"),
     ):
         if lines.get(name):
-            yield f"{text}: {short_line(lines[name])}; at most this", (name,), {}
+            yield f"{text}: {short_line(lines[name])}; at most this", {name: 0}
     if not conditions.measured.on_gpu:
         return
     if not conditions.loader_copies:
         how = "device=" if kind == "packed" else "fastdata.CUDAPrefetcher(loader)"
-        yield f"{how}: batches are copied while the one before is computed with", ("copy",), {}
+        yield f"{how}: batches are copied while the one before is computed with", {"copy": 0}
         if not conditions.pinned:
-            yield "pin_memory=True, and copies with non_blocking=True; at most", ("copy",), {}
+            yield "pin_memory=True, and copies with non_blocking=True; at most", {"copy": 0}
     # A loader that copies packed data sends uint8 already.
     copied_by_packed = kind == "packed" and conditions.loader_copies
     if conditions.float_bytes > 0.5 and not copied_by_packed:
         yield (
             "send uint8 over the bus and convert on the device: a quarter of the bytes",
-            (),
             {"copy": 1 - 0.75 * conditions.float_bytes},
         )
 
 
-def _changes_of_packed(
-    conditions: Conditions,
-) -> Iterator[tuple[str, tuple[str, ...], dict[str, float]]]:
+def _changes_of_packed(conditions: Conditions) -> Iterator[Change]:
     if not conditions.raw:
         yield (
             'codec="raw" when packing, where the disk has room: nothing is decoded; at most this',
-            ("decode",),
-            {},
+            {"decode": 0},
         )
         yield (
             "pack at a smaller size (size= and resize=): with half the pixels decoding takes half",
-            (),
             {"decode": 0.5},
         )
-    yield 'cache="ram": the packed bytes are read once, and stay in memory', ("read",), {}
+    yield 'cache="ram": the packed bytes are read once, and stay in memory', {"read": 0}
     if not conditions.loader.calls_python:
         yield (
             'cache="device", if the decoded images fit there: workers have nothing left to do '
             "after the first epoch; at most this",
-            ("read", "decode", "hand over"),
-            {},
+            {"read": 0, "decode": 0, "hand over": 0},
         )
     if conditions.measured.on_gpu and conditions.has_dali:
-        yield 'backend="dali": the GPU decodes; at most this', ("decode",), {}
+        yield 'backend="dali": the GPU decodes; at most this', {"decode": 0}
     if conditions.loader.calls_python:
         yield (
             "fastdata.transforms in place of callables, which are called once a sample; at most "
             "this",
-            ("augment",),
-            {},
+            {"augment": 0},
         )
 
 

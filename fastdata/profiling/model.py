@@ -58,6 +58,10 @@ class Cost:
     cpu_seconds: float = 0.0
     overlapped: bool = False
 
+    def times(self, factor: float) -> Cost:
+        """Return the cost of a stage that takes so many times as long."""
+        return replace(self, seconds=factor * self.seconds, cpu_seconds=factor * self.cpu_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class LoaderCosts:
@@ -185,18 +189,13 @@ class Model:
         return model
 
     def period(
-        self,
-        workers: int | None = None,
-        *,
-        free: Collection[str] = (),
-        factors: Mapping[str, float] | None = None,
+        self, workers: int | None = None, *, factors: Mapping[str, float] | None = None
     ) -> float:
         """Return seconds a batch, perhaps with another number of workers.
 
-        Stages in `free`, "step" among them, take no time; those in `factors` so many times as
-        long.
+        Stages in `factors`, "step" among them, take so many times as long.
         """
-        return max(self._terms(workers, free, factors or {}).values())
+        return max(self._terms(workers, factors).values())
 
     def binding(self) -> tuple[Cost, ...]:
         """Return the costs that the loop waits for: those of the longest term, without the step."""
@@ -245,24 +244,13 @@ class Model:
         return min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in measured) / self.step
 
     def _terms(
-        self,
-        workers: int | None = None,
-        free: Collection[str] = (),
-        factors: Mapping[str, float] | None = None,
+        self, workers: int | None = None, factors: Mapping[str, float] | None = None
     ) -> dict[str, float]:
         """Return the terms of which the longest is the period."""
         workers = self.workers if workers is None else workers
         factors = factors or {}
-        costs = [
-            replace(
-                cost,
-                seconds=cost.seconds * factors.get(cost.name, 1.0),
-                cpu_seconds=cost.cpu_seconds * factors.get(cost.name, 1.0),
-            )
-            for cost in self.costs
-            if cost.name not in free
-        ]
-        step, step_cpu = (0.0, 0.0) if "step" in free else (self.step, self.step_cpu)
+        costs = [cost.times(factors.get(cost.name, 1.0)) for cost in self.costs]
+        step, step_cpu = (factors.get("step", 1.0) * s for s in (self.step, self.step_cpu))
         alone: dict[str, float] = {cost.name: cost.seconds for cost in costs if cost.overlapped}
         loading = _shared_seconds(costs)
         if not workers:
