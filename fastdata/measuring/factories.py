@@ -73,8 +73,8 @@ class ImageInfo:
 class LoaderFactory(ABC):
     """Makes loaders of the same batches with given settings.
 
-    Batches arrive on `device`, or stay on the host where it is None.  `calls_python` says whether
-    callables make samples of packed data, and `allows_dali` whether DALI could make the batches.
+    Batches arrive on `device`, or stay on the host where it is None.  With `calls_python` callables
+    make samples of packed data; with `allows_dali` DALI could make the batches.
     """
 
     device: torch.device | None
@@ -120,7 +120,7 @@ def loader_factory(data: Any, options: dict[str, Any]) -> LoaderFactory:
     if isinstance(data, (Loader, DataLoader)):
         if device is None and isinstance(data, DataLoader):
             device = _accelerator(options.get("device"))
-        # A loader knows where its batches arrive; the step's device is another thing.
+        # Of a loader: where its batches arrive is given; the step's device is another thing.
         given = [name for name, value in options.items() if value is not None and name != "device"]
         if given:
             raise OptionError(
@@ -167,7 +167,7 @@ def _length_of(data: Any) -> int:
     if isinstance(data, IterableDataset):
         return DEFAULT_BATCH_SIZE
     if not is_location(data):
-        return len(data) if hasattr(data, "__len__") else 1  # `loader` says what it is not
+        return len(data) if hasattr(data, "__len__") else 1  # `loader` raises
     return len(dataset_of(data))
 
 
@@ -337,7 +337,7 @@ class StockLoaderFactory(LoaderFactory):
             try:
                 yield made if self.device is None else CUDAPrefetcher(made, self.device)
             finally:
-                # Persistent workers would live as long as anything that knows the loader.
+                # Persistent workers would live as long as anything that refers to the loader.
                 stop = getattr(getattr(made, "_iterator", None), "_shutdown_workers", None)
                 if stop is not None:
                     stop()

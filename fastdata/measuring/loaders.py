@@ -216,7 +216,7 @@ class EndlessBatches(Iterator[Any]):
 def batch_nbytes(batch: Any) -> int:
     """Return the bytes of all tensors and arrays in a batch, however it is nested.
 
-    A sparse tensor, which does not tell, counts as 0.
+    A sparse tensor, which has no `nbytes`, counts as 0.
     """
     total = 0
     for leaf in leaves(batch):

@@ -1,4 +1,4 @@
-"""Whether files are in the page cache: a rate from memory says nothing of a slow disk."""
+"""Whether files are in the page cache: a rate from memory is none of a slow disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resident(paths: Iterable[str | os.PathLike[str]]) -> float | None:
 
 
 def _pages(path: str | os.PathLike[str]) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Return a byte for each page of a file, whose lowest bit says whether it is in memory."""
+    """Return a byte for each page of a file, whose lowest bit is set if it is in memory."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:

@@ -74,7 +74,7 @@ def _figure_class() -> Any:
 def check_picture_path(path: str | os.PathLike[str]) -> None:
     """Raise, before time is spent, what writing a picture there would.
 
-    `MissingExtraError` without matplotlib; `OptionError` where it knows no format of this suffix,
+    `MissingExtraError` without matplotlib; `OptionError` where it writes no format of this suffix,
     or there is no such folder.
     """
     known = _figure_class()().canvas.get_supported_filetypes()
@@ -88,7 +88,7 @@ def check_picture_path(path: str | os.PathLike[str]) -> None:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Write a figure to a file, whose suffix says the format."""
+    """Write a figure to a file, in the format of its suffix."""
     try:
         figure.savefig(path, dpi=120)
     except ValueError as error:

@@ -53,7 +53,7 @@ _TICK_SECONDS = 0.1
 class TrialFailedError(FastdataError, RuntimeError):
     """A trial has no result; the message is the reason.
 
-    `refused` is the error of fastdata's own that says what is wrong with an argument, if it is one.
+    `refused` is the error of fastdata's own that it was, if any: about an argument or the data.
     """
 
     def __init__(self, message: str, refused: FastdataError | None = None) -> None:
@@ -211,7 +211,7 @@ def _died(death: Death, answered: bool) -> TrialFailedError:
 def _failure(error: BaseException) -> TrialFailedError:
     """Return what a trial fails with: the type and message of an error, in one line.
 
-    Of an error that a worker has sent, with its traceback as text: the last line, which says it.
+    Of an error that a worker has sent, with its traceback as text: the last line.
     """
     text = traceback.format_exception_only(type(error), error)[-1].strip()
     if "Traceback (most recent call last)" in text:

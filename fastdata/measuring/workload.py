@@ -1,6 +1,6 @@
 """What is measured: the loader or dataset of a user or their script, a step, and a device.
 
-A `WorkloadSpec` says what that is and can be sent to another process; a `Workload` has it.
+A `WorkloadSpec` describes it and can be sent to another process; a `Workload` has it made.
 Everything that takes time or may die is a method of `Workload`, with plain arguments and answers,
 so that it runs in any process.
 """
@@ -68,7 +68,7 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadInfo:
-    """What a first look at a workload tells."""
+    """What is found out about a workload by making its first batches."""
 
     base: Settings
     """With which to begin."""
@@ -89,7 +89,7 @@ class WorkloadInfo:
     device_free_bytes: int = 0
     notes: tuple[str, ...] = ()
     key: Key | None = None
-    """Of the settings that are found; None where they cannot be kept."""
+    """Under which the settings are stored; None where they cannot be."""
     calls_python: bool = False
     """Whether callables make samples: batches of worker threads are then others than those of
     processes, as only processes can seed what the callables draw from."""

@@ -1,4 +1,4 @@
-"""Where the time of training goes, and what would be gained by mending it.
+"""Where the time of training goes, and what a faster stage would gain.
 
     loader, step --rates--> three rates -----------.
                  --packed, stock--> costs --model--+--conclusion, fixes--> ProfileReport
@@ -13,7 +13,7 @@
 ``packed.py``       the stages of a loader of packed data
 ``stock.py``        the stages of a stock DataLoader
 ``hooks.py``        times of files, image libraries and transforms of datasets
-``recorder.py``     a stop watch that knows what is being done
+``recorder.py``     times by kind of work
 ``lines.py``        lines of the user's code, and where a stage spends its time
 ``stalls.py``       what in a step makes a device wait
 ``model.py``        what stages cost, and how fast the pipeline would be if changed

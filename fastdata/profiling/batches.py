@@ -67,14 +67,14 @@ class LoaderBatches(EndlessBatches):
     """Batches of a loader, epoch after epoch, as they come in a steady state.
 
     When an epoch ends and the next one has to start its workers anew, the clock is stopped, and
-    the batches that were made before they were asked for are thrown away.
+    the batches that were made ahead of their requests are thrown away.
 
-    `primed` batches may be made before they are asked for, by workers or a prefetcher's thread if
+    `primed` batches may be made ahead of their requests, by workers or a prefetcher's thread if
     it `makes_ahead`; `wave` of them come at once, where the loop waits for them.  A loader that
     `joins_epochs` makes the next one's first batches ahead, like any other.  `start_seconds` passed
     from the beginning of the first epoch to its first batch, `restart_seconds` of each later one
-    that is not joined, and `paused_seconds` of all together.  `epoch_length` are the batches of
-    the last epoch that ended, or as the loader says, else a large number.
+    that is not joined, and `paused_seconds` of all together.  `epoch_length` is the number of
+    batches of the last epoch that ended, else the loader's length, else a large number.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -102,7 +102,7 @@ class LoaderBatches(EndlessBatches):
         super().end_epoch()
 
     def begin_epoch(self) -> Any:
-        """Begin an epoch, and return the first batch that was not made before it was asked for."""
+        """Begin an epoch, and return the first batch that was not made ahead."""
         try:
             batch = super().begin_epoch()
         except BatchesExhaustedError:
@@ -129,7 +129,7 @@ class LoaderBatches(EndlessBatches):
         return batch
 
     def ready(self) -> float:
-        """Return how many batches wait to be taken; nan where the loader does not say."""
+        """Return how many batches wait to be taken; nan where that is unknown."""
         stream = getattr(self.iterator, "_stream", None)
         if stream is not None and hasattr(stream, "ready"):
             return float(stream.ready)

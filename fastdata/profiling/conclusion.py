@@ -1,4 +1,4 @@
-"""From all that was measured to the report: findings, a verdict in one line, and predictions.
+"""From all that was measured to the report: stages, bottleneck, verdict, predictions.
 
 A model is fitted to the measurements; all else is arithmetic on it.
 """
@@ -253,15 +253,8 @@ def bottleneck_of(
 def restarts_of(seconds: Sequence[float], batches: int, wait: float, measured: Measured) -> str:
     """Return what beginning an epoch costs, which is in no rate; "" where that is little.
 
-    Parameters
-    ----------
-    seconds : sequence of float
-        To the first batch of some epochs.
-    batches : int
-        Of an epoch.
-    wait : float
-        Seconds for any other batch.
-    measured : Measured
+    `seconds` passed until the first batch of some epochs, of so many `batches` each, and `wait`
+    until any other.
     """
     if len(seconds) < LEAST_RESTARTS or not measured.has_step:
         return ""

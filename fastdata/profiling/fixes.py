@@ -1,4 +1,4 @@
-"""What to do about it: changes that apply to this loader, with the gain that the model predicts."""
+"""Changes that would make this loader faster, with the gain that the model predicts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEAST_GAIN = 1.05
 """A smaller gain is not worth a line."""
 
 LEAST_GAIN_OF_WORKERS = 1.1
-"""The model knows no better how they slow each other down."""
+"""The model predicts no better than this how workers slow each other down."""
 
 
 Change: TypeAlias = tuple[str, dict[str, float]]
@@ -90,7 +90,7 @@ def conditions_of(
 def fixes_for(
     model: Model, conditions: Conditions, stalls: Sequence[Stall], lines: Mapping[str, str]
 ) -> tuple[Fix, ...]:
-    """Return what to do, what gains most first; stalls of the step last, whose gain is not known.
+    """Return fixes, the largest gain first; those of stalls, whose gain is unknown, last.
 
     `lines` are the user's, by stage.
     """
@@ -100,7 +100,7 @@ def fixes_for(
 
 
 def _candidates(model: Model, conditions: Conditions, lines: Mapping[str, str]) -> Iterator[Fix]:
-    """Yield what could be done, with its gain, however small."""
+    """Yield all fixes that apply, however small their gain."""
     now = model.period()
 
     def fix(

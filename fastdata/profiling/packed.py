@@ -233,7 +233,7 @@ def _recorded(work: BatchWork, recorder: Recorder) -> BatchWork:
 
 
 class _RecordedData:
-    """Packed data whose images are read, bytes and all, when they are asked for."""
+    """Packed data whose `images` are recorded, and read with all their bytes at once."""
 
     def __init__(self, data: Any, recorder: Recorder) -> None:
         self._data = data

@@ -21,7 +21,7 @@ from fastdata.profiling.report import (
 __all__ = ["Row", "Stretch", "Tick", "Timeline", "lay_out", "render_page"]
 
 MOST_EVENTS = 4000
-"""Events that are drawn: beyond, a browser takes seconds, and nobody sees them apart."""
+"""Events that are drawn: more would take a browser seconds, and be too narrow to see."""
 
 MOST_TICKS = 6
 

@@ -48,7 +48,7 @@ LEAST_STEPS = 3
 TIMELINE_STEPS = 24
 
 LONGEST_FACTOR = 2
-"""No round begins after so many times the seconds that were asked for."""
+"""No round begins after so many times the given seconds."""
 
 LONGEST_PAUSE_SECONDS = 1.0
 """After a window with the real loader, until workers have made what they make ahead."""
@@ -119,7 +119,7 @@ class Rates:
     busy: list[float] = field(default_factory=list)
     """Waiting for a batch, and on a core in that time, in this thread."""
     ready: list[float] = field(default_factory=list)
-    """Batches that were ready when the loop asked for one."""
+    """Batches that were ready when the loop requested one."""
     timeline: list[Event] = field(default_factory=list)
     steps: int = 0
     """With the real loader."""

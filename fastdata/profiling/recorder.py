@@ -1,4 +1,4 @@
-"""A stop watch that knows what is being done: time by kind, each moment counted once.
+"""Records how long one thread spends on each kind of work; each moment is counted once.
 
 Time inside a nested activity belongs to the inner one: a file that is opened inside a transform
 counts as reading.  One thread's work is recorded, in whichever process that is.
@@ -111,8 +111,8 @@ def stage_costs(batches: Sequence[Times], *, parallel: bool) -> tuple[list[Cost]
 class Recorder:
     """Records what the thread that made it does; other threads are not recorded.
 
-    `active` are the kinds that are under way, the innermost last.  `all_reading_recorded` says
-    that nothing is read but inside "read".
+    `active` are the kinds that are under way, the innermost last.  With
+    `all_reading_recorded`, nothing is read but inside "read".
     """
 
     def __init__(self, *, all_reading_recorded: bool = False) -> None:

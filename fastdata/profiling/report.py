@@ -51,8 +51,8 @@ read       bytes from the disk or the page cache
 decode     from a file's bytes to pixels (of packed data: cut and resized in one)
 augment    transforms of samples and of batches
 collate    samples put together to a batch
-load       all of these, of a loader whose stages cannot be told apart; and the time that the
-           loop waits for beyond what its stages explain
+load       all of these, of a loader whose stages cannot be measured apart; and waiting of the
+           loop that its stages do not explain
 hand over  from workers to the loop
 pin        a copy to page-locked memory
 copy       from the host to the device
@@ -152,8 +152,8 @@ class ProfileReport:
     batch_seconds_p50, batch_seconds_p99 : float
         Of the time from one batch to the next, with the real loader.
     ready_batches : float
-        Mean number of batches that were ready when the loop asked for one; nan where the loader
-        does not say.
+        Mean number of batches that were ready when the loop requested one; nan where that is
+        unknown.
     wait_seconds : float
         Mean time that the loop waited for a batch.
     copy_bytes_per_second : float

@@ -1,8 +1,8 @@
 """A timeline: a few steps of the loop, and what each worker does meanwhile.
 
 They are steps of their own, in none of the measured windows: workers take times, and send them
-along with their batches.  A worker's row has its work for each batch, one kind after another:
-within a batch they may alternate a thousand times, which nobody could see.
+along with their batches.  A worker's row shows its work for each batch, one kind after another:
+within a batch they may alternate a thousand times, which would be invisible.
 
     packed data, by threads, processes or the caller     its own workers, over recorded data
     a stock DataLoader                                   made anew, with as many workers

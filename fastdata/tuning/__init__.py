@@ -4,17 +4,17 @@
                        |
                      Runner  ~~ another process ~~  Workload: makes loaders, measures them
 
-Loaders, windows and trials are `fastdata.measuring`'s; `fastdata.tuned_settings` keeps what is
+Loaders, windows and trials are `fastdata.measuring`'s; `fastdata.tuned_settings` stores what is
 found, and loaders look it up there.
 
 ==============  ==============================================================
-``tuner.py``    `tune_workers`: arguments, Ctrl-C, the result, keeping it
+``tuner.py``    `tune_workers`: arguments, Ctrl-C, the result, storing it
 ``session.py``  what is measured when: which settings are tried, and which are chosen
 ``trials.py``   supply, in turns in random order, and runs of the step, as time and memory allow
 ``budget.py``   the time and memory there is, and what settings take (pure)
 ``choice.py``   which of them is chosen (pure)
 ``results.py``  the result, as JSON and back
 ``report.py``   verdict, advice, text, picture
-``listing.py``  lists and removes results that are kept
+``listing.py``  lists and removes stored results
 ==============  ==============================================================
 """

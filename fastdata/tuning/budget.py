@@ -3,13 +3,12 @@
     a trial            start, what was made ahead, windows of batches
     the training run   what was made ahead, windows of steps: with the real step, in the end
 
-What a step or a batch takes is known only after the first look, so the part of the time that is
-kept for the training run is set then, and so is by how much the whole will be longer where it
-cannot be shorter.
+What a step or a batch takes is known only after the first look: then a part of the time is
+reserved for the training run, and the whole is extended where it cannot be shorter.
 
 Memory is predicted before settings are tried, as the system kills what takes too much.  The
-figures are upper bounds of what is in the making at one time; what a user's dataset keeps for
-itself in each worker is not among them, so memory is watched during a trial too.
+figures are upper bounds for the batches that exist at one time, without what a user's dataset
+holds in each worker; so memory is watched during a trial too.
 """
 
 from __future__ import annotations

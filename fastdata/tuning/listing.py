@@ -1,4 +1,4 @@
-"""The results that are kept, of all data or some: listing and removing them."""
+"""Stored results, of all data or some: listing and removing them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["forget", "show"]
 
 
 def show(data: Any = None) -> list[dict[str, Any]]:
-    """Return what is kept, the newest first, as plain JSON types.
+    """Return stored results, the newest first, as plain JSON types.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def show(data: Any = None) -> list[dict[str, Any]]:
                 "supply": tuned.supply,
                 "demand": tuned.demand,
                 "saturates": tuned.saturates,
-                "complete": True,  # nothing else is kept
+                "complete": True,  # nothing else is stored
                 "verdict": tuned.verdict,
                 "measured_at": entry.measured_at.isoformat(),
                 "host": entry.key.machine.get("host", ""),
@@ -60,7 +60,7 @@ def show(data: Any = None) -> list[dict[str, Any]]:
 
 
 def forget(data: Any = None) -> int:
-    """Remove kept results, and return how many.
+    """Remove stored results, and return how many.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def _matching(entries: list[Entry], data: Any) -> list[Entry]:
         dataset = dataset_of(data)
         # Of packed data the digest alone: the same wherever it lies.
         wanted = {"digest": dataset.digest} if is_packed(dataset) else dataset_identity(dataset)
-    except (FastdataError, OSError):  # no such dataset any more, or one of which nothing is kept
+    except (FastdataError, OSError):  # no such dataset any more, or one of which nothing is stored
         wanted = {}
     return [entry for entry in entries if entry.key.name in names or _is_of(entry, wanted)]
 

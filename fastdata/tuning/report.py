@@ -1,4 +1,4 @@
-"""What a tuning says: the verdict in a line, advice, a table of text, the curve as a picture."""
+"""The report of a tuning: a verdict in a line, advice, a table of text, the curve as a picture."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verdict_of(
     """Return whether the chosen settings keep the step busy, and a verdict: one line with figures.
 
     `supply` is theirs and `best` the highest of all settings; `demand` is in batches a second,
-    and None without a step.  `more` says what became of more workers.  `epoch` is the number of
+    and None without a step.  `more` is what became of more workers.  `epoch` is the number of
     batches in an epoch, where no worker makes those of the next one before it is begun.
     """
     if demand is None:
@@ -111,7 +111,7 @@ def advice_for(
 ) -> tuple[str, ...]:
     """Return what would help where no settings keep the step busy, the most promising first.
 
-    `factor` is demand over supply; `grew` says whether the rate still grew with the last
+    `factor` is demand over supply; `grew` is whether the rate still grew with the last
     workers that were added, and `workers` how many the settings with the highest rate have.
     """
     advice = []

@@ -42,7 +42,7 @@ WARM_SHARE = 0.1
 """Of the time, for reading the data once."""
 
 COLD_BYTES_PER_SECOND = 1e6
-"""Reading from a disk so much says that data is not in memory."""
+"""Data that is read from a disk so fast, or faster, was not in memory."""
 
 STEP_WINDOWS = 7
 RUN_WINDOWS = 5
@@ -65,7 +65,7 @@ def _free_shm() -> int:
 class Trials:
     """Measures settings, where there is time and memory for them; for one thread.
 
-    `failures` says why settings have no rate, and `untried` which ones there was no time for.
+    `failures` has the reasons of settings without a rate, and `untried` those without a turn.
     """
 
     runner: Runner

@@ -1,6 +1,6 @@
 """`tune_workers`: which settings keep a training step busy on this machine.
 
-    data, step --> WorkloadSpec --> trial process --> Session --> TuningResult --> kept
+    data, step --> WorkloadSpec --> trial process --> Session --> TuningResult --> stored
 
 The module has another name than the function: importing it would put a module where the package
 has the function.
@@ -74,8 +74,8 @@ def tune_workers(
     batches come with one `Settings` after another, each in a process that is not this one.
     Chosen is the cheapest (fewest workers, then least memory, as predicted) whose supply is
     at least 1.1 times the demand at the lower end of its 95% interval; where none is, the
-    cheapest of those that cannot be told from the best.  In the end the step is run with them.
-    ``docs/tune.md`` tells how it is measured.
+    cheapest of those that are as good as the best, as far as can be measured.  In the end the
+    step is run with them.  ``docs/tune.md`` describes how it is measured.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def tune_workers(
     trial_seconds : float
         After which a single turn is given up.
     keep : bool
-        Whether a complete result is kept, so that ``loader(num_workers="auto")`` uses it from
+        Whether a complete result is stored, so that ``loader(num_workers="auto")`` uses it from
         now on, in any process (``docs/tuned_settings.md``).
     dali : bool
         Whether NVIDIA DALI (the extra ``dali``) is measured too, with as many workers as are
@@ -112,7 +112,7 @@ def tune_workers(
         Whether to show a bar on standard error; by default where that is a terminal.
     **options
         Of `fastdata.loader`, for a dataset: ``transform``, ``collate_fn``...  Order is
-        shuffled and an incomplete batch left out unless they say otherwise.
+        shuffled and an incomplete batch left out unless they are given otherwise.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def tune_workers(
     OptionError
         If an argument cannot be used.
     MissingExtraError
-        If `dali` is asked for and not installed.
+        If `dali` is true and DALI is not installed.
     WorkerError
         If no settings have a rate, or the step fails; `__cause__` is the reason, where it is
         an exception.
@@ -135,7 +135,7 @@ def tune_workers(
     -----
     Data and transforms are sent to the process that measures, which is started by spawn: a
     script needs its ``if __name__ == "__main__":``.  What cannot be pickled is measured in this
-    process, where a trial that dies or hangs does so for all; `notes` says it.
+    process, where a trial that dies or hangs does so for all; `notes` has the reason.
 
     For one thread at a time; not for forked processes.
 
@@ -269,12 +269,7 @@ def _measure_demand(session: Session, what: str, most: int) -> None:
 class ProgressBar:
     """A bar of seconds on standard error, and what is being measured; a context.
 
-    Parameters
-    ----------
-    budget : TimeBudget
-        The time that there is, the training run included.
-    shown : bool or None
-        None: only where standard error is a terminal.
+    With `shown` None only where standard error is a terminal.
     """
 
     def __init__(self, budget: TimeBudget, shown: bool | None) -> None:
@@ -373,7 +368,7 @@ def _grew(rates: dict[Settings, Rate], top: Settings) -> bool:
 
 
 def _keep(result: TuningResult, key: Key | None, *, complete: bool) -> TuningResult:
-    """Keep a result, and return it with what it was measured on, or why it is not kept."""
+    """Store a result, and return it with what it was measured on, or why it is not stored."""
     if key is None:
         note = (
             'not kept: loader(num_workers="auto") would not know when it fits; give these settings '
@@ -405,7 +400,7 @@ def _only_failed_with_workers(result: TuningResult) -> bool:
 
 
 def _tuned_settings(result: TuningResult) -> TunedSettings:
-    """Return what is kept of a result."""
+    """Return what is stored of a result."""
     supply = next((t.supply for t in result.trials if t.settings == result.settings), None)
     return TunedSettings(
         result.settings,

@@ -69,8 +69,8 @@ class ClassSamples(NamedTuple):
 def class_field(dataset: Dataset) -> str | None:
     """Return the field whose classes order the sheet: `label`, else one with class names.
 
-    A field with one number a sample comes before one with a number a box, and `split`, which
-    says least, last.
+    A field with one number a sample comes before one with a number a box, and `split`, the least
+    informative, last.
     """
     scalars = {n: f for n, f in dataset.schema.items() if isinstance(f, ScalarField)}
     label = scalars.get("label")

@@ -236,7 +236,7 @@ def histogram(
     ends = text_of(low), text_of(middle), text_of(high)
     if low == high:
         return Histogram(name, [(1.0, f"{text_of(low)}: {len(values):,}")], *ends)
-    # 100,000 of very many values tell the width of bars as well as all of them.
+    # 100,000 of very many values give the same width of bars as all of them.
     sampled = values[:: max(1, len(values) // 100_000)]
     edges = np.histogram_bin_edges(sampled, "fd", (low, high))
     whole = bool(np.all(values == np.round(values)))
