@@ -12,8 +12,7 @@
 ``tracing.py``      a timeline: what loop and workers do
 ``packed.py``       the stages of a loader of packed data
 ``stock.py``        the stages of a stock DataLoader
-``hooks.py``        times of files, image libraries and transforms of datasets
-``recorder.py``     times by kind of work
+``recorder.py``     times by kind of work, also in libraries that others call
 ``lines.py``        lines of the user's code, and where a stage spends its time
 ``stalls.py``       what in a step makes a device wait
 ``model.py``        what stages cost, and how fast the pipeline would be if changed

@@ -9,8 +9,8 @@ next batch when the one before has arrived: so nothing waits for anything but it
     = hand over                                  of which the loop itself is busy with a part
 
 Dataset and collate function are wrapped, so that each batch carries its times; in worker
-processes, or where there are none in this one, libraries are recorded (`fastdata.profiling.hooks`).
-A second, unmeasured pass looks for the lines.
+processes, or where there are none in this one, libraries are recorded (`hooks_installed`).  A
+second, unmeasured pass looks for the lines.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from fastdata.measuring.loaders import dataloader_arguments, loader_info, worker_arguments
-from fastdata.profiling.hooks import hooks_installed
 from fastdata.profiling.lines import LineCounts, LineSampler, boundary, heaviest_lines
 from fastdata.profiling.model import Cost, LoaderCosts, hand_over_costs
-from fastdata.profiling.recorder import Kind, Recorder, Times, stage_costs
+from fastdata.profiling.recorder import Kind, Recorder, Times, hooks_installed, stage_costs
 
 __all__ = ["RecordedDataLoader", "measure_stock"]
 
