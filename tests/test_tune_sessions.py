@@ -341,7 +341,7 @@ def test_time_left_includes_the_run_with_the_step(monkeypatch: pytest.MonkeyPatc
     clock = Clock()
     budget = TimeBudget(10, clock)
     with ProgressBar(budget, True) as bar:
-        budget.reserve(4)
+        assert budget.reserve_run(Settings(1), 1.75) == 0  # seven steps
         assert budget.for_trials == 6
         budget.extend(5)
         clock.now = 3

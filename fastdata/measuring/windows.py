@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -120,14 +120,19 @@ def _left_out(count: int) -> int:
     return left_out
 
 
-def in_turns(contenders: Sequence[T], rounds: int, seed: int = 0) -> Iterator[list[T]]:
+def in_turns(
+    contenders: Iterable[T], rounds: int, order: random.Random | None = None
+) -> Iterator[list[T]]:
     """Yield the contenders once a round, each time in another random order.
 
-    So whatever the machine does meanwhile happens to all of them.
+    So whatever the machine does meanwhile happens to all of them.  Without `order` the orders are
+    the same in each call.
     """
-    order = random.Random(seed)
+    turn = list(contenders)
+    order = order or random.Random(0)
     for _ in range(rounds):
-        yield order.sample(contenders, len(contenders))
+        order.shuffle(turn)
+        yield list(turn)
 
 
 def measure_supply(

@@ -186,7 +186,7 @@ def measure_rates(
     counts["loader"] = real.whole_waves(counts["loader"])
     _warn_of_slow_steps(runs, counts, seconds, batches)
     pause = min(LONGEST_PAUSE_SECONDS, batches.primed * real.step_seconds)
-    for number, names in enumerate(in_turns(list(runs), ROUNDS)):
+    for number, names in enumerate(in_turns(runs, ROUNDS)):
         if number >= LEAST_ROUNDS and steps is None and time.perf_counter() > deadline:
             break
         progress(f"rates, {number + 1} of {ROUNDS}")

@@ -7,6 +7,7 @@ whatever the machine does meanwhile happens to all of them.  Each trial makes a 
 from __future__ import annotations
 
 import logging
+import random
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,7 @@ class Trials:
     untried: dict[Settings, None] = field(default_factory=dict, init=False)
     _supplies: dict[Settings, list[Supply]] = field(default_factory=dict, init=False)
     _seconds: dict[Settings, float] = field(default_factory=dict, init=False)
+    _order: random.Random = field(default_factory=lambda: random.Random(0), init=False)
 
     # -- measuring ------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class Trials:
         `demand` batches a second are wanted, or the most there is.
         """
         wanted = [one for one in dict.fromkeys(candidates) if one not in self.failures]
-        for number, order in enumerate(in_turns(wanted, rounds)):
+        for number, order in enumerate(in_turns(wanted, rounds, self._order)):
             out = ruled_out(self.rates, demand)
             due = [one for one in order if one not in self.failures and one not in out]
             if not number and sum(map(self._expected_seconds, due)) > self.budget.for_trials:
