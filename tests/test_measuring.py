@@ -37,7 +37,7 @@ def test_one_epoch_follows_another() -> None:
 
 
 def test_a_loader_without_batches_is_refused() -> None:
-    with pytest.raises(OptionError, match="the loader has no batches"):
+    with pytest.raises(OptionError, match="gave no batch"):
         next(EndlessBatches([]))
 
 

@@ -228,7 +228,7 @@ def test_an_error_of_the_data_says_what_it_was() -> None:
         tune(Dying("raise", workers=0), batch_size=4)
     with pytest.raises(OptionError, match="no images"):
         tune(Sleepy(64, 0.0), batch_size=4, step="resnet18", device="cpu")
-    with pytest.raises(OptionError, match="the loader has no batches"):
+    with pytest.raises(OptionError, match="gave no batch"):
         tune(DataLoader(Sleepy(3), batch_size=8, drop_last=True))
 
 

@@ -270,16 +270,13 @@ def _stored_images(data: Any, name: str) -> tuple[set[str], NDArray[np.int64], i
         return {"file"}, sizes.min(axis=0), pixels
     if not hasattr(data, "shards"):
         return None
-    codecs: set[str] = set()
-    sides, pixels = [np.empty(0, np.int64)], 0
-    for shard in data.shards:
-        heights, widths, kinds = (
-            np.asarray(shard.column(f"{name}.{column}")) for column in ("height", "width", "codec")
-        )
-        codecs |= {CODECS[code] for code in np.unique(kinds).tolist()}
-        sides.append(np.minimum(heights, widths).astype(np.int64))
-        pixels += int((heights.astype(np.int64) * widths).sum())
-    return codecs, np.concatenate(sides), pixels
+    heights, widths, codes = (
+        np.concatenate([np.asarray(shard.column(f"{name}.{part}")) for shard in data.shards])
+        for part in ("height", "width", "codec")
+    )
+    pixels = int((heights.astype(np.int64) * widths).sum())
+    codecs = {CODECS[code] for code in np.unique(codes).tolist()}
+    return codecs, np.minimum(heights, widths).astype(np.int64), pixels
 
 
 class StockLoaderFactory(LoaderFactory):

@@ -193,8 +193,8 @@ class EndlessBatches(Iterator[Any]):
                     "once only"
                 ) from None
             raise OptionError(
-                "the loader has no batches: the dataset is empty, or smaller than a batch with "
-                "drop_last=True"
+                f"{type(self.loader).__name__} gave no batch: the dataset is empty, or smaller "
+                "than a batch with drop_last=True"
             ) from None
         self.taken = 1
         return batch

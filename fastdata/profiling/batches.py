@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader
 from fastdata.engine.backend import CpuBackend
 from fastdata.engine.delivery import arrive
 from fastdata.engine.loader import Loader
-from fastdata.errors import OptionError
 from fastdata.measuring.loaders import (
     BatchesExhaustedError,
     EndlessBatches,
@@ -103,15 +102,7 @@ class LoaderBatches(EndlessBatches):
 
     def begin_epoch(self) -> Any:
         """Begin an epoch, and return the first batch that was not made ahead."""
-        try:
-            batch = super().begin_epoch()
-        except BatchesExhaustedError:
-            raise
-        except OptionError:
-            raise OptionError(
-                f"{type(self.loader).__name__} gave no batch: a profile needs some; is the "
-                "dataset empty, or smaller than a batch with drop_last=True?"
-            ) from None
+        batch = super().begin_epoch()
         # Ending the workers of the last epoch is no part of a step either.
         took = time.perf_counter() - self._requested
         if self.epochs == 1:
