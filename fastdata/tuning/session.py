@@ -14,7 +14,7 @@ from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import WorkloadInfo
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import cost_of
-from fastdata.tuning.choice import CEILING, Measured, best, plateau, same, suffices, sufficient
+from fastdata.tuning.choice import CEILING, Measured, best, plateau, same, sufficient
 from fastdata.tuning.trials import ROUNDS, StepRuns, Trials
 
 __all__ = ["Session", "between", "first_counts", "grows", "variants"]
@@ -221,18 +221,10 @@ def between(rates: Sequence[Measured], demand: float | None) -> list[int]:
     """
     if not rates:
         return []
-    by_count: dict[int, Rate] = {settings.num_workers: rate for settings, rate in rates}
-    settings_of = {settings.num_workers: settings for settings, _ in rates}
-    counts = sorted(by_count)
-    enough = next(
-        (
-            count
-            for count in counts
-            if demand is not None and suffices(settings_of[count], by_count[count], demand)
-        ),
-        None,
-    )
-    knee = plateau(rates).num_workers if enough is None else enough
+    ordered = sorted(rates, key=lambda one: one[0].num_workers)
+    enough = [] if demand is None else sufficient(ordered, demand)
+    knee = (enough[0] if enough else plateau(rates)).num_workers
+    counts = [settings.num_workers for settings, _ in rates]
     below = max((count for count in counts if count < knee), default=knee)
     missing = list(range(below + 1, knee))
     if len(missing) <= MOST_BETWEEN:

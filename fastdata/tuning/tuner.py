@@ -147,9 +147,8 @@ def tune_workers(
     _check(step, step_ms, seconds, max_workers, trial_seconds)
     if dali and not dali_is_installed():
         raise MissingExtraError(f"dali=True needs NVIDIA DALI: {install_line('dali')}")
-    is_script = is_script_target(
-        data
-    )  # raises where the script is missing, before anything is started
+    # Raises where the script is missing, before anything is started.
+    is_script = is_script_target(data)
     if step_ms is not None:
         step = SleepStep(step_ms / 1e3)
     portable = step is None or isinstance(step, (str, SleepStep))
