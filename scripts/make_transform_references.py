@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchvision  # type: ignore[import-not-found]
-from torchvision.transforms.v2 import CutMix, MixUp, functional  # type: ignore[import-not-found]
+import torchvision
+from torchvision.transforms.v2 import CutMix, MixUp, functional
 from torchvision.transforms.v2 import RandAugment as TheirRandAugment
 from torchvision.transforms.v2 import TrivialAugmentWide as TheirTrivialAugmentWide
 

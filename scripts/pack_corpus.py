@@ -22,9 +22,12 @@ from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from PIL import Image
+
+import fastdata
+from fastdata.schema import Codec
 
 SECONDS = 30.0
 OUTCOMES = ("packed", "rejected", "unreadable", "crashed", "hung")
@@ -39,10 +42,8 @@ class Result(NamedTuple):
     opencv: bool = False
 
 
-def tried(path: Path, codec: str) -> Result:
+def tried(path: Path, codec: Codec) -> Result:
     """Pack a file and read it back, here."""
-    import fastdata
-
     pillow, opencv = read_by_pillow(path), read_by_opencv(path)
     with tempfile.TemporaryDirectory() as folder:
         packed = Path(folder, "x.lmdb")
@@ -61,8 +62,7 @@ def tried(path: Path, codec: str) -> Result:
             return Result("rejected", report.rejects[0].reason, pillow, opencv)
         try:
             fastdata.open(packed)[1]
-            with fastdata.loader(packed, batch_size=1, num_workers=0) as loader:
-                list(loader)
+            list(fastdata.loader(packed, batch_size=1, num_workers=0))
         except Exception as error:
             return Result("unreadable", f"{type(error).__name__}: {error}", pillow, opencv)
     return Result("packed", "", pillow, opencv)
@@ -87,7 +87,7 @@ def read_by_opencv(path: Path) -> bool:
         return False
 
 
-def send(path: Path, codec: str, there: Connection) -> None:
+def send(path: Path, codec: Codec, there: Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what C libraries print
     try:
         there.send(tried(path, codec))
@@ -95,7 +95,7 @@ def send(path: Path, codec: str, there: Connection) -> None:
         there.send(Result("crashed", f"{type(error).__name__}: {error}"))
 
 
-def in_a_process(path: Path, codec: str) -> Result:
+def in_a_process(path: Path, codec: Codec) -> Result:
     """Pack a file in a process that may crash or hang."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=send, args=(path, codec, there))
@@ -122,10 +122,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--codec", default="auto", help="as of fastdata pack; default: %(default)s")
+    parser.add_argument("--codec", default="auto", choices=get_args(Codec))
     parser.add_argument("--list", action="append", default=[], choices=OUTCOMES)
     arguments = parser.parse_args()
-    import fastdata  # before the processes fork  # noqa: F401
 
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()

@@ -155,8 +155,7 @@ def written(case: Case, work: Path, kind: str, pictures: Sequence[Any]) -> str:
     say(f"writing {folder}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    found = case.write(folder, pictures)  # type: ignore[arg-type]
-    location = str(found)
+    location = str(case.write(folder, pictures))
     stamp.write_text(json.dumps({"count": len(pictures), "location": location}))
     return location
 

@@ -18,6 +18,7 @@ from epochs import options, print_report
 from fastdata_loader import PACKAGES, TRANSFORMS, new_loader, open_dataset
 from PIL import Image
 
+from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Geometry
 from fastdata.transforms.pipeline import Pipeline
 
@@ -61,7 +62,7 @@ def main() -> None:
         for epoch in range(given["epochs"]):
             images = dataset.images("image", every)
             sizes = Geometry.of(images.heights, images.widths)
-            geometry = planner.plan(sizes, SEED, epoch, every)
+            geometry = planner.plan(sizes, SEED, SampleKeys(epoch, every))
             windows = list(zip(*(side.tolist() for side in geometry.region), strict=True))
             crops = (crop for batch in loader for crop in batch[0].permute(0, 2, 3, 1).numpy())
             for number, crop in enumerate(crops):

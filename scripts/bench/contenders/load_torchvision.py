@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from epochs import options, print_report, time_epochs
 from torch.utils.data import DataLoader
-from torchvision import transforms as T  # type: ignore[import-not-found]  # noqa: N812
-from torchvision.datasets import ImageFolder  # type: ignore[import-not-found]
+from torchvision import transforms as T  # noqa: N812
+from torchvision.datasets import ImageFolder
 
 
 def main() -> None:

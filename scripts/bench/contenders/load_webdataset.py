@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import webdataset as wds  # type: ignore[import-not-found]
+import webdataset as wds
 from cv2_crop import decode, random_resized_crop
 from epochs import options, print_report, time_epochs
 

@@ -44,8 +44,8 @@ def to_tensor(image: Image.Image) -> torch.Tensor:
 
 def stock(given: dict[str, Any]) -> Any:
     """Return the stock DataLoader, with its defaults but for what is compared."""
-    with fastdata.loader(given["data"], batch_size=1024, num_workers=0) as batches:
-        parts = [(batch.image[:, 0].clone(), batch.label.clone()) for batch in batches]
+    packed = fastdata.loader(given["data"], batch_size=1024, num_workers=0)
+    parts = [(batch.image[:, 0].clone(), batch.label.clone()) for batch in packed]
     images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
     # The samples of the two loaders are the same.
     return DataLoader(
