@@ -302,12 +302,12 @@ def test_memory_does_not_grow_with_the_source(
 ) -> None:
     case, _, _ = written
     locations = {}
-    for count in (200, 1000):
+    for count in (100, 500):
         folder = tmp_path / str(count)
         folder.mkdir()
         locations[count] = case.write(folder, make_pictures(count, 16, 16))
     # The files have about 0.7 KB a picture; a listing of names, and places, may take half of that.
-    limit = 350 * 800 * case.files_each
+    limit = 350 * 400 * case.files_each
     for _ in range(3):
         few, many = (_peak_of_run(case, place, count) for count, place in locations.items())
         if many - few < limit:
