@@ -8,13 +8,11 @@ takes images as they are.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 
+from epochs import options, print_report
 from ffcv.fields import IntField, RGBImageField
 from ffcv.writer import DatasetWriter
 from PIL import Image
@@ -41,33 +39,28 @@ class PilFolder:
 
 def main() -> None:
     """Pack as the JSON in the first argument says."""
-    options = json.loads(sys.argv[1])
-    destination = Path(options["destination"])
+    given = options()
+    destination = Path(given["destination"])
     started = time.perf_counter()
-    dataset = PilFolder(options["images"])
+    dataset = PilFolder(given["images"])
     image = RGBImageField(
-        write_mode=options["write_mode"],
-        max_resolution=options["max_resolution"],
-        jpeg_quality=options["quality"],
+        write_mode=given["write_mode"],
+        max_resolution=given["max_resolution"],
+        jpeg_quality=given["quality"],
     )
     writer = DatasetWriter(
         os.fspath(destination),
         {"image": image, "label": IntField()},
-        num_workers=options["workers"],
+        num_workers=given["workers"],
     )
-    writer.from_indexed_dataset(dataset, chunksize=options["chunk"])
+    writer.from_indexed_dataset(dataset, chunksize=given["chunk"])
     seconds = time.perf_counter() - started
-    packages = ("ffcv", "torch", "opencv-python-headless", "pillow", "numba", "numpy")
     report = {
         "images": len(dataset),
         "seconds": seconds,
         "bytes_out": destination.stat().st_size,
-        "versions": {
-            "python": sys.version.split()[0],
-            **{name: version(name) for name in packages},
-        },
     }
-    print(json.dumps(report))
+    print_report(report, "ffcv", "torch", "opencv-python-headless", "pillow", "numba", "numpy")
 
 
 if __name__ == "__main__":
