@@ -101,6 +101,10 @@ def _children() -> set[str]:
 
 def _child_pids() -> list[int]:
     """Return the children of this process; psutil asks for the parent of every process there is."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
     threads = list(Path("/proc/self/task").glob("*/children"))
     if not threads:  # not Linux, or a kernel without these lists
         return [child.pid for child in psutil.Process().children()]
