@@ -16,7 +16,7 @@ from fastdata.distributed import rank_and_world_size
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
 from fastdata.prefetch.streams import streams_of
-from fastdata.processes.cores import default_workers
+from fastdata.processes.resources import default_workers
 from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform
 

@@ -21,7 +21,7 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import workers as engine_workers
 from fastdata.errors import OptionError
 from fastdata.loading import Loader, loader
-from fastdata.processes import cores
+from fastdata.processes import resources
 
 RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -259,11 +259,11 @@ def test_every_rank_has_the_same_state() -> None:
 def test_cores_are_those_a_container_grants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
 ) -> None:
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cores.available_cores(tmp_path) == expected
+    assert resources.available_cores(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -273,11 +273,11 @@ def test_cores_are_those_a_container_grants(
 def test_workers_are_shared_out_over_the_processes_of_a_machine(
     monkeypatch: pytest.MonkeyPatch, available: int, local: str | None, expected: int
 ) -> None:
-    monkeypatch.setattr(cores, "available_cores", functools.partial(int, available))
+    monkeypatch.setattr(resources, "available_cores", functools.partial(int, available))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if local is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-    assert cores.default_workers() == expected
+    assert resources.default_workers() == expected
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from fastdata.engine.memory import available_bytes, available_on, format_bytes
+from fastdata.processes.resources import available_bytes, available_on, format_bytes
 
 
 def group(folder: Path, files: dict[str, str]) -> Path:

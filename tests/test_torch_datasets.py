@@ -12,7 +12,7 @@ import torch
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError
 from fastdata.loading import loader
-from fastdata.processes import cores
+from fastdata.processes import resources
 
 RRC = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
 
@@ -44,7 +44,7 @@ def test_a_torch_dataset_gets_a_stock_dataloader() -> None:
 
 
 def test_the_stock_dataloader_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "available_cores", lambda: 1)
+    monkeypatch.setattr(resources, "available_cores", lambda: 1)
     it = loader(Squares(), batch_size=4, prefetch_factor=5)
     assert (it.num_workers, it.prefetch_factor, it.persistent_workers) == (1, 5, True)
 

@@ -28,12 +28,11 @@ import fastdata
 from fastdata import assembly
 from fastdata import options as loader_options
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.memory import limit_bytes
 from fastdata.formats.layout import canonical_json
 from fastdata.measuring.windows import Rate
 from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions
-from fastdata.processes.cores import default_workers
+from fastdata.processes.resources import default_workers, limit_bytes
 from fastdata.tuned_settings import key as keys
 from fastdata.tuned_settings import store
 from fastdata.tuned_settings.key import Key, identity_of, key_of

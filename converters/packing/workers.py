@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeAlias
 
-from fastdata.processes.cores import available_cores
+from fastdata.processes.resources import available_cores
 
 from ..base import Deferred, Reject, Sample, Source, reason_of
 from ..reading.python_samples import kept

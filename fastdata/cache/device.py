@@ -28,13 +28,13 @@ from fastdata.engine.batches import SAMPLES_PER_TASK, BatchMaker
 from fastdata.engine.buffers import BufferPool, Slot
 from fastdata.engine.contracts import BatchStream, PackedData, Request, image_sizes
 from fastdata.engine.delivery import deliver
-from fastdata.engine.memory import available_on, format_bytes
 from fastdata.engine.stream import Stream
 from fastdata.engine.work import BatchWork, Done
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
+from fastdata.processes.resources import available_on, format_bytes
 from fastdata.records import collate_column
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.transforms.boxes import move_boxes

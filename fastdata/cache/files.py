@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from fastdata.cache.ram import SharedFile, check_memory, open_shared
 from fastdata.engine.backend import CpuBackend
-from fastdata.engine.memory import available_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import WorkerError
+from fastdata.processes.resources import available_bytes
 
 __all__ = ["CachedFiles", "FileCacheBackend"]
 

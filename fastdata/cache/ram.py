@@ -27,11 +27,11 @@ from fastdata.dataset import Dataset
 from fastdata.engine.backend import CpuBackend
 from fastdata.engine.buffers import register_pinned
 from fastdata.engine.contracts import BatchStream
-from fastdata.engine.memory import available_bytes, format_bytes
 from fastdata.engine.work import BatchWork
 from fastdata.engine.workers import WorkerOptions
 from fastdata.errors import FastdataError, OptionError, ShardCorruptError, WorkerError
 from fastdata.formats.reader import ShardReader
+from fastdata.processes.resources import available_bytes, format_bytes
 from fastdata.processes.sharing import map_file, new_file
 from fastdata.regular_files import too_many_files
 

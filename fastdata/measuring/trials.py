@@ -23,11 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from fastdata.engine.memory import available_bytes, format_bytes
 from fastdata.errors import FastdataError, WorkerError
-from fastdata.processes.groups import kill_group, lead_group
 from fastdata.processes.pool import ProcessPool, Ticket
-from fastdata.processes.starting import Death, Role
+from fastdata.processes.resources import available_bytes, format_bytes
+from fastdata.processes.starting import Death, Role, kill_group, lead_group
 
 __all__ = [
     "RESERVE_BYTES",

@@ -18,7 +18,6 @@ from typing import Any, TypeGuard
 import torch
 from torch.utils.data import DataLoader
 
-from fastdata.engine.memory import available_bytes
 from fastdata.errors import FastdataError, OptionError
 from fastdata.measuring.factories import ImageInfo, LoaderFactory, loader_factory
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes
@@ -33,6 +32,7 @@ from fastdata.measuring.windows import (
 )
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.printable import safe_repr
+from fastdata.processes.resources import available_bytes
 from fastdata.steps import ReferenceStep, is_script, run_script
 from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.key import Key

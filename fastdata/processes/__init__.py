@@ -6,11 +6,9 @@ set themselves up and what a death of one means.
     ProcessPool.submit --one socket of tasks--> whichever worker is idle: run_worker
     Ticket.result <----one socket of results--'
 
-      starting.py   Role and Death; processes under every start method; signals held back meanwhile
-      worker.py     what runs in a worker process, which also ends when its parent does
+      starting.py   Role and Death; processes under every start method; groups of processes
+      worker.py     what runs in a worker process, and what it sends back
       pool.py       ProcessPool and its tickets; notices every death
-      outcomes.py   results, and errors as themselves, as packets
       sharing.py    packets, and memory that several processes map
-      groups.py     a process that is ended with everything that it has started
-      cores.py      how many cores this process may use
+      resources.py  how many cores and how much memory this process may use
 """

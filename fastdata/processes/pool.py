@@ -21,10 +21,9 @@ from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 from fastdata.errors import WorkerError
-from fastdata.processes.outcomes import outcome_of
 from fastdata.processes.sharing import Packet, pickled, receive, send, socket_pair
 from fastdata.processes.starting import Death, Role, start_workers
-from fastdata.processes.worker import NO_BLOCK, NOT_STARTED, READY, Work
+from fastdata.processes.worker import NO_BLOCK, NOT_STARTED, READY, Work, outcome_of
 
 __all__ = ["ProcessPool", "SharedBlock", "Ticket"]
 
@@ -34,17 +33,11 @@ _REAP_SECONDS = 1.0
 
 
 class SharedBlock(NamedTuple):
-    """Memory that a task writes to.
+    """Memory that a task writes to, with a file behind it.
 
-    Attributes
-    ----------
-    number : int
-        A worker maps each block once, and knows it by this number.
-    descriptor : int
-        The file behind it.
-    lease : object
-        Held until the task is done, wherever the caller has gone meanwhile: nobody else
-        may use the memory while a worker writes.
+    A worker maps each block once, and knows it by its number.  The `lease` is held until the task
+    is done, wherever the caller has gone meanwhile: nobody else may use the memory while a worker
+    writes.
     """
 
     number: int
@@ -55,33 +48,18 @@ class SharedBlock(NamedTuple):
 class ProcessPool:
     """Worker processes that all do one kind of work.
 
-    Parameters
-    ----------
-    work : callable
-        ``work(message, memory)`` is called in a worker for each task; `memory`
-        is the whole block of the task, a writable uint8 array, or None.
-        What it returns is sent back, and so should be small.  Sent to each
-        worker once: it must be picklable, unless the start method is "fork".
-    num_workers : int
-    role : Role
-    context : str or multiprocessing context, optional
-        How processes are started: "fork", "spawn" or "forkserver"; by default,
-        Python's own choice.
+    ``work(message, memory)`` is called in a worker for each task; `memory` is the whole block of
+    the task, a writable uint8 array, or None.  What it returns is sent back, and so should be
+    small.  It is sent to each worker once, and must be picklable unless the start method is "fork".
+    `context` says how processes are started; by default, as Python chooses.
 
-    Notes
-    -----
     To be used by one thread at a time.  In a process forked from its owner the
     pool is of no use, and does no harm.  Workers end with the pool, also when it is merely
     dropped, with the interpreter, and with its process, whatever kills that.  One that ends
     before ends the others too, and every missing result is a `WorkerError`.
 
-    Raises
-    ------
-    OptionError
-        If there is no such context, or `work` cannot be pickled and has to be
-        (`UnpicklableWorkError`).
-    WorkerError
-        If processes cannot be started here.
+    Raises an `OptionError` if there is no such context, or `work` cannot be pickled and has to be
+    (`UnpicklableWorkError`); a `WorkerError` if processes cannot be started here.
     """
 
     def __init__(
@@ -115,27 +93,13 @@ class ProcessPool:
     def submit(self, message: Any, block: SharedBlock | None = None) -> Ticket:
         """Have `work` called in a worker; returns at once, unless very many tasks wait.
 
-        Parameters
-        ----------
-        message : picklable
-            Above 64 kB, it goes by way of a file in memory.
-        block : SharedBlock, optional
-
-        Raises
-        ------
-        WorkerError
-            If a worker has died, or the pool is closed.
+        A message of more than 64 kB goes by way of a file in memory.  Raises a `WorkerError` if a
+        worker has died, or the pool is closed.
         """
         return self._crew.submit(message, block)
 
     def check(self) -> None:
-        """Raise `WorkerError` if a worker has died, idle or at work; does not wait.
-
-        Raises
-        ------
-        WorkerError
-            Also if the pool is closed.
-        """
+        """Raise `WorkerError` if a worker has died or the pool is closed; does not wait."""
         self._crew.check()
 
     def close(self) -> None:
@@ -165,15 +129,10 @@ class Ticket:
         return self._finished
 
     def result(self) -> Any:
-        """Wait for the task; return what `work` returned.
+        """Wait for the task; return what `work` returned, or raise what it raised.
 
-        Raises
-        ------
-        Exception
-            What `work` raised: as itself, its cause the traceback in the worker.
-        WorkerError
-            If it raised what cannot be pickled, if a worker died before the
-            task was done, or the pool was closed.
+        That is raised as itself, its cause the traceback in the worker; a `WorkerError` if it
+        cannot be pickled, if a worker died before the task was done, or the pool was closed.
         """
         while not self._finished:
             self._crew.step(_TICK_SECONDS)

@@ -1,40 +1,51 @@
-"""How worker processes are started, under every start method, and what they are for."""
+"""How worker processes are started, under every start method, and what they are for.
+
+And how a process is ended with everything that it has started, so that nothing of it stays.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import re
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any, NoReturn
+
+import psutil
 
 from fastdata.errors import OptionError, WorkerError
 from fastdata.processes.sharing import PickledFile
 from fastdata.processes.worker import STOPPING, Work, end_now, run_worker
 
-__all__ = ["Death", "Role", "UnpicklableWorkError", "signals_held", "start_workers"]
+__all__ = [
+    "Death",
+    "Role",
+    "UnpicklableWorkError",
+    "kill_group",
+    "lead_group",
+    "signals_held",
+    "start_workers",
+]
+
+_SHM = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
 class Death:
     """How a worker process ended that should not have.
 
-    Attributes
-    ----------
-    name : str
-    pid : int
-    exit_code : int or None
-        Minus the signal, where one killed it; None where another process has reaped it.
-    ready : bool
-        Whether it ever asked for tasks.
-    start_error : str
-        The traceback, where its work could not be unpickled there; else empty.
+    `exit_code` is minus the signal, where one killed it, and None where another process has reaped
+    it.  `ready` says whether it ever asked for tasks; `start_error` is the traceback, where its
+    work could not be unpickled there.
     """
 
     name: str
@@ -69,30 +80,20 @@ class Death:
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """What the processes of a pool are for.
-
-    Attributes
-    ----------
-    name : str
-        Their names begin with it.
-    set_up : callable
-        Called first in a new process, with signals still held back; picklable, like `end`.
-    remedy : str
-        What to do where no process can be started.
-    explain_death : callable
-        The message of the error that a death is; by default what is known of it.
-    end : callable
-        Ends a process whose parent has ended, and never returns.
-    daemon : bool
-        A daemonic process may not start others.
-    """
+    """What the processes of a pool are for; `set_up` and `end` are picklable."""
 
     name: str
+    """Their names begin with it."""
     set_up: Callable[[], None]
+    """Called first in a new process, with signals still held back."""
     remedy: str
+    """What to do where no process can be started."""
     explain_death: Callable[[Death], str] = str
+    """Returns the message of the error that a death is; by default what is known of it."""
     end: Callable[[], NoReturn] = end_now
+    """Ends a process whose parent has ended, and never returns."""
     daemon: bool = True
+    """Whether they may not start others."""
 
 
 class UnpicklableWorkError(OptionError):
@@ -108,19 +109,7 @@ def start_workers(
 ) -> Iterator[Any]:
     """Start processes, and yield each as soon as it exists; it need not be ready yet.
 
-    Parameters
-    ----------
-    work, num_workers, role, context
-        As of `fastdata.processes.pool.ProcessPool`.
-    ends : pair of sockets
-        Where tasks come from, and where results go.
-
-    Raises
-    ------
-    OptionError
-        If there is no such context, or `work` cannot be pickled and has to be.
-    WorkerError
-        If processes cannot be started here.
+    Tasks come from the first of the `ends`, and results go to the second.  Else see `ProcessPool`.
     """
     if num_workers < 1:
         raise OptionError(f"a pool of processes has 1 worker or more, not {num_workers}")
@@ -239,3 +228,51 @@ def _restore(handlers: list[tuple[signal.Signals, Any]]) -> None:
             signal.signal(number, handler)
         finally:
             _restore(handlers[1:])
+
+
+# -- groups of processes -------------------------------------------------------------------
+
+
+def lead_group() -> None:
+    """Make this process the leader of a group, in which all that it starts stays.
+
+    A Ctrl-C of the terminal, which is meant for the parent, does not reach it.
+    """
+    os.setpgid(0, 0)
+
+
+def kill_group(leader: int) -> None:
+    """Kill the leader of a group, its members and its descendants, and tidy up after them.
+
+    The leader is left for its parent to reap.
+    """
+    members = _members(leader)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    psutil.wait_procs(members, timeout=5.0)
+    _remove_shared_memory([leader, *(member.pid for member in members)])
+
+
+def _members(leader: int) -> list[psutil.Process]:
+    """Return the descendants of a process, and the orphans of its group."""
+    found: dict[int, psutil.Process] = {}
+    with contextlib.suppress(psutil.Error):
+        found = {child.pid: child for child in psutil.Process(leader).children(recursive=True)}
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError, psutil.Error):
+            if pid != leader and pid not in found and os.getpgid(pid) == leader:
+                found[pid] = psutil.Process(pid)
+    return list(found.values())
+
+
+def _remove_shared_memory(pids: Sequence[int]) -> None:
+    """Remove memory that torch has named after processes which have ended."""
+    if not _SHM.is_dir():
+        return
+    for file in _SHM.glob("torch_*"):
+        match = re.match(r"torch_(\d+)_", file.name)
+        if match and int(match[1]) in pids:
+            file.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fastdata.measuring.workload import describe_loader
-from fastdata.processes.cores import available_cores
+from fastdata.processes.resources import available_cores
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
 from fastdata.profiling.fixes import conditions_of, fixes_for
 from fastdata.profiling.lines import short_line

@@ -41,13 +41,12 @@ from torch.utils.data import IterableDataset
 
 from fastdata import __version__
 from fastdata.codecs.decoders import jpeg_decoder
-from fastdata.engine import memory
 from fastdata.engine.contracts import is_packed
 from fastdata.errors import FastdataError
 from fastdata.formats.layout import canonical_json
 from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions
-from fastdata.processes.cores import available_cores, cpu_quota, local_processes
+from fastdata.processes.resources import available_cores, cpu_quota, limit_bytes, local_processes
 from fastdata.transforms.pipeline import listed
 
 __all__ = ["Key", "UnnamedError", "dataset_identity", "identity_of", "key_of", "machine", "work"]
@@ -107,7 +106,7 @@ def machine() -> dict[str, Any]:
         "cpu": _processor(),
         "cores": available_cores(),
         "cpu_quota": cpu_quota(),
-        "memory_limit_bytes": memory.limit_bytes(),
+        "memory_limit_bytes": limit_bytes(),
         "local_processes": local_processes(),
         "gpu": _gpus(),
         "versions": {

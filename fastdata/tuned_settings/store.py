@@ -30,7 +30,7 @@ import platformdirs
 
 from fastdata.engine.contracts import is_packed
 from fastdata.options import LoaderOptions
-from fastdata.processes.cores import available_cores
+from fastdata.processes.resources import available_cores
 from fastdata.tuned_settings.key import Key, key_of
 from fastdata.tuned_settings.settings import Settings, from_plain
 

@@ -7,12 +7,12 @@ import textwrap
 from dataclasses import replace
 from typing import Any
 
-from fastdata.engine.memory import format_bytes
 from fastdata.installing import install_line
 from fastdata.measuring.loaders import dali_is_installed
 from fastdata.measuring.reports import new_figure, save_figure, text_table
 from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import WorkloadInfo
+from fastdata.processes.resources import format_bytes
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.choice import CEILING, HEADROOM, suffices
 from fastdata.tuning.results import Demand, Trial, TuningResult

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from fastdata.engine.memory import available_bytes
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.installing import install_line
 from fastdata.measuring.loaders import dali_is_installed
@@ -31,7 +30,7 @@ from fastdata.measuring.workload import (
     is_script_target,
     step_name,
 )
-from fastdata.processes.cores import available_cores, local_processes
+from fastdata.processes.resources import available_bytes, available_cores, local_processes
 from fastdata.steps import SleepStep
 from fastdata.steps.models import MODELS
 from fastdata.tuned_settings import store

@@ -38,7 +38,7 @@ import fastdata
 from bench_data import Datasets, find_images
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.loader import Loader
-from fastdata.processes.cores import available_cores
+from fastdata.processes.resources import available_cores
 from fastdata.tuned_settings.settings import Settings
 from harness import say
 
