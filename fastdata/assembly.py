@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from fastdata.cache.device import DeviceCacheBackend
-from fastdata.cache.ram import RamCacheBackend
+from fastdata.cache.ram import FileCacheBackend, RamCacheBackend
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.dataset import Dataset
 from fastdata.distributed import left_to_others
@@ -160,8 +160,6 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
         here = torch.device("cpu") if target is None else target
         return DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
     if options.cache == "ram" and _of_files(work):
-        from fastdata.cache.files import FileCacheBackend
-
         return FileCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
     if options.cache == "ram":
         return RamCacheBackend(work, by, device=target, pin_memory=pinned, part=part)

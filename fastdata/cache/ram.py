@@ -1,10 +1,15 @@
 """``cache="ram"``: the usual workers, whose bytes come to stay in host memory.
 
+Of packed data:
+
     files --one thread, once, in the first epoch--> copies --> all workers
 
 No disk then, and no page cache that others may empty.  A thread fills a copy while workers still
 read the file itself, in the file's order: faster than what is read at random, which it finds in
 the page cache meanwhile.
+
+Files that are not packed are each read once, by the worker that needs it first, into memory that
+all of them share.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import logging
 import os
 import threading
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,7 +41,7 @@ from fastdata.processes.resources import available_bytes, format_bytes
 from fastdata.processes.sharing import map_file, new_file
 from fastdata.regular_files import too_many_files
 
-__all__ = ["FileCopy", "RamCacheBackend", "SharedFile", "check_memory", "open_shared"]
+__all__ = ["CachedFiles", "FileCacheBackend", "FileCopy", "RamCacheBackend"]
 
 CHUNK_BYTES = 1 << 23
 """Read at a time; between two, the filling thread looks whether to go on."""
@@ -49,13 +55,12 @@ Range: TypeAlias = tuple[int, int]
 log = logging.getLogger("fastdata")
 
 
-class RamCacheBackend(CpuBackend):
-    """Makes batches by threads or processes, of packed bytes that stay in memory.
+class HostCacheBackend(CpuBackend):
+    """Makes batches by threads or processes, of stored bytes that stay in host memory.
 
-    With `pin_memory`, and a GPU as `device`, the bytes too are held in page-locked memory.  They
-    are those of all samples, or of a `part`, int64 [n].
-
-    Raises an `OptionError` if they do not fit, or the data lie in no files.
+    They are those of all samples, or of a `part`, int64 [n].  With `pin_memory`, and a GPU as
+    `device`, bytes of packed data too are held in page-locked memory.  Raises an `OptionError` if
+    they do not fit.
     """
 
     def __init__(
@@ -67,7 +72,26 @@ class RamCacheBackend(CpuBackend):
         pin_memory: bool = False,
         part: NDArray[np.int64] | None = None,
     ) -> None:
-        dataset = work.dataset
+        pin = device if pin_memory and device is not None and device.type == "cuda" else None
+        self._cached = self.hold(work.dataset, part, pin)
+        work = dataclasses.replace(work, dataset=self._cached)
+        super().__init__(work, workers, device=device, pin_memory=pin_memory)
+
+    @abstractmethod
+    def hold(self, dataset: Any, part: NDArray[np.int64] | None, pin: torch.device | None) -> Any:
+        """Take the memory, set `cache_bytes`, and return the dataset that is read from there."""
+
+    def close(self) -> None:
+        """Read from the files again, from now on, and free what streams share.  Idempotent."""
+        self._cached.release_cached()
+        super().close()
+
+
+class RamCacheBackend(HostCacheBackend):
+    """Holds files of packed data; an `OptionError` if the data lie in no files."""
+
+    def hold(self, dataset: Any, part: NDArray[np.int64] | None, pin: torch.device | None) -> Any:
+        """Take the memory for copies of the files, which the first stream begins to fill."""
         if not isinstance(dataset, Dataset):
             raise OptionError(
                 f'cache="ram" holds files of packed data in memory, but {dataset!r} has none'
@@ -78,14 +102,11 @@ class RamCacheBackend(CpuBackend):
             for shard, rows in dataset.rows_by_shard(part)
         ]
         self.cache_bytes = sum(stop - start for parts in ranges for start, stop in parts)
-        check_memory(self.cache_bytes, available_bytes(), "the packed dataset takes", "pack")
+        check_memory(self.cache_bytes, "the packed dataset takes", "pack")
         copies = [FileCopy(shard.path, shard.file_bytes) for shard in dataset.shards]
-        self._held = dataset.with_cached(copies)
-        work = dataclasses.replace(work, dataset=self._held)
-        super().__init__(work, workers, device=device, pin_memory=pin_memory)
-        pin = device if pin_memory and device is not None and device.type == "cuda" else None
-        self._filler = _Filler(copies, ranges, pin=pin)
+        self._filler = _Filler(copies, ranges, pin)
         weakref.finalize(self, self._filler.stop).atexit = False
+        return dataset.with_cached(copies)
 
     def stream(self) -> BatchStream:
         """Return a new stream; the first one begins to fill the cache."""
@@ -95,12 +116,30 @@ class RamCacheBackend(CpuBackend):
     def close(self) -> None:
         """End filling, and release the copies.  Idempotent."""
         self._filler.close()
-        self._held.release_cached()
         super().close()
 
 
-def check_memory(nbytes: int, available: int, what: str, remedy: str) -> None:
+class FileCacheBackend(HostCacheBackend):
+    """Holds files that are not packed, those of an `UnpackedDataset`."""
+
+    def hold(self, dataset: Any, part: NDArray[np.int64] | None, pin: torch.device | None) -> Any:
+        """Take the memory for the files; each is put there by the worker that reads it first."""
+        sizes = dataset.listing.file_sizes(dataset.positions(part))
+        bounds = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        self.cache_bytes = int(bounds[-1])
+        check_memory(self.cache_bytes, "the files take", "pack them")
+        self._files = CachedFiles(bounds)
+        return dataset.with_cached(self._files)
+
+    def close(self) -> None:
+        """Release the files' bytes.  Idempotent."""
+        super().close()
+        self._files.close()
+
+
+def check_memory(nbytes: int, what: str, remedy: str) -> None:
     """Log what a cache takes of host memory, or raise an `OptionError` where it does not fit."""
+    available = available_bytes()
     summary = (
         f"{what} {format_bytes(nbytes)} of host memory, of which {format_bytes(available)} are left"
     )
@@ -119,7 +158,6 @@ class _Filler:
         self,
         copies: list[FileCopy],
         ranges: Sequence[Sequence[Range]],
-        *,
         pin: torch.device | None,
     ) -> None:
         self._copies = list(zip(copies, ranges, strict=True))
@@ -297,3 +335,42 @@ class FileCopy(SharedFile):
 
 def _copy_of_process(path: Path, nbytes: int, address: tuple[int, int]) -> FileCopy:
     return FileCopy(path, nbytes, open_shared(*address))
+
+
+class CachedFiles(SharedFile):
+    """Bytes of files, numbered from 0, one behind the other in memory, with a flag for each.
+
+    File number n has ``bounds[n]`` to ``bounds[n + 1]`` of it; `bounds` is int64 [files + 1].
+    Safe for any number of threads and processes.
+    """
+
+    def __init__(self, bounds: NDArray[np.int64], descriptor: int | None = None) -> None:
+        self._bounds = bounds
+        nbytes = int(bounds[-1])
+        try:
+            super().__init__(nbytes + len(bounds), descriptor)
+        except (OSError, RuntimeError) as error:
+            raise WorkerError(
+                f'no memory for {nbytes} bytes of files ({error}); leave out cache="ram"'
+            ) from error
+        self._memory, self._is_there = self.array[:nbytes], self.array[nbytes:]
+
+    def get(self, number: int) -> bytes | None:
+        """Return a file's bytes, or None where they have not been put."""
+        if not self._is_there[number]:
+            return None
+        return self._memory[self._bounds[number] : self._bounds[number + 1]].tobytes()
+
+    def put(self, number: int, data: bytes) -> None:
+        """Store a file's bytes, if they have the length that was expected."""
+        reserved = self._memory[self._bounds[number] : self._bounds[number + 1]]
+        if data and len(reserved) == len(data):
+            reserved[:] = np.frombuffer(data, np.uint8)
+            self._is_there[number] = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _files_of_process, (self._bounds, self.address)
+
+
+def _files_of_process(bounds: NDArray[np.int64], address: tuple[int, int]) -> CachedFiles:
+    return CachedFiles(bounds, open_shared(*address))

@@ -35,7 +35,7 @@ from fastdata.formats.manifest import MANIFEST
 from fastdata.schema import ImageField, Schema
 
 if TYPE_CHECKING:
-    from fastdata.cache.files import CachedFiles
+    from fastdata.cache.ram import CachedFiles
 
 __all__ = ["Listing", "list_files", "suggest_packing"]
 
