@@ -93,7 +93,7 @@ class StoredSample(Deferred):
     def load(self) -> tuple[Any, ...]:
         """Read the sample; images stay encoded."""
         dataset: Dataset = shared(self.token)
-        reader, row = dataset._shards.locate(dataset._position(self.index))
+        reader, row = dataset.locate(self.index)
         return tuple(_values(reader, row, dataset.schema))
 
 

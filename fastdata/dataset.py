@@ -298,6 +298,10 @@ class Dataset(TorchDataset[Any]):
         dataset._source_datasets = source_datasets
         return dataset
 
+    def locate(self, index: int) -> tuple[ShardReader, int]:
+        """Return the shard that has a sample, and the sample's row in it."""
+        return self._shards.locate(self._position(index))
+
     def _position(self, index: int) -> int:
         try:
             return int(self._indices[index])

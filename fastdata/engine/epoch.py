@@ -1,4 +1,4 @@
-"""The passes over a loader: where it stands, its iterators, and the streams that these take from.
+"""The passes over a loader: its position, its iterators, and the streams that these take from.
 
 A stream of batches outlives the pass that it was made for, so that workers begin the next epoch
 while the last batches of this one are in use; meanwhile `Passes` holds it as the idle one.
@@ -79,7 +79,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Position:
-    """A place in training: the next batch of an epoch."""
+    """A position in training: the next batch of an epoch."""
 
     epoch: int
     batch: int
@@ -88,19 +88,9 @@ class Position:
 
 
 class Passes:
-    """Where a loader stands, and the streams of its iterators.
+    """The position of a loader, and the streams of its iterators.
 
-    Parameters
-    ----------
-    batches : BatchOrder
-    backend : Backend
-
-    Attributes
-    ----------
-    next, latest : Position
-        Where the next pass begins, and where the iterator stands that began last.
-    counts : Counts
-    closed : bool
+    The next pass begins at `next`; `latest` is the position of the iterator that began last.
     """
 
     def __init__(self, batches: BatchOrder, backend: Backend) -> None:
@@ -124,48 +114,48 @@ class Passes:
 
     def replace(self, batches: BatchOrder, backend: Backend) -> None:
         """Go on with another order and backend; when no stream is left."""
-        before, told = self.backend, self.batches.sampler_epoch
+        before, sampler_epoch = self.backend, self.batches.sampler_epoch
         self.batches, self.backend = batches, backend
-        if told is not None and batches.sampler_epoch is not None:
-            batches.sampler_epoch.follow(told)
+        if sampler_epoch is not None and batches.sampler_epoch is not None:
+            batches.sampler_epoch.follow(sampler_epoch)
         before.close()
 
-    # -- where the loader stands ------------------------------------------------------------
+    # -- the position of the loader ---------------------------------------------------------
 
-    def aim(self, place: Position, *, asked: bool = False) -> None:
-        """Make `place` the one where the next pass begins; the user's sampler too, if `asked`."""
-        self.latest = self.next = place
-        told = self.batches.sampler_epoch
-        if told is not None and asked:
-            told.set(place.epoch, asked=True)
+    def set_next(self, position: Position, *, by_user: bool = False) -> None:
+        """Begin the next pass at `position`; `by_user`: set the epoch of their sampler too."""
+        self.latest = self.next = position
+        sampler_epoch = self.batches.sampler_epoch
+        if sampler_epoch is not None and by_user:
+            sampler_epoch.set(position.epoch, by_user=True)
 
     def upcoming(self, claim: object = None) -> Position:
-        """Return the place where the next pass begins, or the one that was claimed by `claim`.
+        """Return where the next pass begins, or the position that was claimed by `claim`.
 
         It is of the epoch that the user gave their own sampler, if they did.
         """
-        place = self.next
-        if place.claim is not None and place.claim is not claim:
-            place = self.next = Position(place.epoch + 1, 0)
-        told = self.batches.sampler_epoch
-        given = None if told is None else told.given()
-        if given is not None and given != place.epoch:
-            place = self.next = Position(given, 0)
-        return place
+        position = self.next
+        if position.claim is not None and position.claim is not claim:
+            position = self.next = Position(position.epoch + 1, 0)
+        sampler_epoch = self.batches.sampler_epoch
+        given = None if sampler_epoch is None else sampler_epoch.given()
+        if given is not None and given != position.epoch:
+            position = self.next = Position(given, 0)
+        return position
 
-    def standing(self) -> Position:
-        """Return the place of the next batch, of the iterator that began last."""
+    def current(self) -> Position:
+        """Return the position of the next batch, of the iterator that began last."""
         if self.latest is self.next and self.next.claim is None:
             self.latest = self.upcoming()  # of the epoch of the user's sampler
         return self.within_epoch(self.latest)
 
-    def within_epoch(self, place: Position) -> Position:
-        """Return `place`, or the beginning of the next epoch where this one is at its end."""
-        return Position(place.epoch + 1, 0) if place.batch >= len(self.batches) else place
+    def within_epoch(self, position: Position) -> Position:
+        """Return `position`, or the beginning of the next epoch where this one is at its end."""
+        return Position(position.epoch + 1, 0) if position.batch >= len(self.batches) else position
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """Have the loader stand afterwards where it stands now, whatever is iterated over."""
+        """Restore the position of the loader afterwards, whatever is iterated over."""
         before = self.latest, self.next
         self.next = dataclasses.replace(self.next)  # an iterator moves it on
         try:
@@ -175,70 +165,69 @@ class Passes:
 
     # -- passes -----------------------------------------------------------------------------
 
-    def open(self, resolve: Callable[[], None], handed_out: Callable[[Any], Any]) -> Epoch:
+    def open(self, resolve: Callable[[], None], format_batch: Callable[[Any], Any]) -> Epoch:
         """Return a new iterator; workers start now, where the order is known already.
 
-        Parameters
-        ----------
-        resolve : callable
-            Called before the first batch, to look up the rank.
-        handed_out : callable
-            Returns a batch as the user gets it.
+        `resolve` is called before the first batch, to look up the rank; `format_batch` returns a
+        batch as the user gets it.
         """
         began = time.perf_counter()
         if self.batches.joins:  # a user's sampler is asked when the first batch is
             upcoming = self.upcoming()
-            place = Position(upcoming.epoch, upcoming.batch)
-            self._idle = self._stream_at(place), place
-        epoch = Epoch(self, resolve, handed_out, time.perf_counter() - began)
+            position = Position(upcoming.epoch, upcoming.batch)
+            self._idle = self._stream_at(position), position
+        epoch = Epoch(self, resolve, format_batch, time.perf_counter() - began)
         self._epochs.add(epoch)
         return epoch
 
     def begin(self, claim: object) -> tuple[BatchStream, Position]:
         """Begin the next epoch for the iterator of this claim; if this fails, it is still to come.
 
-        Ctrl-C may strike between any two lines: until the iterator has its place, calling this
+        Ctrl-C may strike between any two lines: until the iterator has its position, calling this
         again begins the same epoch, and no other iterator begins it.
         """
-        place = self.upcoming(claim)
-        place.claim = claim
+        position = self.upcoming(claim)
+        position.claim = claim
         try:
-            stream = self._stream_at(place)
+            stream = self._stream_at(position)
         except Exception:
-            place.claim = None
+            position.claim = None
             raise
         self._in_use.add(stream)
-        return stream, place
+        return stream, position
 
-    def _stream_at(self, place: Position) -> BatchStream:
-        """Return a stream that stands at `place`: the idle one, or a new one."""
-        stream, stands_at = self._idle or (None, None)
+    def _stream_at(self, position: Position) -> BatchStream:
+        """Return a stream of the batches from `position` on: the idle one, or a new one."""
+        stream, prepared = self._idle or (None, None)
         self._idle = None
         if stream is None:
-            stream, stands_at = self.backend.stream(), None
-        if stands_at != place:
+            stream, prepared = self.backend.stream(), None
+        if prepared != position:
             joins = self.batches.joins and self.backend.workers.persistent
             # Samplers of several ranks may yield the same sample, and each time it draws anew.
             own = self.batches.sampler_epoch is not None
             rank = rank_and_world_size(None, None)[0] if own else 0
             try:
-                stream.begin(_requests(self.batches, place, joins, rank))
+                stream.begin(_requests(self.batches, position, joins, rank))
             except BaseException:
                 stream.close()
                 raise
         return stream
 
-    def give_back(self, stream: BatchStream, stands_at: Position | None) -> None:
-        """Keep a stream for the next epoch, or end it."""
+    def give_back(self, stream: BatchStream, position: Position | None) -> None:
+        """Keep a stream, the next batch of which is that of `position`, for the next epoch.
+
+        Or end it; without a position it makes no batches ahead.
+        """
         self._in_use.discard(stream)
-        if stands_at is None or not self.batches.joins:
-            stands_at = None
+        if position is None or not self.batches.joins:
+            position = None
             stream.stop()
-        worth_keeping = stands_at is not None or self.backend.slow_to_start
+        worth_keeping = position is not None or self.backend.slow_to_start
         if not (self.backend.workers.persistent and worth_keeping) or self.closed or self._idle:
             stream.close()
             return
-        self._idle = (stream, stands_at)
+        self._idle = (stream, position)
 
     def end(self, stream: BatchStream) -> None:
         """End a stream and its workers."""
@@ -272,33 +261,38 @@ class Epoch(Iterator[Any]):
         self,
         passes: Passes,
         resolve: Callable[[], None],
-        handed_out: Callable[[Any], Any],
+        format_batch: Callable[[Any], Any],
         spent: float,
     ) -> None:
         self._passes = passes
         self._resolve = resolve
-        self._handed_out = handed_out
+        self._format_batch = format_batch
         self._clock = -spent
         self._length = 0
         self._claim = object()
         self._closed = False
-        self._place: Position | None = None
-        """Where it stands, moved on with each batch handed out; None before the first."""
+        self._position: Position | None = None
+        """Of the next batch, moved on with each that is handed out; None before the first."""
         self._stream: BatchStream | None = None
+
+    @property
+    def ready(self) -> int:
+        """Batches that are made and not yet taken."""
+        return 0 if self._stream is None else self._stream.ready
 
     def __next__(self) -> Any:
         passes, counts = self._passes, self._passes.counts
-        if self._place is None and not (self._closed or passes.closed):
+        if self._position is None and not (self._closed or passes.closed):
             called = time.perf_counter()
             self._begin()
             self._clock += called
         # Out of hand until all is well: where Ctrl-C strikes between taking a batch and
-        # counting it, the stream is ahead of `_place` and must not be gone on with.
+        # counting it, the stream is ahead of `_position` and must not be gone on with.
         stream, self._stream = self._stream, None
-        if stream is None or self._place is None:
+        if stream is None or self._position is None:
             raise StopIteration
-        if self._place.batch >= self._length:
-            passes.give_back(stream, Position(self._place.epoch + 1, 0))
+        if self._position.batch >= self._length:
+            passes.give_back(stream, Position(self._position.epoch + 1, 0))
             raise StopIteration
         try:
             called = time.perf_counter()
@@ -315,20 +309,20 @@ class Epoch(Iterator[Any]):
         counts.seconds += now - self._clock
         counts.wait_seconds += now - called
         self._clock = now
-        self._place.batch += 1
-        if self._place.batch < self._length:
+        self._position.batch += 1
+        if self._position.batch < self._length:
             self._stream = stream
         else:  # at once: who counts batches, as Lightning does, never asks for one more
-            passes.give_back(stream, Position(self._place.epoch + 1, 0))
-        return self._handed_out(batch)
+            passes.give_back(stream, Position(self._position.epoch + 1, 0))
+        return self._format_batch(batch)
 
     def _begin(self) -> None:
         self._resolve()
         if self._stream is not None:  # Ctrl-C has struck below
             self._passes.end(self._stream)
-        self._stream, place = self._passes.begin(self._claim)
+        self._stream, position = self._passes.begin(self._claim)
         self._length = len(self._passes.batches)
-        self._place = self._passes.latest = place
+        self._position = self._passes.latest = position
 
     def close(self) -> None:
         """End this epoch; workers may stay for the next.  Idempotent."""
@@ -336,7 +330,7 @@ class Epoch(Iterator[Any]):
         passes, self._closed = self._passes, True
         if stream is not None:
             passes.give_back(stream, None)
-        elif self._place is None and not passes.backend.workers.persistent:
+        elif self._position is None and not passes.backend.workers.persistent:
             passes.end_idle()
 
     def __del__(self) -> None:
@@ -344,12 +338,12 @@ class Epoch(Iterator[Any]):
             self.close()
 
 
-def _requests(batches: BatchOrder, place: Position, joins: bool, rank: int) -> Iterator[Request]:
-    """Yield the requests from `place` on: of this epoch, or without end where epochs join.
+def _requests(batches: BatchOrder, position: Position, joins: bool, rank: int) -> Iterator[Request]:
+    """Yield the requests from `position` on: of this epoch, or without end where epochs join.
 
     No method of the loader: workers' streams outlive what they would hold.
     """
-    epoch, first = place.epoch, place.batch
+    epoch, first = position.epoch, position.batch
     while True:
         found = batches.of(epoch)
         for number in range(first, len(found)):

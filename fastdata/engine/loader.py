@@ -216,7 +216,7 @@ class Loader(DataLoaderSurface):
     @property
     def epoch(self) -> int:
         """The epoch of the batch that comes next."""
-        return self._standing().epoch
+        return self._current().epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass one of this epoch.
@@ -225,8 +225,10 @@ class Loader(DataLoaderSurface):
         first batch.  An iterator that has given no batch yet is of this epoch too.
         """
         _check_count("epoch", epoch)
-        place = self._passes.upcoming()
-        self._passes.aim(place if epoch == place.epoch else Position(epoch, 0), asked=True)
+        position = self._passes.upcoming()
+        if epoch != position.epoch:
+            position = Position(epoch, 0)
+        self._passes.set_next(position, by_user=True)
 
     def skip(self, batches: int) -> Loader:
         """Leave out that many batches of the next pass, and return the loader.
@@ -234,18 +236,18 @@ class Loader(DataLoaderSurface):
         Nothing is read of them.  Counted from a loaded place, where there is one.
         """
         _check_count("batches", batches)
-        place = self._passes.upcoming()
-        self._passes.aim(Position(place.epoch, place.batch + batches))
+        position = self._passes.upcoming()
+        self._passes.set_next(Position(position.epoch, position.batch + batches))
         return self
 
     def position_restored(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which iterating does not move where the loader stands."""
         return self._passes.restored()
 
-    def _standing(self) -> Position:
-        """Return the place of the next batch, of the iterator that began last."""
+    def _current(self) -> Position:
+        """Return the position of the next batch, of the iterator that began last."""
         self._resolve(final=False)
-        return self._passes.standing()
+        return self._passes.current()
 
     # -- resuming ------------------------------------------------------------------------
 
@@ -256,8 +258,8 @@ class Loader(DataLoaderSurface):
         last batch of an epoch the state is the beginning of the next.  It is
         the same on every rank.
         """
-        place = self._standing()
-        return {"version": 1, "epoch": place.epoch, "batch": place.batch, **self._identity()}
+        position = self._current()
+        return {"version": 1, "epoch": position.epoch, "batch": position.batch, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
         """Make the next pass continue where `state` was taken.
@@ -289,7 +291,7 @@ class Loader(DataLoaderSurface):
         self._resolve(final=False)
         if self._options.seed is None and state.get("seed") != self._seed:
             self._take_seed(state.get("seed"))
-        place = Position(state["epoch"], state["batch"])
+        position = Position(state["epoch"], state["batch"])
         changed = [
             f"{name} {state.get(name)!r}, but this loader has {value!r}"
             for name, value in self._identity().items()
@@ -301,13 +303,13 @@ class Loader(DataLoaderSurface):
                 "process group too), start without the state, or load it with strict=False"
             )
         if changed:
-            place = self._nearest(place, state)
+            position = self._nearest(position, state)
             warnings.warn(
-                f"the state was taken with {'; '.join(changed)}: continuing at batch {place.batch} "
-                f"of epoch {place.epoch}, in which some samples may come twice or not at all",
+                f"the state was taken with {'; '.join(changed)}: continuing at batch "
+                f"{position.batch} of epoch {position.epoch}, in which some samples may come twice or not at all",
                 stacklevel=2,
             )
-        self._passes.aim(place, asked=True)
+        self._passes.set_next(position, by_user=True)
 
     def _take_seed(self, seed: Any) -> None:
         """Take the seed of a state in place of one that was drawn."""
@@ -321,12 +323,12 @@ class Loader(DataLoaderSurface):
         self._change(self._share, seed)
         self._agreed = self._share
 
-    def _nearest(self, place: Position, state: dict[str, Any]) -> Position:
-        """Return the place with as many samples of its epoch behind it, or just fewer."""
+    def _nearest(self, position: Position, state: dict[str, Any]) -> Position:
+        """Return the position with as many samples of its epoch behind it, or just fewer."""
         before, now = _samples_a_batch(state), _samples_a_batch(self.batches.identity)
         if before is not None and now is not None:
-            place = Position(place.epoch, place.batch * before // now)
-        return self._passes.within_epoch(place)
+            position = Position(position.epoch, position.batch * before // now)
+        return self._passes.within_epoch(position)
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a state to make sense."""
@@ -339,8 +341,8 @@ class Loader(DataLoaderSurface):
                 "the first batch or after the last, or move its state_dict()"
             )
         made = (self._dataset, self._options, self._assemble, self._record, self._seed)
-        place, told = self._passes.upcoming(), self.batches.sampler_epoch
-        return _made_again, (made, Position(place.epoch, place.batch), told)
+        position, sampler_epoch = self._passes.upcoming(), self.batches.sampler_epoch
+        return _made_again, (made, Position(position.epoch, position.batch), sampler_epoch)
 
     # -- figures, and the end --------------------------------------------------------------
 
@@ -408,12 +410,14 @@ def _close_all() -> None:
             loader.close()
 
 
-def _made_again(made: tuple[Any, ...], place: Position, told: SamplerEpoch | None) -> Loader:
+def _made_again(
+    made: tuple[Any, ...], position: Position, sampler_epoch: SamplerEpoch | None
+) -> Loader:
     """Return a copy of a loader: what pickle calls."""
     loader = Loader(*made)
-    if told is not None and loader.batches.sampler_epoch is not None:
-        loader.batches.sampler_epoch.follow(told)
-    loader._passes.aim(place)
+    if sampler_epoch is not None and loader.batches.sampler_epoch is not None:
+        loader.batches.sampler_epoch.follow(sampler_epoch)
+    loader._passes.set_next(position)
     return loader
 
 

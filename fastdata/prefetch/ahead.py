@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fastdata.errors import WorkerError
 
-__all__ = ["Ahead", "Background"]
+__all__ = ["Ahead", "Background", "ItemQueue"]
 
 WAKE_SECONDS = 1.0
 """How often a thread that waits for the other one looks for itself."""
@@ -38,36 +39,26 @@ class _Entry(NamedTuple):
     error: BaseException | None = None
 
 
-class Ahead:
-    """A bounded queue of items, filled by the thread that takes them out.
+class ItemQueue(ABC):
+    """A bounded queue of items; `tag` is the tag of the one that was handed out last.
 
-    `depth` items are pulled behind the one that is handed out; `tag` is the tag of that one.  An
-    error of `pull` or `finish` is raised in its place: after all items before it.  It is then the
-    end.  For one thread at a time.
-
-    A subclass has `pull`, and perhaps `finish`, `may_pull` and `at_end`.  (They are no functions
-    that are given here: whatever has the queue would be in a cycle with it, and live, with its
-    workers, until the garbage collector comes.)
+    An error of a source, or of `finish`, is raised in its place: after all items before it.  It is
+    then the end.  For one thread at a time.
     """
 
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
+    def __init__(self) -> None:
         self._entries: deque[_Entry] = deque()
         self.tag: Any = None
 
-    def pull(self) -> tuple[Any, Any]:
-        """Return the next item and its tag; raise `StopIteration` after the last one."""
-        raise NotImplementedError
-
-    def may_pull(self) -> bool:
-        """Return whether to pull another item now, if none has to be."""
-        return True
+    @abstractmethod
+    def _fill(self) -> None:
+        """Have an entry."""
 
     def finish(self, item: Any) -> Any:
         """Return what is handed out for an item; called when it is."""
         return item
 
-    def at_end(self) -> None:
+    def at_end(self) -> None:  # noqa: B027  (a subclass need not have it)
         """Do what is to be done after the last item, or for `close`, which forgets the others."""
 
     @property
@@ -105,19 +96,6 @@ class Ahead:
         self._remove()
         return finished
 
-    def _fill(self) -> None:
-        """Have an entry, and pull others that may be pulled now."""
-        entries = self._entries
-        while not self._ended and len(entries) <= self._depth:
-            if entries and not self.may_pull():
-                break
-            try:
-                entries.append(_Entry(*self.pull()))
-            except StopIteration:
-                entries.append(_Entry(error=StopIteration()))
-            except Exception as error:
-                entries.append(_Entry(error=error))
-
     def _remove(self) -> None:
         self._entries.popleft()
 
@@ -137,15 +115,51 @@ class Ahead:
             self._entries.append(_Entry(error=StopIteration()))
 
 
-class Background(Ahead):
-    """A bounded queue of items, filled by a thread, of which at most `depth` wait.
+class Ahead(ItemQueue):
+    """A queue that is filled by the thread that takes the items out.
+
+    `depth` items are pulled behind the one that is handed out.
+
+    A subclass has `pull`, and perhaps `finish`, `may_pull` and `at_end`.  (They are no functions
+    that are given here: whatever has the queue would be in a cycle with it, and live, with its
+    workers, until the garbage collector comes.)
+    """
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self._depth = depth
+
+    @abstractmethod
+    def pull(self) -> tuple[Any, Any]:
+        """Return the next item and its tag; raise `StopIteration` after the last one."""
+
+    def may_pull(self) -> bool:
+        """Return whether to pull another item now, if none has to be."""
+        return True
+
+    def _fill(self) -> None:
+        """Have an entry, and pull others that may be pulled now."""
+        entries = self._entries
+        while not self._ended and len(entries) <= self._depth:
+            if entries and not self.may_pull():
+                break
+            try:
+                entries.append(_Entry(*self.pull()))
+            except StopIteration:
+                entries.append(_Entry(error=StopIteration()))
+            except Exception as error:
+                entries.append(_Entry(error=error))
+
+
+class Background(ItemQueue):
+    """A queue that is filled by a thread; at most `depth` items wait.
 
     `pull` is called in the thread, and must not know this object, which ends the thread when it
     dies.  Not to be used in a forked process: the thread is not there, which is an error.
     """
 
     def __init__(self, pull: Pull, depth: int) -> None:
-        super().__init__(depth)
+        super().__init__()
         self._shared = _Shared(self._entries, depth)
         self.thread = threading.Thread(
             target=_run, args=(pull, self._shared), name="fastdata prefetch", daemon=True

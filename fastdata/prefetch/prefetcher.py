@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fastdata.errors import OptionError
-from fastdata.prefetch.ahead import Ahead, Background
+from fastdata.prefetch.ahead import Ahead, Background, ItemQueue
 from fastdata.prefetch.mover import Mover, Sent
 from fastdata.prefetch.streams import DeviceStreams, streams_of
 from fastdata.prefetch.tree import leaves, map_leaves
@@ -56,6 +56,8 @@ class CUDAPrefetcher:
     iterable : iterable
     device : torch.device
         With the index it has.
+    transform, depth
+        As given.
 
     Raises
     ------
@@ -114,8 +116,8 @@ class CUDAPrefetcher:
         self.iterable = iterable
         streams = streams_of(device)
         self.device = streams.device
-        self._transform = transform
-        self._depth = depth
+        self.transform = transform
+        self.depth = depth
         self._streams = streams
         self._mover = Mover(streams)
         # One for all passes: a captured graph reads from the same addresses in every epoch.
@@ -132,9 +134,9 @@ class CUDAPrefetcher:
         self._join_dropped()
         # A mover is for one thread, and passes may be several.
         mover = Mover(self._streams) if in_thread else self._mover
-        source = _Source(self.iterable, self._transform, mover)
+        source = _Source(self.iterable, self.transform, mover)
         self._latest = _State(source.state())
-        new = _Pass(source, self._latest, self._depth, in_thread=in_thread, fixed=self._fixed)
+        new = _Pass(source, self._latest, self.depth, in_thread=in_thread, fixed=self._fixed)
         if new.thread is not None:
             self._threads.append((weakref.ref(new), new.thread))
         return new
@@ -174,7 +176,7 @@ class CUDAPrefetcher:
         return call
 
     def __repr__(self) -> str:
-        return f"CUDAPrefetcher({self.iterable!r}, {str(self.device)!r}, depth={self._depth})"
+        return f"CUDAPrefetcher({self.iterable!r}, {str(self.device)!r}, depth={self.depth})"
 
 
 class _State:
@@ -250,7 +252,7 @@ class _Pass(Iterator[Any]):
         self._latest = latest
         self._source: _Source | None = source
         self._fixed = fixed
-        self._batches: Ahead
+        self._batches: ItemQueue
         self.thread: threading.Thread | None = None
         """That makes batches for the CPU."""
         if in_thread:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from fastdata.engine.backend import CpuBackend
 from fastdata.engine.delivery import arrive
+from fastdata.engine.epoch import Epoch
 from fastdata.engine.loader import Loader
 from fastdata.measuring.loaders import (
     BatchesExhaustedError,
@@ -121,9 +122,8 @@ class LoaderBatches(EndlessBatches):
 
     def ready(self) -> float:
         """Return how many batches wait to be taken; nan where that is unknown."""
-        stream = getattr(self.iterator, "_stream", None)
-        if stream is not None and hasattr(stream, "ready"):
-            return float(stream.ready)
+        if isinstance(self.iterator, Epoch):
+            return float(self.iterator.ready)
         queue, tasks = (getattr(self.iterator, n, None) for n in ("_data_queue", "_task_info"))
         if queue is None or tasks is None:
             return float("nan")
@@ -192,7 +192,7 @@ def _before_copying(loader: Any) -> tuple[list[Any], Callable[[Any], Any] | None
             return [], None
         with batches_of(loader.iterable) as inner:
             host = [map_leaves(_copied_and_pinned, batch) for batch in _some(inner)]
-        return host, loader._transform
+        return host, loader.transform
     backend = getattr(loader, "backend", None)
     if not (isinstance(loader, Loader) and isinstance(backend, CpuBackend)):
         return [], None
@@ -270,7 +270,7 @@ def measure_prefetcher_transform(loader: Any, device: torch.device) -> tuple[Cos
 
     It is not known of an iterable that has one epoch only, which may be over.
     """
-    transform = loader._transform if isinstance(loader, CUDAPrefetcher) else None
+    transform = loader.transform if isinstance(loader, CUDAPrefetcher) else None
     inner = inner_loader(loader)
     if transform is None or isinstance(inner, Iterator):
         return ()

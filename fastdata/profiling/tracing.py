@@ -70,7 +70,7 @@ def trace(loader: Any, step: Step, *, primed: int, seconds: float) -> tuple[Even
     with closing(traced):
         batches: Any = traced
         if isinstance(loader, CUDAPrefetcher):
-            batches = CUDAPrefetcher(traced, loader.device, loader._transform, depth=loader._depth)
+            batches = CUDAPrefetcher(traced, loader.device, loader.transform, depth=loader.depth)
         loop = _run_steps(batches, step, skipped, seconds)
         has_workers = bool(info.workers) or makes_batches_in_thread(loader)
         return _events(loop, made_by, has_workers=has_workers)

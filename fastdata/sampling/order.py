@@ -62,10 +62,10 @@ class SamplerEpoch:
         self._last_seen, self._first_epoch = other._last_seen, other._first_epoch
         self._set_by_others = other._set_by_others
 
-    def set(self, epoch: int, *, asked: bool) -> None:
+    def set(self, epoch: int, *, by_user: bool) -> None:
         """Set the sampler's epoch; one that other code set only if the user asks for it."""
         self._first_epoch = None
-        if self._sampler is None or (self._set_by_others and not asked):
+        if self._sampler is None or (self._set_by_others and not by_user):
             return
         self._set_by_others = False
         self._sampler.set_epoch(epoch)

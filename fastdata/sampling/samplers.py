@@ -59,7 +59,7 @@ class SamplerOrder(Order):
         return self._epoch
 
     def of(self, epoch: int) -> Lookup:
-        self._epoch.set(epoch, asked=False)
+        self._epoch.set(epoch, by_user=False)
         # One more than it should yield tells enough, of a sampler that never ends too.
         samples = _indices("sampler", islice(self._sampler, self._length + 1))
         _check_yielded("sampler", len(samples), self._length, "indices")
@@ -113,7 +113,7 @@ class SampledBatches:
 
     def of(self, epoch: int) -> EpochBatches:
         """Return the batches of an epoch."""
-        self.sampler_epoch.set(epoch, asked=False)
+        self.sampler_epoch.set(epoch, by_user=False)
         batches = []
         for number, batch in enumerate(islice(self._batch_sampler, self._length + 1)):
             name = f"batch_sampler, in batch {number},"
