@@ -306,7 +306,8 @@ class Loader(DataLoaderSurface):
             position = self._nearest(position, state)
             warnings.warn(
                 f"the state was taken with {'; '.join(changed)}: continuing at batch "
-                f"{position.batch} of epoch {position.epoch}, in which some samples may come twice or not at all",
+                f"{position.batch} of epoch {position.epoch}, in which some samples may come twice "
+                "or not at all",
                 stacklevel=2,
             )
         self._passes.set_next(position, by_user=True)
