@@ -153,7 +153,7 @@ def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
                 'backend="dali" is for packed data: pack the files, with fastdata pack, or use '
                 'backend="cpu"'
             )
-        from fastdata.backends.dali import DaliBackend
+        from fastdata.dali import DaliBackend
 
         return DaliBackend(work, by, device=target, pin_memory=pinned)
     if options.cache == "device":

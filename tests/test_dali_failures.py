@@ -19,9 +19,9 @@ from samples import photo, pil_encode, put_blob, write_shard
 from worker_helpers import PICTURES, damage_image, pictures, run_script
 
 from fastdata import transforms as T  # noqa: N812
-from fastdata.backends.dali.backend import RUNS_AT_ONCE, Runs
-from fastdata.backends.dali.feeding import as_file
-from fastdata.backends.dali.graph import MAX_GRAPHS, FieldGraph, Graph, Graphs
+from fastdata.dali.backend import RUNS_AT_ONCE, Runs
+from fastdata.dali.feeding import as_file
+from fastdata.dali.graph import MAX_GRAPHS, FieldGraph, Graph, Graphs
 from fastdata.errors import ShardCorruptError, WorkerError
 from fastdata.opening import open as open_dataset
 

@@ -22,7 +22,7 @@ def test_without_dali_the_install_line_is_in_the_error(monkeypatch: pytest.Monke
 
 def test_nobody_else_imports_dali() -> None:
     script = (
-        "import sys, fastdata.loading, fastdata.backends.dali;"
+        "import sys, fastdata.loading, fastdata.dali;"
         "print([name for name in sys.modules if name.startswith('nvidia.dali')])"
     )
     done = subprocess.run(

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,10 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastdata.cache.store import ImageStore
+from fastdata.cache.store import Filled, FillJob, ImageStore
 from fastdata.engine.backend import SPARE_BUFFERS, Backend, buffers_for
-from fastdata.engine.batches import SAMPLES_PER_TASK, BatchMaker
-from fastdata.engine.buffers import BufferPool, Slot
+from fastdata.engine.batches import BatchMaker
+from fastdata.engine.buffers import BufferPool
 from fastdata.engine.contracts import BatchStream, PackedData, Request, image_sizes
 from fastdata.engine.delivery import deliver
 from fastdata.engine.stream import Stream
@@ -89,7 +88,7 @@ class DeviceCacheBackend(Backend):
 
     def stream(self) -> BatchStream:
         """Return a new stream; workers start where there is something to fill."""
-        stream = _CachedStream(self._cache, self.work, self._start_filling)
+        stream = _CachedStream(self._cache, self._start_filling)
         # Batches are made on the device.
         return deliver(stream, self.work.pipeline, self.work.seed, None)
 
@@ -115,11 +114,8 @@ class _CachedStream:
     `start_filling` returns a stream of `Filled`, with workers.
     """
 
-    def __init__(
-        self, cache: DeviceCache, work: BatchWork, start_filling: Callable[[], Stream]
-    ) -> None:
+    def __init__(self, cache: DeviceCache, start_filling: Callable[[], Stream]) -> None:
         self._cache = cache
-        self._work = work
         self._start_filling = start_filling
         self._filling: Stream | None = None
         self._requests: Iterator[Request] = iter(())
@@ -150,7 +146,7 @@ class _CachedStream:
             yield Request(request.epoch, self._cache.indices[new])
 
     def stop(self) -> None:
-        """Drop what is in the making."""
+        """Drop the batches that are being made."""
         if self._filling is not None:
             self._filling.stop()
         self._announced.clear()
@@ -171,10 +167,10 @@ class _CachedStream:
 
     def _decode(self, indices: NDArray[np.int64]) -> Filled:
         """Decode samples here and now."""
-        pool = BufferPool(0)
-        job = FillJob(self._work, pool, Request(0, indices))
+        work = self._cache.work
+        job = FillJob(work, BufferPool(0), Request(0, indices))
         memory = None if job.slot is None else job.slot.memory
-        return job.finish([self._work(task, memory) for task in job.tasks()])
+        return job.finish([work(task, memory) for task in job.tasks()])
 
     def _end_filling(self) -> None:
         if self._filling is not None:
@@ -185,101 +181,6 @@ class _CachedStream:
         """End the workers.  Idempotent."""
         self.stop()
         self._end_filling()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Filled:
-    """The decoded images of some samples, int64 [k].
-
-    In `memory` there are those of each field one after another, uint8 [m].  Samples that could not
-    be decoded are in `failed`, with the reason; their pixels mean nothing.  `nbytes` are the
-    stored bytes that were read.
-    """
-
-    indices: Ints
-    memory: dict[str, torch.Tensor]
-    failed: dict[int, str]
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeTask:
-    """Decode the images of some samples, int64 [m], whole.
-
-    For each image field, `begins` and `ends`, int64 [m], say where they lie in memory.
-    """
-
-    indices: Ints
-    begins: dict[str, Ints]
-    ends: dict[str, Ints]
-
-    def run(self, work: BatchWork, memory: NDArray[np.uint8] | None) -> tuple[dict[int, str], int]:
-        """Return which samples are corrupt, and why, and the stored bytes that were read.
-
-        A corrupt sample is an error where `work` does not skip it.
-        """
-        assert memory is not None, "without images there are no tasks"
-        dataset, nbytes = work.dataset, 0
-        broken = work.unreadable(self.indices)
-        failed = {int(self.indices[at]): str(error) for at, error in broken.items()}
-        for name, begins in self.begins.items():
-            stored = dataset.images(name, self.indices, work.decoder)
-            channels = dataset.schema.images[name].channels
-            ends = self.ends[name].tolist()
-            sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
-            bounds = zip(begins.tolist(), ends, sizes, strict=True)
-            for at, (begin, end, (height, width)) in enumerate(bounds):
-                index = int(self.indices[at])
-                try:
-                    if height * width * channels != end - begin:
-                        raise ShardCorruptError(
-                            f"{name!r} of {dataset.describe_sample(index)} is {height} x {width} "
-                            "pixels (height x width) now and was of another size when its place "
-                            "was made: somebody has changed the file"
-                        )
-                    stored.read(at, memory[begin:end].reshape(height, width, channels))
-                except ShardCorruptError as error:
-                    if work.on_corrupt == "raise":
-                        raise
-                    failed[index] = str(error)
-            nbytes += int(stored.lengths.sum())
-        return failed, nbytes
-
-
-class FillJob:
-    """A `fastdata.engine.contracts.Job` that decodes the samples of a request, whole.
-
-    They lie one after another in one slot of `buffers`.  There may be none.
-    """
-
-    def __init__(self, work: BatchWork, buffers: BufferPool, request: Request) -> None:
-        self._indices = request.indices
-        self._bounds: dict[str, Ints] = {}  # where the images of a field begin, and the last ends
-        end = 0
-        for name, field in work.dataset.schema.images.items():
-            heights, widths = image_sizes(work.dataset, name, request.indices, work.decoder)
-            sizes = heights * widths * field.channels
-            self._bounds[name] = end + np.concatenate(([0], np.cumsum(sizes)))
-            end = int(self._bounds[name][-1])
-        self.slot: Slot | None = buffers.take(end) if end else None
-
-    def tasks(self) -> Sequence[DecodeTask]:
-        """Return one for each few samples."""
-        tasks = []
-        for first in range(0, len(self._indices) if self.slot else 0, SAMPLES_PER_TASK):
-            some = slice(first, first + SAMPLES_PER_TASK)
-            begins = {name: bounds[:-1][some] for name, bounds in self._bounds.items()}
-            ends = {name: bounds[1:][some] for name, bounds in self._bounds.items()}
-            tasks.append(DecodeTask(self._indices[some], begins, ends))
-        return tasks
-
-    def finish(self, results: Sequence[tuple[dict[int, str], int]]) -> Filled:
-        """Return the images, in the slot's memory."""
-        empty = torch.empty(0, dtype=torch.uint8)
-        tensor = empty if self.slot is None else self.slot.tensor
-        memory = {name: tensor[some[0] : some[-1]] for name, some in self._bounds.items()}
-        failed = {index: why for broken, _ in results for index, why in broken.items()}
-        return Filled(self._indices, memory, failed, sum(nbytes for _, nbytes in results))
 
 
 class DeviceCache:
@@ -298,7 +199,7 @@ class DeviceCache:
         part: NDArray[np.int64] | None,
         maker: BatchMaker,
     ) -> None:
-        self._work = work
+        self.work = work
         self.device = device
         self._part = part
         self._maker = maker
@@ -387,14 +288,14 @@ class DeviceCache:
         return indices, missing
 
     def _replacement(self, epoch: int, index: int) -> int:
-        for other in self._work.replacement_samples(epoch, index):
+        for other in self.work.replacement_samples(epoch, index):
             if other not in self.corrupt:
                 return other
         raise ShardCorruptError(self.corrupt[index])
 
     def batch(self, request: Request, indices: Ints) -> Any:
         """Return the batch of a request, of samples that are there, as `sound_samples` says."""
-        work, pipeline, schema = self._work, self._work.pipeline, self._work.dataset.schema
+        work, pipeline, schema = self.work, self.work.pipeline, self.work.dataset.schema
         replaced = np.flatnonzero(request.indices != indices).tolist()
         reasons = [self.corrupt[index] for index in request.indices[replaced].tolist()]
         replacements = zip(replaced, indices[replaced].tolist(), reasons, strict=True)
@@ -430,14 +331,14 @@ class DeviceCache:
         """Return what becomes of the images of each field."""
         names = list(self._stores)
         sizes = [(self._stores[n].heights[places], self._stores[n].widths[places]) for n in names]
-        stage = self._work.pipeline.geometry
+        stage = self.work.pipeline.geometry
         if stage is None or not names:
             planned = {n: Geometry.of(*size) for n, size in zip(names, sizes, strict=True)}
         else:
             heights, widths = (np.stack(sides) for sides in zip(*sizes, strict=True))
             check_sizes_agree(names, heights, widths, indices)
             start = Geometry.of(heights[0], widths[0])
-            shared = stage.plan(start, self._work.seed, request.replaced(indices))
+            shared = stage.plan(start, self.work.seed, request.replaced(indices))
             planned = dict.fromkeys(names, shared)
         for name, geometry in planned.items():
             shape = (len(indices), int(geometry.height[0]), int(geometry.width[0]))
@@ -447,7 +348,7 @@ class DeviceCache:
     def _columns_on_device(self) -> dict[str, torch.Tensor]:
         """Return the columns of fixed size, on the device; read when they are first wanted."""
         if self._columns is None:
-            dataset = self._work.dataset
+            dataset = self.work.dataset
             self._columns = {
                 name: torch.from_numpy(np.array(dataset.gather(name, self.indices))).to(self.device)
                 for name, field in dataset.schema.items()

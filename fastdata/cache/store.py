@@ -1,8 +1,13 @@
-"""The decoded images of one field, one after another in the memory of a device."""
+"""Decoded images: how they are decoded whole, and the memory of a device where they stay.
+
+A `FillJob` decodes images of all fields into host memory; an `ImageStore` has those of one field,
+one after another.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
+from fastdata.engine.batches import SAMPLES_PER_TASK
+from fastdata.engine.buffers import BufferPool, Slot
+from fastdata.engine.contracts import Request, image_sizes
 from fastdata.engine.rendering import render_raw
+from fastdata.engine.work import BatchWork
+from fastdata.errors import ShardCorruptError
 from fastdata.kernels.pixels import gather_windows, has_kernels, window_plan
 from fastdata.native.crops import CROP, RAW
 from fastdata.transforms.geometry import Geometry, Ints, Windows
@@ -18,7 +28,7 @@ from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.pixel import PixelLookup, as_words
 from fastdata.transforms.render_device import render_canvas
 
-__all__ = ["ImageStore"]
+__all__ = ["FillJob", "Filled", "ImageStore"]
 
 CANVAS = 64
 """Pixels; that many at a time the canvas grows.  Of random resized crops of 8,000 images, short
@@ -213,3 +223,101 @@ class CachedImages:
 
     def read_ahead(self) -> None:
         """Do nothing: all is there."""
+
+
+# -- on their way there --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """The decoded images of some samples, int64 [k].
+
+    In `memory` there are those of each field one after another, uint8 [m].  Samples that could not
+    be decoded are in `failed`, with the reason; their pixels mean nothing.  `nbytes` are the
+    stored bytes that were read.
+    """
+
+    indices: Ints
+    memory: dict[str, torch.Tensor]
+    failed: dict[int, str]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeTask:
+    """Decode the images of some samples, int64 [m], whole.
+
+    For each image field, `begins` and `ends`, int64 [m], say where they lie in memory.
+    """
+
+    indices: Ints
+    begins: dict[str, Ints]
+    ends: dict[str, Ints]
+
+    def run(self, work: BatchWork, memory: NDArray[np.uint8] | None) -> tuple[dict[int, str], int]:
+        """Return which samples are corrupt, and why, and the stored bytes that were read.
+
+        A corrupt sample is an error where `work` does not skip it.
+        """
+        assert memory is not None, "without images there are no tasks"
+        dataset, nbytes = work.dataset, 0
+        broken = work.unreadable(self.indices)
+        failed = {int(self.indices[at]): str(error) for at, error in broken.items()}
+        for name, begins in self.begins.items():
+            stored = dataset.images(name, self.indices, work.decoder)
+            channels = dataset.schema.images[name].channels
+            ends = self.ends[name].tolist()
+            sizes = zip(stored.heights.tolist(), stored.widths.tolist(), strict=True)
+            bounds = zip(begins.tolist(), ends, sizes, strict=True)
+            for at, (begin, end, (height, width)) in enumerate(bounds):
+                index = int(self.indices[at])
+                try:
+                    if height * width * channels != end - begin:
+                        raise ShardCorruptError(
+                            f"{name!r} of {dataset.describe_sample(index)} is {height} x {width} "
+                            "pixels (height x width) now and was of another size when its place "
+                            "was made: somebody has changed the file"
+                        )
+                    stored.read(at, memory[begin:end].reshape(height, width, channels))
+                except ShardCorruptError as error:
+                    if work.on_corrupt == "raise":
+                        raise
+                    failed[index] = str(error)
+            nbytes += int(stored.lengths.sum())
+        return failed, nbytes
+
+
+class FillJob:
+    """A `fastdata.engine.contracts.Job` that decodes the samples of a request, whole.
+
+    They lie one after another in one slot of `buffers`.  There may be none.
+    """
+
+    def __init__(self, work: BatchWork, buffers: BufferPool, request: Request) -> None:
+        self._indices = request.indices
+        self._bounds: dict[str, Ints] = {}  # where the images of a field begin, and the last ends
+        end = 0
+        for name, field in work.dataset.schema.images.items():
+            heights, widths = image_sizes(work.dataset, name, request.indices, work.decoder)
+            sizes = heights * widths * field.channels
+            self._bounds[name] = end + np.concatenate(([0], np.cumsum(sizes)))
+            end = int(self._bounds[name][-1])
+        self.slot: Slot | None = buffers.take(end) if end else None
+
+    def tasks(self) -> Sequence[DecodeTask]:
+        """Return one for each few samples."""
+        tasks = []
+        for first in range(0, len(self._indices) if self.slot else 0, SAMPLES_PER_TASK):
+            some = slice(first, first + SAMPLES_PER_TASK)
+            begins = {name: bounds[:-1][some] for name, bounds in self._bounds.items()}
+            ends = {name: bounds[1:][some] for name, bounds in self._bounds.items()}
+            tasks.append(DecodeTask(self._indices[some], begins, ends))
+        return tasks
+
+    def finish(self, results: Sequence[tuple[dict[int, str], int]]) -> Filled:
+        """Return the images, in the slot's memory."""
+        empty = torch.empty(0, dtype=torch.uint8)
+        tensor = empty if self.slot is None else self.slot.tensor
+        memory = {name: tensor[some[0] : some[-1]] for name, some in self._bounds.items()}
+        failed = {index: why for broken, _ in results for index, why in broken.items()}
+        return Filled(self._indices, memory, failed, sum(nbytes for _, nbytes in results))

@@ -2,7 +2,7 @@
 
 A loader knows an order of batches and a `Backend`.  There are five: workers on the CPU, here; the
 same with the stored bytes in memory, of packed data and of files (`fastdata.cache.ram`); decoded
-images on the device (`fastdata.cache.device`); and NVIDIA DALI (`fastdata.backends.dali`).  Each
+images on the device (`fastdata.cache.device`); and NVIDIA DALI (`fastdata.dali`).  Each
 makes batches of a stream of requests in its own way, and `deliver` finishes them.
 """
 

@@ -1,7 +1,7 @@
 """Batches in the order of their requests, made ahead by workers.
 
 A stream knows no epochs: it is given requests, endless where epochs join, and
-keeps a fixed number of batches in the making.  It can be begun anew without new
+has a fixed number of batches made ahead.  It can be begun anew without new
 workers.
 """
 
@@ -28,7 +28,7 @@ class Stream(Iterator[Any]):
     workers : Workers
         Closed with the stream.
     ahead : int
-        Batches in the making behind the one that is waited for; 0 makes each
+        Batches that are being made behind the one that is waited for; 0 makes each
         when it is asked for.
     read_ahead : int
         Samples beyond these whose bytes are asked for from the disk.
@@ -59,14 +59,14 @@ class Stream(Iterator[Any]):
         self._pending: deque[tuple[Request, Job | None, list[Pending]]] = deque()
 
     def begin(self, requests: Iterable[Request]) -> None:
-        """Drop what is in the making and make the batches of `requests`."""
+        """Drop the batches that are being made, and make those of `requests`."""
         self.stop()
         self._requests = iter(requests)
         for _ in range(self._ahead):
             self._submit()
 
     def stop(self) -> None:
-        """Drop what is in the making; the workers stay."""
+        """Drop the batches that are being made; the workers stay."""
         self._requests = iter(())
         self._announced.clear()
         self._announced_samples = 0

@@ -62,7 +62,7 @@ class WorkerOptions:
 
     @property
     def ahead(self) -> int:
-        """Batches in the making behind the one that is waited for."""
+        """Batches that are being made behind the one that is waited for."""
         return self.prefetch_factor if self.num_workers else 0
 
     def start(self, work: Work) -> Workers:

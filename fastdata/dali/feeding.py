@@ -24,15 +24,15 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from fastdata.backends.dali.graph import (
+from fastdata.codecs import Pixels
+from fastdata.codecs.blobs import cut_if_worthwhile
+from fastdata.dali.graph import (
     Arguments,
     FieldGraph,
     arguments_of,
     regions_of,
     steps_of,
 )
-from fastdata.codecs import Pixels
-from fastdata.codecs.blobs import cut_if_worthwhile
 from fastdata.engine.batches import BatchMaker
 from fastdata.engine.contracts import Images, Request
 from fastdata.engine.rendering import plan_images

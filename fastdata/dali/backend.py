@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from fastdata.backends.dali.feeding import Feed, FeedJob
-from fastdata.backends.dali.graph import FAILURES, Graph, Graphs, import_dali
+from fastdata.dali.feeding import Feed, FeedJob
+from fastdata.dali.graph import FAILURES, Graph, Graphs, import_dali
 from fastdata.engine.backend import (
     SPARE_BUFFERS,
     Backend,
@@ -50,7 +50,7 @@ from fastdata.transforms.boxes import DropEmptyBoxes
 __all__ = ["DaliBackend"]
 
 FEEDS_AHEAD = 2
-"""Feeds in the making, so that DALI need not wait for one."""
+"""Feeds that are being made, so that DALI need not wait for one."""
 
 RUNS_AT_ONCE = 2
 """Batches that DALI has at a time: one that it makes, and one for when that is made."""
@@ -207,14 +207,14 @@ class DaliStream:
         return self._made.waiting if self._made is not None else 0
 
     def begin(self, requests: Iterable[Request]) -> None:
-        """Drop what is in the making and make the batches of `requests`."""
+        """Drop the batches that are being made, and make those of `requests`."""
         self.stop()
         self._feeds.begin(requests)
         self._runs = Runs(self._feeds, self._maker, self._graphs, self._streams, self._side)
         self._made = Background(self._runs.__next__, self._ahead)
 
     def stop(self) -> None:
-        """Drop what is in the making; DALI's pipelines stay."""
+        """Drop the batches that are being made; DALI's pipelines stay."""
         if os.getpid() != self._owner:
             _of_parent.append(self)
             return

@@ -14,6 +14,6 @@ made of, and where each crop lies, is decided by the same code as for every othe
 DALI is imported when a backend is made, and only there.
 """
 
-from fastdata.backends.dali.backend import DaliBackend
+from fastdata.dali.backend import DaliBackend
 
 __all__ = ["DaliBackend"]
