@@ -26,7 +26,7 @@ from fastdata.errors import ImageError, ShardCorruptError
 from fastdata.formats.gather import gather_rows
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.reader import ShardReader
-from fastdata.native.crops import CROP, OTHER_CODEC
+from fastdata.native.library import CROP, OTHER_CODEC
 from fastdata.schema import ImageField
 
 __all__ = ["BatchImages", "ShardImages", "Window", "read_image"]
@@ -123,7 +123,7 @@ class BatchImages(ABC):
     def crops(self) -> NDArray[Any]:
         """Return where all images are in memory, with windows that are the whole images.
 
-        An array of `fastdata.native.crops.CROP`, shape [n].  Images whose bytes are not as they
+        An array of `fastdata.native.library.CROP`, shape [n].  Images whose bytes are not as they
         should be have the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses
         are valid while this object is alive.
         """

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fastdata.errors import ShardCorruptError
-from fastdata.native.crops import CROP, OTHER_CODEC
+from fastdata.native.library import CROP, OTHER_CODEC
 from fastdata.schema import (
     ArrayField,
     BytesField,

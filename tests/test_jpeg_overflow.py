@@ -13,8 +13,7 @@ import simplejpeg
 from coefficients import jpeg_of
 from numpy.typing import NDArray
 
-from fastdata.native.crops import decode_jpeg
-from fastdata.native.library import library
+from fastdata.native.library import decode_jpeg, library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the compiled library is not here")
 

@@ -22,7 +22,7 @@ from samples import photo
 from fastdata.codecs.blobs import encode_jpeg
 from fastdata.codecs.jpeg_segments import INDEX_PREFIX_BYTES, index_spans
 from fastdata.native import library as native
-from fastdata.native.crops import CROP, JPEG, OTHER_CODEC, RAW, copy_rows, render_crops, resize
+from fastdata.native.library import CROP, JPEG, OTHER_CODEC, RAW, copy_rows, render_crops, resize
 
 needs_library = pytest.mark.skipif(
     native.library() is None, reason="the compiled library is not here (no C compiler, or no AVX2)"
@@ -271,7 +271,7 @@ def test_an_index_that_lies_is_refused() -> None:
 READ_TO_THE_END = """
 import ctypes, mmap, sys
 import numpy as np
-from fastdata.native.crops import CROP, render_crops
+from fastdata.native.library import CROP, render_crops
 from fastdata.native.library import library
 
 library().fd_use_portable(int(sys.argv[1]))

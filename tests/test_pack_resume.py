@@ -37,7 +37,7 @@ from fastdata.errors import (
     JobChangedError,
     OptionError,
 )
-from fastdata.formats.spool import Spool
+from fastdata.formats.writer import Spool
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 

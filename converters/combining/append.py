@@ -29,7 +29,7 @@ from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest
-from fastdata.formats.spool import sync_directory
+from fastdata.formats.writer import sync_directory
 from fastdata.opening import open as open_dataset
 
 from ..base import FieldSpec, Source, hash_fields

@@ -39,7 +39,7 @@ import numpy as np
 from fastdata.errors import DestinationExistsError, JobChangedError
 from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
-from fastdata.formats.spool import Spool, sync_directory
+from fastdata.formats.writer import Spool, sync_directory
 
 from ..base import Reject
 from .lock import DirectoryLock

@@ -22,7 +22,7 @@ from fastdata.engine.rendering import render_raw
 from fastdata.engine.work import BatchWork
 from fastdata.errors import ShardCorruptError
 from fastdata.kernels.pixels import gather_windows, has_kernels, window_plan
-from fastdata.native.crops import CROP, RAW
+from fastdata.native.library import CROP, RAW
 from fastdata.transforms.geometry import Geometry, Ints, Windows
 from fastdata.transforms.image_tensors import to_device
 from fastdata.transforms.pixel import PixelLookup, as_words

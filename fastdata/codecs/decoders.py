@@ -33,8 +33,8 @@ from fastdata.codecs.image import decode_jpeg, reduced_by_pil
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.errors import ImageError, MissingExtraError, OptionError
 from fastdata.installing import BUILD_AGAIN, install_line
-from fastdata.native.crops import decode_jpeg as decode_compiled
 from fastdata.native.library import compiled
+from fastdata.native.library import decode_jpeg as decode_compiled
 
 __all__ = ["DecoderName", "JpegDecoder", "check_out", "jpeg_decoder"]
 

@@ -38,7 +38,7 @@ from fastdata.engine.contracts import Images, Request
 from fastdata.engine.rendering import plan_images
 from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import ShardCorruptError
-from fastdata.native.crops import JPEG
+from fastdata.native.library import JPEG
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Geometry, Ints
 

@@ -28,8 +28,7 @@ from fastdata.engine.contracts import Images, Indices
 from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
-from fastdata.native.crops import JPEG, OTHER_CODEC, render_crops
-from fastdata.native.library import compiled
+from fastdata.native.library import JPEG, OTHER_CODEC, compiled, render_crops
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pixel import PixelTable

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from fastdata.codecs.decoders import JpegDecoder
 from fastdata.engine.contracts import Indices, PackedData
 from fastdata.errors import ShardCorruptError
-from fastdata.native.crops import JPEG, RAW
-from fastdata.native.library import compiled
+from fastdata.native.library import JPEG, RAW, compiled
 from fastdata.random import Draws, operation_id
 from fastdata.schema import ArrayField, BytesField, StringField
 from fastdata.transforms.pipeline import Pipeline

@@ -23,7 +23,7 @@ import torch
 from fastdata.engine.buffers import Slot
 from fastdata.engine.contracts import Pending, Work, Workers
 from fastdata.errors import OptionError
-from fastdata.native.faults import shortened_files
+from fastdata.formats.mapped import shortened_files
 from fastdata.processes.pool import ProcessPool, SharedBlock, Ticket
 from fastdata.processes.starting import Death, Role, UnpicklableWorkError
 from fastdata.transforms.generators import allow_seeding_in_process, seeding_allowed

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.formats.layout import checksum
-from fastdata.native.crops import copy_rows
-from fastdata.native.library import compiled
+from fastdata.native.library import compiled, copy_rows
 
 __all__ = ["gather_rows"]
 

@@ -20,7 +20,6 @@ import h5py
 import numpy as np
 
 from fastdata.formats.layout import CODECS, FOOTER_BYTES
-from fastdata.formats.spool import copy_into
 from fastdata.formats.writer import Array, EncodedImage, Layout, ShardWriter
 from fastdata.schema import Schema
 
@@ -80,7 +79,7 @@ class Hdf5ShardWriter(ShardWriter):
         descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             for name, spool in self.spools.items():
-                copy_into(spool.path, spool.length, descriptor, offsets[name])
+                _copy_into(spool.path, spool.length, descriptor, offsets[name])
         finally:
             os.close(descriptor)
         blobs = {}
@@ -118,3 +117,21 @@ def _allocate(file: Any, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
         links,
     )
     return int(dataset.get_offset() or 0)
+
+
+def _copy_into(source: Path, length: int, descriptor: int, offset: int) -> None:
+    """Copy `length` bytes of a file into an open one, in the kernel where it can."""
+    with open(source, "rb") as file:
+        done = 0
+        while done < length:
+            try:
+                count = os.copy_file_range(
+                    file.fileno(), descriptor, length - done, done, offset + done
+                )
+            except OSError:
+                # Not supported between these file systems: by hand.
+                block = os.pread(file.fileno(), min(length - done, 1 << 22), done)
+                count = os.pwrite(descriptor, block, offset + done)
+            if count == 0:
+                raise OSError(f"{source}: only {done} of {length} bytes could be read")
+            done += count

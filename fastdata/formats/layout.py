@@ -80,9 +80,8 @@ def is_container(start: bytes) -> bool:
     return start.startswith(_HDF5_START) or start[16:20] == _LMDB_MAGIC
 
 
-def checksum(data: Any) -> int:
-    """Return XXH3's 64-bit hash of a bytes-like object, the format's checksum."""
-    return xxhash.xxh3_64_intdigest(data)
+checksum: Callable[[Any], int] = xxhash.xxh3_64_intdigest
+"""XXH3's 64-bit hash of a bytes-like object: the format's checksum."""
 
 
 @dataclass(frozen=True, slots=True)

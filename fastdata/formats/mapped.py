@@ -25,10 +25,14 @@ from fastdata.errors import (
     ShardCorruptError,
 )
 from fastdata.formats.layout import FOOTER_BYTES, checksum
-from fastdata.native.faults import watch
+from fastdata.native.library import loaded_library
+from fastdata.printable import printable
 from fastdata.regular_files import open_regular
 
-__all__ = ["MappedFile"]
+__all__ = ["MappedFile", "shortened_files"]
+
+_watched: dict[int, tuple[Path, int]] = {}
+"""What this process has mapped, and the files' lengths then."""
 
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -93,7 +97,7 @@ class MappedFile:
             raise FormatError(f"{path}: cannot be mapped: {error.strerror}") from error
         finally:
             os.close(descriptor)
-        watch(self.array, path)
+        _watch(self.array, path)
 
     def was_written_to(self, header: slice, header_checksum: int) -> bool:
         """Return whether the file has been written to since the last call.
@@ -155,3 +159,31 @@ def _map_read_only(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
 def _identity_of(status: os.stat_result) -> tuple[int, int, int, int]:
     """Return which file it is, and what changes when it is written to."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _watch(memory: NDArray[np.uint8], path: Path) -> None:
+    """Name a file if its memory cannot be read, as long as that is mapped.
+
+    The kernel ends a process by SIGBUS that reads behind the end of a file which was cut short
+    after it was mapped.  The compiled library has a handler that prints the file's name first.
+    """
+    _watched[id(memory)] = path, len(memory)
+    weakref.finalize(memory, _watched.pop, id(memory), None).atexit = False
+    library = loaded_library()
+    if library is None:
+        return
+    names = os.fsencode(path), printable(path).encode()
+    watched = library.fd_watch_map(memory.ctypes.data, len(memory), *names)
+    weakref.finalize(memory, library.fd_unwatch_map, ctypes.c_void_p(watched)).atexit = False
+
+
+def shortened_files() -> list[Path]:
+    """Return the files that this process has mapped and that have become shorter since."""
+    shortened = []
+    for path, length in list(_watched.values()):
+        try:
+            if os.stat(path).st_size < length:
+                shortened.append(path)
+        except OSError:
+            continue  # removed: what was mapped can be read as before
+    return sorted(set(shortened))

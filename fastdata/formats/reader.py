@@ -83,7 +83,7 @@ class ShardReader:
     Safe for any number of threads.  No file stays open.  The map survives fork; to send a shard
     to another process by pickle, send its path.  As with any memory map, the
     file must not be cut short while it is open: the process then ends by SIGBUS,
-    after naming the file (`fastdata.native.faults`).
+    after naming the file (`fastdata.formats.mapped`).
     """
 
     def __init__(

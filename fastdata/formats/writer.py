@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,10 +32,11 @@ from fastdata.formats.layout import (
     pack_footer,
 )
 from fastdata.formats.reader import ShardReader, find_damage
-from fastdata.formats.spool import Spool, sync_directory
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
 
-__all__ = ["EncodedImage", "Record", "ShardWriter"]
+__all__ = ["EncodedImage", "Record", "ShardWriter", "Spool", "sync_directory"]
+
+_BUFFER_BYTES = 1 << 18
 
 
 class EncodedImage(NamedTuple):
@@ -56,6 +58,42 @@ class Record(NamedTuple):
 
     key: str
     values: tuple[Any, ...]
+
+
+class Spool:
+    """An append-only file, of a column or of images, while a shard is written.
+
+    It begins with the `length` bytes that are known to be good: what a crash left behind them is
+    dropped.  That is all that resuming needs, and memory does not grow with the shard.
+    """
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        self.path = path
+        self._file = io.BufferedWriter(io.FileIO(path, "ab"), _BUFFER_BYTES)
+        if os.fstat(self._file.fileno()).st_size < length:
+            self._file.close()
+            raise ValueError(f"{path} is shorter than the {length} bytes that were recorded")
+        self._file.truncate(length)
+        self.length = length
+
+    def append(self, data: Any) -> None:
+        """Write a bytes-like object at the end."""
+        self._file.write(data)
+        self.length += data.nbytes if hasattr(data, "nbytes") else len(data)
+
+    def sync(self) -> None:
+        """Return once everything appended is on the disk."""
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file, keeping it."""
+        try:
+            self._file.close()
+        except OSError:
+            # What could not be flushed (a full disk) is beyond the last
+            # committed length anyway, and is dropped on resuming.
+            self._file.raw.close()
 
 
 class ShardWriter(abc.ABC):
@@ -284,3 +322,12 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
     while view:
         count = os.pwrite(descriptor, view, offset)
         view, offset = view[count:], offset + count
+
+
+def sync_directory(path: Path) -> None:
+    """Return once the renames in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

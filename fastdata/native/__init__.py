@@ -2,8 +2,7 @@
 
 It is optional.  Without it, everything works by the libraries that it stands in for, slower.
 
-    library.py   finds and loads it
-    crops.py     crops of a task in one call, as NumPy arrays see it
+    library.py   finds, loads and calls it
     README.md    how the C files hang together, and how to work on them
 
 No Python object is touched in C: calls go through ctypes, which gives up the interpreter's lock,

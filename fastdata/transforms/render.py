@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastdata.codecs.resize import resize_pixels
-from fastdata.native.crops import resize as resize_compiled
 from fastdata.native.library import compiled
+from fastdata.native.library import resize as resize_compiled
 from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window, antialiases
 
 __all__ = ["CHUNK_BYTES", "Stack", "render", "render_stack", "stack_plan"]

@@ -24,7 +24,7 @@ from fastdata.converters.base import reason_of
 from fastdata.converters.reading.locations import stat_of
 from fastdata.errors import FileCorruptError, ImageError
 from fastdata.formats.layout import CODECS
-from fastdata.native.crops import OTHER_CODEC
+from fastdata.native.library import OTHER_CODEC
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.schema import Schema
 from fastdata.unpacked.listing import Listing
