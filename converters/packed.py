@@ -23,11 +23,11 @@ from fastdata.formats.layout import CODECS
 from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage
-from fastdata.opening import open as open_dataset
-from fastdata.opening import packed_view
+from fastdata.packed_views import packed_view
 from fastdata.schema import ImageField
 
 from .base import Deferred, FieldSpec, IndexedSource, Sample
+from .opening import open_packed
 from .reading.locations import files_at, first_bytes
 from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
@@ -56,7 +56,7 @@ class PackedSource(IndexedSource):
     ) -> None:
         refuse_fields(fields, self.name)
         opened = packed_view(location)
-        self.dataset = open_dataset(location) if opened is None else opened
+        self.dataset = open_packed(location) if opened is None else opened
         refuse_transform(self.dataset)
         self.notes = []
         self.schema = self.dataset.schema

@@ -28,8 +28,8 @@ from fastdata.engine.loader import Loader, LoaderStats
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
 from fastdata.opening import open as open_dataset
-from fastdata.opening import packed_view
 from fastdata.options import LoaderOptions
+from fastdata.packed_views import packed_view
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform

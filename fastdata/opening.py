@@ -1,4 +1,4 @@
-"""From what a user has, a path or torch's parts and sums of datasets, to a `Dataset`."""
+"""``fastdata.open``: from a path to a packed dataset, or to image files as they lie."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from torch.utils.data import ConcatDataset, Subset
-
-from fastdata.dataset import Dataset, join_datasets, part_of
+from fastdata.dataset import Dataset
 from fastdata.errors import DatasetNotFoundError, FormatError, OptionError
 from fastdata.records import BatchFormat, RecordFormat
 from fastdata.schema import Field
@@ -18,7 +15,7 @@ from fastdata.shards import Location, open_shards
 if TYPE_CHECKING:
     from fastdata.transforms.pipeline import Transform
 
-__all__ = ["open", "packed_view"]
+__all__ = ["open"]
 
 
 def open(
@@ -94,20 +91,6 @@ def open(
     }
     file_options = {name: value for name, value in file_options.items() if value is not None}
     locations = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-    dataset = _open(locations, check, file_options, max_pixels, record_format)
-    record_format.check(dataset.schema)
-    if transform is not None:
-        dataset.transform = transform
-    return dataset
-
-
-def _open(
-    locations: list[Location],
-    check: bool,
-    file_options: Mapping[str, Any],
-    max_pixels: int | None,
-    record_format: RecordFormat,
-) -> Dataset:
     try:
         shards = open_shards(locations, check, max_pixels)
     except (DatasetNotFoundError, FormatError) as error:
@@ -115,78 +98,15 @@ def _open(
         from fastdata.unpacked.listing import list_files
 
         files = list_files(locations, file_options, error).limited_to(max_pixels)
-        return UnpackedDataset(files, range(len(files)), record_format=record_format)
-    if file_options:
-        raise OptionError(
-            f"{next(iter(file_options))} is for files that are not packed; {locations[0]} is a "
-            "packed dataset"
-        )
-    return Dataset(shards, range(len(shards)), record_format=record_format)
-
-
-def packed_view(data: Any) -> Dataset | None:
-    """Return torch's parts and sums of packed datasets as one packed dataset.
-
-    Parameters
-    ----------
-    data : object
-        A `Dataset`, or a ``Subset`` (such as those of ``random_split``) or ``ConcatDataset`` of
-        such, however they are nested.
-
-    Returns
-    -------
-    Dataset or None
-        With the samples of `data` in their order; None where `data` is anything else, or has a
-        part that is not packed.  A class derived from torch's may read samples in its own way,
-        so it is something else.
-
-    Raises
-    ------
-    FormatError
-        If the schemas of parts differ.
-    OptionError
-        If a class derived from `Dataset` reads samples in its own way, if
-        transforms or record formats of parts differ, or if one has been given to a
-        ``Subset`` or ``ConcatDataset``, which torch would not apply.
-    IndexError, TypeError
-        If a ``Subset`` has indices that its dataset has not.
-    """
-    if isinstance(data, Dataset):
-        for name in ("__getitem__", "__getitems__"):
-            if getattr(type(data), name) is not getattr(Dataset, name):
-                raise OptionError(
-                    f"{type(data).__name__} has a {name} of its own, which is not called where "
-                    "packed data is read by the batch: give what it does as a transform, "
-                    "T.PerSample(fn), or write a torch Dataset that has the packed one"
-                )
-        return data
-    if type(data) is Subset:
-        whole = packed_view(data.dataset)
-        if whole is None:
-            return None
-        _refuse_transform(data)
-        indices = np.asarray(data.indices)
-        if indices.dtype == bool:
-            raise TypeError(
-                "a torch Subset has a mask for its indices, which it takes for the numbers 0 and "
-                "1; use dataset[mask], or Subset(dataset, numpy.flatnonzero(mask))"
-            )
-        return part_of(whole, indices)
-    if type(data) is ConcatDataset:
-        parts = [packed_view(part) for part in data.datasets]
-        packed = [part for part in parts if part is not None]
-        if len(packed) < len(parts):
-            return None
-        _refuse_transform(data)
-        return join_datasets(packed)
-    return None
-
-
-def _refuse_transform(data: Any) -> None:
-    for name in ("transform", "transforms", "target_transform"):
-        if getattr(data, name, None) is not None:
+        dataset: Dataset = UnpackedDataset(files, range(len(files)), record_format=record_format)
+    else:
+        if file_options:
             raise OptionError(
-                f"{name!r} has been set on a torch {type(data).__name__}, which does not apply it; "
-                "set dataset.transform of the packed dataset inside it, or pass transform= to the "
-                "loader"
+                f"{next(iter(file_options))} is for files that are not packed; {locations[0]} is "
+                "a packed dataset"
             )
+        dataset = Dataset(shards, range(len(shards)), record_format=record_format)
+    record_format.check(dataset.schema)
+    if transform is not None:
+        dataset.transform = transform
+    return dataset

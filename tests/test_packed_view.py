@@ -15,7 +15,7 @@ import fastdata
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.contracts import is_packed
 from fastdata.errors import FormatError, OptionError
-from fastdata.opening import packed_view
+from fastdata.packed_views import packed_view
 from fastdata.schema import ImageField, ScalarField, Schema
 
 

@@ -30,10 +30,10 @@ from fastdata.errors import FastdataError, JobChangedError, OptionError, full_di
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest
 from fastdata.formats.writer import sync_directory
-from fastdata.opening import open as open_dataset
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
+from ..opening import open_packed
 from ..packed import PackedSource
 from ..packing.driver import pack
 from ..packing.job import Job, rejects_path
@@ -109,7 +109,7 @@ def append(
     new = workplace / f"new{path.suffix}"
     done = path.with_name(path.name + ".append.done")
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
-        current = open_dataset(path)
+        current = open_packed(path)
         lock = DirectoryLock(workplace)
         stack.callback(_tidy, workplace, lock)
         unfinished = _unfinished(workplace, current, path)
@@ -204,7 +204,7 @@ class _State:
 
     @classmethod
     def of(cls, current: Dataset, report: PackReport, request: str) -> _State:
-        added = open_dataset(report.path)
+        added = open_packed(report.path)
         readers = [*current.shards, *added.shards]
         after = content_digest(current.schema, [reader.column for reader in readers])
         summary = {

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
-from fastdata.opening import open as open_dataset
 
+from ..opening import open_packed
 from ..packing.driver import pack
 from ..packing.options import Container
 from ..packing.report import PackReport
@@ -73,7 +73,7 @@ def merge(
     if not given:
         raise OptionError("merge needs at least one dataset; the list is empty")
     return copy_dataset(
-        open_dataset(given),
+        open_packed(given),
         destination,
         container=container,
         shards=shards,

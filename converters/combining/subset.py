@@ -10,9 +10,9 @@ import numpy as np
 
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
-from fastdata.opening import open as open_dataset
 from fastdata.schema import ArrayField, ScalarField, StringField
 
+from ..opening import open_packed
 from ..packing.options import Container
 from ..packing.report import PackReport
 from .merge import copy_dataset
@@ -92,7 +92,7 @@ def subset(
     >>> fastdata.subset("train.lmdb", "cats.lmdb", classes=["cat"])      # doctest: +SKIP
     >>> fastdata.subset("all.lmdb", "val.lmdb", fraction=0.1)            # doctest: +SKIP
     """
-    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    opened = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
     chosen = chosen_indices(
         opened,
         classes=classes,

@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 from fastdata.dataset import Dataset
 from fastdata.errors import DestinationExistsError, OptionError, did_you_mean, full_disk_explained
-from fastdata.opening import open as open_dataset
 from fastdata.printable import printable
 from fastdata.schema import Schema
 
+from ..opening import open_packed
 from ..packed import refuse_transform
 from ..packing.lock import DirectoryLock
 from ..packing.options import parse_shard_size
@@ -184,7 +184,7 @@ def export(
     limit = parse_shard_size(shard_size)
     if min(limit.values(), default=1) < 1:
         raise OptionError(f"shard_size={shard_size!r} is nothing: 1 or more")
-    chosen = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    chosen = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
     refuse_transform(chosen)
     path = Path(os.path.abspath(destination))
     _clear_leftovers(path)

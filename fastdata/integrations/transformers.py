@@ -19,7 +19,7 @@ import fastdata
 from fastdata.errors import OptionError
 from fastdata.integrations.accelerate import prepare, skip_first_batches
 from fastdata.loading import is_location
-from fastdata.opening import packed_view
+from fastdata.packed_views import packed_view
 
 if TYPE_CHECKING:
     from transformers import Trainer

@@ -13,11 +13,9 @@ import hashlib
 import itertools
 import logging
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import numpy as np
@@ -25,13 +23,13 @@ from numpy.typing import NDArray
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.converters.base import IndexedSource, Sample, hash_fields
-from fastdata.converters.finding import find_source, format_class, format_of
+from fastdata.converters.finding import find_source
+from fastdata.converters.opening import needs_packing, pack_command, unpacked_location
 from fastdata.converters.reading.fields import convert
-from fastdata.converters.reading.locations import first_bytes, stat_of
+from fastdata.converters.reading.locations import stat_of
 from fastdata.distributed import rank_and_world_size
-from fastdata.errors import FileCorruptError, FormatError, OptionError, SourceError
-from fastdata.formats.layout import canonical_json, is_container
-from fastdata.formats.manifest import MANIFEST
+from fastdata.errors import FileCorruptError, FormatError, SourceError
+from fastdata.formats.layout import canonical_json
 from fastdata.schema import ImageField, Schema
 
 if TYPE_CHECKING:
@@ -62,7 +60,7 @@ class Listing:
     location : Path
         What was opened, as it was given; for messages.
     options : mapping
-        How, as of `_pack_command`.
+        How, as of `pack_command`.
     """
 
     def __init__(
@@ -73,7 +71,8 @@ class Listing:
     ) -> None:
         self.sources = tuple(sources)
         self.location = location
-        self.command = _pack_command(location, options or {})
+        self._options = options or {}
+        self.command = pack_command(location, self._options)
         """What packs it."""
         self.schema: Schema = sources[0].schema
         self._fields = tuple(self.schema.items())
@@ -238,10 +237,7 @@ class Listing:
 
     def refuse_unpacked(self) -> NoReturn:
         """Raise that only packed datasets can do what was called."""
-        raise OptionError(
-            f"this needs a packed dataset, and {self.location} is loaded as it lies. Pack it: "
-            f"{self.command}"
-        )
+        raise needs_packing(self.location, self._options)
 
     def locate(self, position: int) -> NoReturn:
         """Refuse: there are no shards."""
@@ -251,35 +247,12 @@ class Listing:
 def list_files(
     locations: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], error: Exception
 ) -> Listing:
-    """Return the samples at a location that is no packed dataset.
+    """Return the samples at the one location that is no packed dataset; see `unpacked_location`.
 
-    Several locations are refused, and `error`, which says why it is no packed dataset, is raised
-    where it is no data of another format either.  `options` are ``format``, ``channels``,
-    ``fields`` and ``source_options``, as of `fastdata.pack`, where they are given.
-
-    Raises
-    ------
-    FormatError
-        If it is data that is loaded only packed; says how that is done.
-    SourceError, OptionError
-        If it is no such data, on a closer look, or the options are not for it.
+    Raises also `SourceError` or `OptionError` if it is no such data, on a closer look, or the
+    options are not for it.
     """
-    names = [_format_at(location, options) for location in locations]
-    name = next((name for name in names if name not in (None, "fastdata")), None)
-    if name is None:
-        raise error
-    location = Path(locations[names.index(name)])
-    if len(locations) > 1:
-        raise FormatError(
-            f"{location} is not packed, and several locations at once are opened of packed "
-            "datasets: open each by itself and add them with torch.utils.data.ConcatDataset, or "
-            f"pack it: {_pack_command(location)}"
-        ) from error
-    if not issubclass(format_class(name), IndexedSource):
-        raise FormatError(
-            f"{location}: data of the format {name!r} is not loaded as it lies. Pack it: "
-            f"{_pack_command(location, options)}"
-        ) from error
+    location = unpacked_location(locations, options, error)
     # Files are read later, whatever the working directory is then.
     source = find_source(
         os.path.abspath(location),
@@ -297,22 +270,6 @@ def list_files(
     return listing
 
 
-def _format_at(location: str | os.PathLike[str], options: Mapping[str, Any]) -> str | None:
-    """Return the name of the format at a location, which is given or recognised, or None."""
-    given: str | None = options.get("format")
-    if given is not None:
-        return given
-    if os.path.exists(os.path.join(location, MANIFEST)):  # shards, whatever is wrong with them
-        return None
-    file = os.path.join(location, "data.mdb") if os.path.isdir(location) else location
-    if is_container(first_bytes(Path(file), 20)):  # a shard that is damaged, more likely than not
-        return None
-    try:
-        return format_of(location).name
-    except SourceError:
-        return None
-
-
 @cache
 def suggest_packing(location: Path, command: str) -> None:
     """Log, once a process, what a pack would bring; on the first rank only."""
@@ -325,20 +282,3 @@ def suggest_packing(location: Path, command: str) -> None:
             PACKED_IS_FASTER,
             command,
         )
-
-
-def _pack_command(location: Path, options: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return the command that packs what is at a location, with the options it was opened by."""
-    words = ["fastdata", "pack", str(location), _name_of(location) + ".lmdb"]
-    for name in ("format", "channels"):
-        if name in options:
-            words += [f"--{name}", str(options[name])]
-    for flag, name in (("--field", "fields"), ("--option", "source_options")):
-        for key, value in options.get(name, {}).items():
-            if isinstance(value, (str, int, float)):  # what a command line can say
-                words += [flag, f"{key}={value}"]
-    return shlex.join(words)
-
-
-def _name_of(location: Path) -> str:
-    return location.absolute().name.split(".")[0] or "images"
