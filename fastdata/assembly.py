@@ -206,9 +206,9 @@ def _order(options: LoaderOptions, count: int, seed: int) -> Order:
         return SamplerOrder(options.sampler, count)
     if options.weights is not None:
         weighted = Weighted(options.weights, seed)
-        if weighted.count != count:
+        if len(weighted) != count:
             raise OptionError(
-                f"weights has {weighted.count} numbers, but the dataset has {count} samples"
+                f"weights has {len(weighted)} numbers, but the dataset has {count} samples"
             )
         return weighted
     return order_of(options.shuffle, count, seed)

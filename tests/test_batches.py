@@ -32,11 +32,11 @@ QUICK = settings(deadline=None, max_examples=40)
 
 
 def epoch_of(order: Order, epoch: int = 0) -> list[int]:
-    return order.of(epoch)(np.arange(len(order))).tolist()  # type: ignore[no-any-return]
+    return order.in_epoch(epoch)(np.arange(len(order))).tolist()  # type: ignore[no-any-return]
 
 
 def indices_of(batches: Batches | SampledBatches, epoch: int = 0) -> list[list[int]]:
-    return [batch.tolist() for batch in batches.of(epoch)]
+    return [batch.tolist() for batch in batches.in_epoch(epoch)]
 
 
 # No example has a time limit, for a machine may be busy.
@@ -60,7 +60,7 @@ def test_what_does_not_divide_is_repeated_from_the_last_batch() -> None:
 
 def test_a_batch_is_found_without_those_before_it() -> None:
     batches = Batches(Shuffled(100, 3), 8)
-    epoch = batches.of(5)
+    epoch = batches.in_epoch(5)
     np.testing.assert_array_equal(epoch[9], indices_of(batches, 5)[9])
     for number in (13, -1):
         with pytest.raises(IndexError, match=f"batch {number} of an epoch of 13"):
@@ -81,15 +81,15 @@ def test_batches_far_apart_are_those_of_the_epoch() -> None:
     positions = np.arange(70_002)
     positions[-1] = 69_900 + 0  # one is missing to 3 ranks: the last batch's first again
     blocks = [positions[at + 100 : at + 200] for at in range(0, 69_900, 300)]
-    expected = order.of(2)(np.concatenate([*blocks, positions[69_900:].reshape(3, -1)[1]]))
-    epoch = batches.of(2)
+    expected = order.in_epoch(2)(np.concatenate([*blocks, positions[69_900:].reshape(3, -1)[1]]))
+    epoch = batches.in_epoch(2)
     for number in order_of_batch_lookups(batches):
         np.testing.assert_array_equal(epoch[number], expected[number * 100 : number * 100 + 100])
         assert epoch.samples_in(number) == len(epoch[number])
 
 
 def test_a_batch_larger_than_what_is_looked_up_at_once_is_whole() -> None:
-    assert [len(batch) for batch in Batches(Shuffled(25_000, 0), 10_000).of(0)] == [
+    assert [len(batch) for batch in Batches(Shuffled(25_000, 0), 10_000).in_epoch(0)] == [
         10_000,
         10_000,
         5_000,
@@ -98,7 +98,7 @@ def test_a_batch_larger_than_what_is_looked_up_at_once_is_whole() -> None:
 
 def test_a_batch_is_the_callers_to_change() -> None:
     for batches in (Batches(Shuffled(100, 3), 8), SampledBatches([[1, 2], [3]], 5)):
-        epoch = batches.of(0)
+        epoch = batches.in_epoch(0)
         before = epoch[1].tolist()
         epoch[1][:] = -1
         assert epoch[1].tolist() == before
@@ -107,7 +107,7 @@ def test_a_batch_is_the_callers_to_change() -> None:
 def test_threads_find_the_same_batches() -> None:
     batches = Batches(Shuffled(100_000, 3), 128)
     expected = indices_of(batches)
-    epoch = batches.of(0)
+    epoch = batches.in_epoch(0)
     wrong: list[int] = []
 
     def read(start: int) -> None:
@@ -142,7 +142,9 @@ def test_ranks_share_an_epoch(
     for batches, share in zip(steps, shares, strict=True):
         assert len(batches) == len(share)
         assert share.samples == sum(map(len, batches))
-        assert [share.of(0).samples_in(k) for k in range(len(share))] == list(map(len, batches))
+        assert [share.in_epoch(0).samples_in(k) for k in range(len(share))] == list(
+            map(len, batches)
+        )
     # In step: the ranks' batches are of one size.
     assert all(len({len(b) for b in step}) == 1 for step in zip(*steps, strict=True))
     seen = sorted(i for batches in steps for batch in batches for i in batch)
@@ -169,7 +171,9 @@ def test_an_uneven_epoch_is_each_sample_once(count: int, batch_size: int, world_
         assert [len(batches), sum(map(len, batches))] == [len(share), share.samples]
         assert all(batches)
         assert share.padding == 0
-        assert [share.of(0).samples_in(k) for k in range(len(share))] == list(map(len, batches))
+        assert [share.in_epoch(0).samples_in(k) for k in range(len(share))] == list(
+            map(len, batches)
+        )
     assert sorted(i for b in steps for batch in b for i in batch) == list(range(count))
     assert max(map(len, steps)) - min(map(len, steps)) <= 1
 
@@ -293,12 +297,12 @@ def test_samplers_may_yield_any_kind_of_integer() -> None:
 )
 def test_bad_samplers_are_refused(sampler: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        SamplerOrder(sampler, 10).of(0)
+        SamplerOrder(sampler, 10).in_epoch(0)
 
 
 def test_a_batch_sampler_decides_the_batches() -> None:
     batches = SampledBatches([[3, 1, 1], [0], [4, 2]], 5)
-    epoch = batches.of(0)
+    epoch = batches.in_epoch(0)
     assert indices_of(batches) == [[3, 1, 1], [0], [4, 2]]
     assert [epoch.samples_in(number) for number in range(3)] == [3, 1, 2]
     assert all(batch.dtype == np.int64 for batch in epoch)
@@ -339,7 +343,7 @@ def test_a_batch_sampler_gets_the_epoch() -> None:
 )
 def test_bad_batch_samplers_are_refused(sampler: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        SampledBatches(sampler, 10).of(0)
+        SampledBatches(sampler, 10).in_epoch(0)
 
 
 def test_samplers_have_a_length_and_keep_to_it() -> None:
@@ -353,7 +357,7 @@ def test_samplers_have_a_length_and_keep_to_it() -> None:
             return 4
 
     with pytest.raises(OptionError, match="yielded 3 indices, but its length is 4"):
-        SamplerOrder(Short(), 10).of(0)
+        SamplerOrder(Short(), 10).in_epoch(0)
 
 
 # -- what makes a place in an epoch mean something ------------------------------------
@@ -373,9 +377,9 @@ DIFFERENT: list[Batches | SampledBatches] = [
     Batches(BlockShuffled(60, 0, 4, 4), 4),
     Batches(Weighted(np.ones(60), 0), 4),
     Batches(Weighted(np.ones(60), 1), 4),
-    Batches(Weighted(np.ones(60), 0, 50), 4),
+    Batches(Weighted(np.ones(50), 0), 4),
     Batches(Weighted(np.arange(60), 0), 4),
-    Batches(Weighted(np.ones(60), 0, replacement=False), 4),
+    Batches(Weighted(np.arange(60) + 0.5, 0), 4),
     Batches(SamplerOrder(list(range(60)), 60), 4),
     Batches(SamplerOrder(tuple(range(60)), 60), 4),
     SampledBatches([[1, 2], [3]], 60),

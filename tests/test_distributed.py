@@ -46,7 +46,7 @@ def cut() -> dict[str, Any]:
         "who": [rank, world_size],
         "padding": kinds["padded"].padding,
         "identity": kinds["padded"].identity,
-        **{name: [batch.tolist() for batch in kind.of(1)] for name, kind in kinds.items()},
+        **{name: [batch.tolist() for batch in kind.in_epoch(1)] for name, kind in kinds.items()},
     }
 
 
@@ -138,5 +138,7 @@ def test_the_loader_takes_its_rank_from_torch_distributed(tmp_path: Path) -> Non
     write_shard(tmp_path / "data.lmdb", records, NUMBERED)
     shares = run_group(2, load, os.fspath(tmp_path / "data.lmdb"))
     assert shares["steps"] == [3, 3]
-    expected = [Batches(Shuffled(13, 1), 3, rank=rank, world_size=2).of(0) for rank in range(2)]
+    expected = [
+        Batches(Shuffled(13, 1), 3, rank=rank, world_size=2).in_epoch(0) for rank in range(2)
+    ]
     assert shares["loaded"] == [[batch.tolist() for batch in share] for share in expected]

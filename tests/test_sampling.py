@@ -34,7 +34,7 @@ RAW_WEIGHTS = [1.0, 0.0, 2.5, 3.0, 0.5]
 
 
 def epoch_of(order: Order, epoch: int = 0) -> list[int]:
-    return order.of(epoch)(np.arange(len(order))).tolist()  # type: ignore[no-any-return]
+    return order.in_epoch(epoch)(np.arange(len(order))).tolist()  # type: ignore[no-any-return]
 
 
 def assert_as_likely(counts: Any, expected: Any) -> None:
@@ -84,10 +84,10 @@ def test_a_large_shuffle_is_a_permutation(count: int) -> None:
 
 def test_shuffle_depends_on_seed_and_epoch_only() -> None:
     positions = np.arange(1000)
-    order = Shuffled(1000, 1).of(0)(positions)
-    np.testing.assert_array_equal(order, Shuffled(1000, 1).of(0)(positions))
-    assert (order != Shuffled(1000, 1).of(1)(positions)).mean() > 0.9
-    assert (order != Shuffled(1000, 2).of(0)(positions)).mean() > 0.9
+    order = Shuffled(1000, 1).in_epoch(0)(positions)
+    np.testing.assert_array_equal(order, Shuffled(1000, 1).in_epoch(0)(positions))
+    assert (order != Shuffled(1000, 1).in_epoch(1)(positions)).mean() > 0.9
+    assert (order != Shuffled(1000, 2).in_epoch(0)(positions)).mean() > 0.9
 
 
 def test_every_sample_is_as_likely_at_every_place() -> None:
@@ -156,20 +156,19 @@ def test_large_shuffles_agree_in_no_more_places_than_chance_has_it() -> None:
         (BlockShuffled(1000, 5, 16, 4), 1, [784, 782, 790, 786, 137, 772, 140, 798]),
         (BlockShuffled(10**8, 3, 128, 64), 1, [77275673, 59814823, 12931796, 23752305]),
         (Weighted(RAW_WEIGHTS, 4), 2, [2, 2, 2, 3, 3]),
-        (Weighted(RAW_WEIGHTS, 4, 4, replacement=False), 2, [2, 3, 0, 4]),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_orders_never_change(order: Order, epoch: int, first: list[int]) -> None:
     # A place saved by one release is continued by the next.
-    assert order.of(epoch)(np.arange(len(first))).tolist() == first
+    assert order.in_epoch(epoch)(np.arange(len(first))).tolist() == first
 
 
 @pytest.mark.parametrize("order", [Shuffled(10**8, 0), BlockShuffled(10**8, 0, 128, 64)])
 def test_memory_does_not_grow_with_the_dataset(order: Order) -> None:
     tracemalloc.start()
     try:
-        epoch = Batches(order, 512, rank=3, world_size=8).of(0)
+        epoch = Batches(order, 512, rank=3, world_size=8).in_epoch(0)
         assert len({*epoch[0].tolist(), *epoch[len(epoch) - 1].tolist()}) > 512
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
@@ -301,7 +300,7 @@ def test_bad_orders_are_refused(make: Callable[[], Any], message: str) -> None:
 
 
 def test_samples_come_as_often_as_their_weights_say() -> None:
-    order = np.array(epoch_of(Weighted(RAW_WEIGHTS, 0, 20_000)))
+    order = Weighted(RAW_WEIGHTS, 0).in_epoch(0)(np.arange(20_000))
     counts = np.bincount(order, minlength=5)
     assert counts[1] == 0
     drawn = np.array(RAW_WEIGHTS) > 0
@@ -311,7 +310,7 @@ def test_samples_come_as_often_as_their_weights_say() -> None:
 def test_neighbours_are_drawn_independently() -> None:
     pairs = np.zeros((2, 2))
     for epoch in range(5):
-        order = np.array(epoch_of(Weighted([3, 1], 0, 4000), epoch))
+        order = Weighted([3, 1], 0).in_epoch(epoch)(np.arange(4000))
         np.add.at(pairs, (order[0::2], order[1::2]), 1)
     assert_as_likely(pairs, 10_000 * np.outer([0.75, 0.25], [0.75, 0.25]))
 
@@ -320,49 +319,20 @@ def test_a_weighted_draw_depends_on_seed_epoch_and_position_only() -> None:
     weights = np.arange(1.0, 50.0)
     epoch = np.array(epoch_of(Weighted(weights, 7), 3))
     places = np.array([40, 3, 3, 17])
-    np.testing.assert_array_equal(Weighted(weights, 7, 1000).of(3)(places), epoch[places])
+    np.testing.assert_array_equal(Weighted(weights, 7).in_epoch(3)(places), epoch[places])
     assert epoch_of(Weighted(weights, 7), 4) != epoch.tolist()
     assert epoch_of(Weighted(weights, 8), 3) != epoch.tolist()
 
 
-@pytest.mark.parametrize("replacement", [True, False])
-def test_weights_at_the_ends_may_be_0_and_scales_extreme(replacement: bool) -> None:
+def test_weights_at_the_ends_may_be_0_and_scales_extreme() -> None:
     weights = np.array([0, 0, 1e300, 1e-300, 1e300, 0])
-    order = Weighted(weights, 0, 2 if not replacement else 500, replacement=replacement)
-    assert set(epoch_of(order)) == {2, 4}
+    assert set(Weighted(weights, 0).in_epoch(0)(np.arange(500)).tolist()) == {2, 4}
 
 
 def test_the_last_bound_is_never_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     # Rounding can make the point the whole sum, behind which there is no sample.
     monkeypatch.setattr(Draws, "uniform", lambda self: np.ones((len(self.indices), 1)))
-    assert epoch_of(Weighted([1, 2, 0, 0], 0, 3)) == [1, 1, 1]
-
-
-def test_without_replacement_samples_are_drawn_one_after_another() -> None:
-    weights = np.array([1.0, 2.0, 4.0, 0.0])
-    epochs = 3000
-    seen: dict[tuple[int, ...], int] = {}
-    for epoch in range(epochs):
-        drawn = tuple(epoch_of(Weighted(weights, 0, 2, replacement=False), epoch))
-        seen[drawn] = seen.get(drawn, 0) + 1
-    expected = {
-        (a, b): epochs * weights[a] / 7 * weights[b] / (7 - weights[a])
-        for a, b in permutations(range(3), 2)
-    }
-    assert seen.keys() == expected.keys()
-    assert_as_likely([seen[pair] for pair in expected], list(expected.values()))
-
-
-def test_without_replacement_nothing_comes_twice() -> None:
-    order = Weighted(np.arange(100.0), 0, 99, replacement=False)
-    assert sorted(epoch_of(order)) == list(range(1, 100))
-    assert epoch_of(order) != epoch_of(order, 1)
-
-
-def test_equal_keys_keep_the_order_of_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Draws, "uniform", lambda self: np.full((len(self.indices), 1), 0.5))
-    order = Weighted(np.tile([1.0, 2.0], 200), 0, replacement=False)
-    assert epoch_of(order) == [*range(1, 400, 2), *range(0, 400, 2)]
+    assert epoch_of(Weighted([1, 2, 0, 0], 0)) == [1, 1, 1, 1]
 
 
 def test_weights_are_copied() -> None:
@@ -371,25 +341,21 @@ def test_weights_are_copied() -> None:
     before = epoch_of(order)
     weights[:] = [0, 0, 0, 1]
     assert epoch_of(order) == before
-    assert order.count == 4
+    assert len(order) == 4
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "message"),
+    ("weights", "message"),
     [
-        (([1, -2],), {}, r"at least 0, but that of sample 1 is -2\.0"),
-        (([1, 1, np.nan],), {}, "finite and at least 0, but that of sample 2 is nan"),
-        (([np.inf],), {}, "that of sample 0 is inf"),
-        (([1e308, 1e308],), {}, "sum of the weights is infinite; scale them down"),
-        (([0, 0],), {}, "all 2 weights are 0"),
-        (([],), {}, "all 0 weights are 0"),
-        (([[1, 2]],), {}, r"one number for each sample, not an array of shape \(1, 2\)"),
-        (([1, 2], 0), {}, "num_samples is an int from 1 .*, not 0"),
-        (([1, 0],), {"replacement": False}, "2 samples .* but 1 of 2 weights are above 0"),
+        ([1, -2], r"at least 0, but that of sample 1 is -2\.0"),
+        ([1, 1, np.nan], "finite and at least 0, but that of sample 2 is nan"),
+        ([np.inf], "that of sample 0 is inf"),
+        ([1e308, 1e308], "sum of the weights is infinite; scale them down"),
+        ([0, 0], "all 2 weights are 0"),
+        ([], "all 0 weights are 0"),
+        ([[1, 2]], r"one number for each sample, not an array of shape \(1, 2\)"),
     ],
 )
-def test_bad_weights_are_refused(
-    arguments: tuple[Any, ...], options: dict[str, Any], message: str
-) -> None:
+def test_bad_weights_are_refused(weights: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Weighted(arguments[0], 0, *arguments[1:], **options)
+        Weighted(weights, 0)

@@ -138,7 +138,7 @@ class Passes:
         if position.claim is not None and position.claim is not claim:
             position = self.next = Position(position.epoch + 1, 0)
         sampler_epoch = self.batches.sampler_epoch
-        given = None if sampler_epoch is None else sampler_epoch.given()
+        given = None if sampler_epoch is None else sampler_epoch.newly_set()
         if given is not None and given != position.epoch:
             position = self.next = Position(given, 0)
         return position
@@ -345,7 +345,7 @@ def _requests(batches: BatchOrder, position: Position, joins: bool, rank: int) -
     """
     epoch, first = position.epoch, position.batch
     while True:
-        found = batches.of(epoch)
+        found = batches.in_epoch(epoch)
         for number in range(first, len(found)):
             yield request_of(found, epoch, number, rank)
         if not joins or not len(found):

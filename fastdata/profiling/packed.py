@@ -55,7 +55,7 @@ LINES_SHARE = 0.25
 def requests_of(loader: Loader) -> Iterator[Request]:
     """Yield batches of an epoch to come in random order, then those of the next, without end."""
     for epoch in itertools.count(loader.state_dict()["epoch"] + 1):
-        batches = loader.batches.of(epoch)
+        batches = loader.batches.in_epoch(epoch)
         order = np.random.default_rng(epoch).permutation(len(batches))
         for number in order.tolist():
             yield request_of(batches, epoch, number)

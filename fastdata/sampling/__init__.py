@@ -4,13 +4,12 @@ Everything here is a pure function of (seed, epoch, rank, batch number).  Batch
 1,000 of epoch 7 is computed without touching the 999 before it, so resuming is
 a matter of two numbers, and every rank and worker agrees without talking.
 
-    Order.of(epoch)      position in the epoch -> sample index
+    Order.in_epoch(epoch)      position in the epoch -> sample index
     Batches              positions -> batches of this rank
-    Batches.of(epoch)    one epoch: len() batches, [number] gives sample indices
+    Batches.in_epoch(epoch)    one epoch: len() batches, [number] gives sample indices
 
-      order.py      what an order is; Sequential
+      order.py      what an order is; Sequential, Weighted
       shuffle.py    Shuffled, BlockShuffled, and what `shuffle=` may be
-      weighted.py   Weighted, with replacement and without
       samplers.py   samplers and batch samplers of the user's
       batches.py    an order cut into batches for one rank; a fixed part for each rank
 
@@ -21,10 +20,9 @@ epoch (epoch, batch number) to mean the same thing later, elsewhere.
 from __future__ import annotations
 
 from fastdata.sampling.batches import Batches, EpochBatches, PartOrder, part_of_rank
-from fastdata.sampling.order import Identity, Order, SamplerEpoch, Sequential
-from fastdata.sampling.samplers import SampledBatches, SamplerOrder
+from fastdata.sampling.order import Identity, Order, Sequential, Weighted
+from fastdata.sampling.samplers import SampledBatches, SamplerEpoch, SamplerOrder
 from fastdata.sampling.shuffle import BlockShuffle, BlockShuffled, Shuffled, order_of
-from fastdata.sampling.weighted import Weighted
 
 __all__ = [
     "Batches",

@@ -24,13 +24,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fastdata.errors import OptionError
 from fastdata.random import operation_id
-from fastdata.sampling.order import Identity, Indices, Lookup, Order, SamplerEpoch, check_count
+from fastdata.sampling.order import Identity, Indices, Lookup, Order, check_count
 from fastdata.sampling.shuffle import Permutation
+
+if TYPE_CHECKING:
+    from fastdata.sampling.samplers import SamplerEpoch
 
 __all__ = ["Batches", "EpochBatches", "PartOrder", "part_of_rank"]
 
@@ -166,9 +170,9 @@ class Batches:
         """Batches of an epoch on this rank."""
         return -(-self.samples // self.batch_size)
 
-    def of(self, epoch: int) -> EpochBatches:
+    def in_epoch(self, epoch: int) -> EpochBatches:
         """Return the batches of an epoch."""
-        return _CutEpoch(self, self.order.of(epoch))
+        return _CutEpoch(self, self.order.in_epoch(epoch))
 
 
 class _CutEpoch(EpochBatches):
@@ -284,8 +288,8 @@ class PartOrder(Order):
     def __len__(self) -> int:
         return len(self.part)
 
-    def of(self, epoch: int) -> Lookup:
-        lookup = self.order.of(epoch)
+    def in_epoch(self, epoch: int) -> Lookup:
+        lookup = self.order.in_epoch(epoch)
         return lambda positions: self.part[lookup(positions)]
 
     @property

@@ -1,75 +1,34 @@
-"""What an order is: a function from positions of an epoch to sample indices."""
+"""What an order is: a function from positions of an epoch to sample indices.
+
+`Sequential` has every sample where the dataset has it; `Weighted` draws samples by weight, so
+that classes that are rare can be seen as often as others.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+import xxhash
+from numpy.typing import ArrayLike, NDArray
 
 from fastdata.errors import OptionError
+from fastdata.random import Draws, operation_id
 
-__all__ = ["Identity", "Indices", "Lookup", "Order", "SamplerEpoch", "Sequential", "check_count"]
+if TYPE_CHECKING:
+    from fastdata.sampling.samplers import SamplerEpoch
+
+__all__ = ["Identity", "Indices", "Lookup", "Order", "Sequential", "Weighted", "check_count"]
 
 Indices: TypeAlias = NDArray[np.int64]
 Lookup: TypeAlias = Callable[[Indices], Indices]
 Identity: TypeAlias = dict[str, bool | int | str]
 """What makes two orders the same, as plain JSON values."""
 
-
-class SamplerEpoch:
-    """The epoch of a user's sampler, which the loader sets unless other code does.
-
-    Parameters
-    ----------
-    sampler : object
-        A sampler or a batch sampler.  torch's `BatchSampler` has no ``set_epoch``, but a
-        `DistributedSampler` in it has.
-    """
-
-    def __init__(self, sampler: object) -> None:
-        parts = (sampler, getattr(sampler, "sampler", None))
-        self._sampler: Any = next((part for part in parts if hasattr(part, "set_epoch")), None)
-        self._last_seen = self._current
-        # Samplers begin with epoch 0: another one was set before the loader was made.
-        self._first_epoch = self._last_seen if (self._last_seen or 0) > 0 else None
-        # Where it cannot be seen whether other code sets the epoch, it is left to that code.
-        self._set_by_others = self._last_seen is None
-
-    @property
-    def _current(self) -> int | None:
-        epoch = getattr(self._sampler, "epoch", None)
-        return epoch if isinstance(epoch, int) else None
-
-    def given(self) -> int | None:
-        """Return the epoch that other code has set since the last call; None if it set none.
-
-        The loader begins to count at the epoch that the sampler has when the loader is made: the
-        user may have set it, or an earlier loader left it.
-        """
-        epoch, first_epoch = self._current, self._first_epoch
-        self._first_epoch = None
-        if epoch == self._last_seen:
-            return first_epoch
-        self._last_seen, self._set_by_others = epoch, True
-        return epoch
-
-    def follow(self, other: SamplerEpoch) -> None:
-        """Take over the state of `other`, which is of the same sampler."""
-        self._last_seen, self._first_epoch = other._last_seen, other._first_epoch
-        self._set_by_others = other._set_by_others
-
-    def set(self, epoch: int, *, by_user: bool) -> None:
-        """Set the sampler's epoch; one that other code set only if the user asks for it."""
-        self._first_epoch = None
-        if self._sampler is None or (self._set_by_others and not by_user):
-            return
-        self._set_by_others = False
-        self._sampler.set_epoch(epoch)
-        self._last_seen = self._current
+WEIGHTED = operation_id(0, "Weighted")
 
 
 class Order(ABC):
@@ -79,7 +38,7 @@ class Order(ABC):
     """
 
     pure: ClassVar[bool] = True
-    """Whether `of` may be called for an epoch before the one before it has ended."""
+    """Whether `in_epoch` may be called for an epoch before the one before it has ended."""
 
     repeats: bool = False
     """Whether an epoch may have a sample more than once; each time it draws anew."""
@@ -88,7 +47,7 @@ class Order(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def of(self, epoch: int) -> Lookup:
+    def in_epoch(self, epoch: int) -> Lookup:
         """Return a function from positions to sample indices, both int64 [n].
 
         Positions are from 0 to ``len(self) - 1``.  This call may be expensive,
@@ -135,11 +94,82 @@ class Sequential(Order):
     def __len__(self) -> int:
         return self.count
 
-    def of(self, epoch: int) -> Lookup:
+    def in_epoch(self, epoch: int) -> Lookup:
         return _same
 
     def _options(self) -> Identity:
         return {}
+
+
+class Weighted(Order):
+    """Samples drawn at random with replacement, each as likely as its weight says.
+
+    What `torch.utils.data.WeightedRandomSampler` does, but every position is a function of (seed,
+    epoch, position): the same on every rank and after a resume.  An epoch has as many samples as
+    there are weights; it keeps the sum of the weights up to each.
+
+    Parameters
+    ----------
+    weights : array_like of float, shape [count]
+        One for each sample of the dataset, finite and at least 0, in any scale.
+    seed : int
+        Epochs of one seed are drawn independently.
+
+    Raises
+    ------
+    OptionError
+        If a weight is negative, infinite or not a number, or if all are 0.
+    """
+
+    repeats = True
+
+    def __init__(self, weights: ArrayLike, seed: int) -> None:
+        # A copy: what the caller changes later must not change the order.
+        self._weights = np.array(weights, np.float64)
+        self._seed = seed
+        if self._weights.ndim != 1:
+            raise OptionError(
+                f"weights are one number for each sample, not an array of shape "
+                f"{self._weights.shape}"
+            )
+        wrong = np.flatnonzero(~(np.isfinite(self._weights) & (self._weights >= 0)))
+        if wrong.size:
+            raise OptionError(
+                f"weights are finite and at least 0, but that of sample {wrong[0]} is "
+                f"{self._weights[wrong[0]]}"
+            )
+        if not self._weights.any():
+            raise OptionError(
+                f"all {len(self)} weights are 0; at least one sample must be possible to draw"
+            )
+        with np.errstate(over="ignore"):
+            total = self._weights.sum()
+        if not np.isfinite(total):
+            raise OptionError("the sum of the weights is infinite; scale them down")
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def in_epoch(self, epoch: int) -> Lookup:
+        bounds = np.cumsum(self._weights)
+        last = int(np.flatnonzero(self._weights)[-1])
+
+        def look_up(positions: Indices) -> Indices:
+            drawn = Draws(self._seed, epoch, WEIGHTED, positions).uniform()[:, 0]
+            # The first bound above the point; a sample of weight 0 has an empty interval.
+            samples = np.searchsorted(bounds, drawn * bounds[-1], side="right")
+            # Rounding may put the point on the very last bound, above which there is none.
+            found: Indices = np.minimum(samples, last).astype(np.int64)
+            return found
+
+        return look_up
+
+    def _options(self) -> Identity:
+        return {
+            "seed": self._seed,
+            "replacement": True,  # as it stands in states that were saved
+            "weights": xxhash.xxh3_128_hexdigest(self._weights.astype("<f8").tobytes()),
+        }
 
 
 def check_count(name: str, value: Any, least: int) -> None:

@@ -20,9 +20,61 @@ import numpy as np
 
 from fastdata.errors import OptionError
 from fastdata.sampling.batches import EpochBatches
-from fastdata.sampling.order import Identity, Indices, Lookup, Order, SamplerEpoch
+from fastdata.sampling.order import Identity, Indices, Lookup, Order
 
 __all__ = ["SampledBatches", "SamplerEpoch", "SamplerOrder"]
+
+
+class SamplerEpoch:
+    """The epoch of a user's sampler, which the loader sets unless other code does.
+
+    Parameters
+    ----------
+    sampler : object
+        A sampler or a batch sampler.  torch's `BatchSampler` has no ``set_epoch``, but a
+        `DistributedSampler` in it has.
+    """
+
+    def __init__(self, sampler: object) -> None:
+        parts = (sampler, getattr(sampler, "sampler", None))
+        self._sampler: Any = next((part for part in parts if hasattr(part, "set_epoch")), None)
+        self._last_seen = self._current
+        # Samplers begin with epoch 0: another one was set before the loader was made.
+        self._first_epoch = self._last_seen if (self._last_seen or 0) > 0 else None
+        # Where it cannot be seen whether other code sets the epoch, it is left to that code.
+        self._set_by_others = self._last_seen is None
+
+    @property
+    def _current(self) -> int | None:
+        epoch = getattr(self._sampler, "epoch", None)
+        return epoch if isinstance(epoch, int) else None
+
+    def newly_set(self) -> int | None:
+        """Return the epoch that other code has set since the last call; None if it set none.
+
+        The loader begins to count at the epoch that the sampler has when the loader is made: the
+        user may have set it, or an earlier loader left it.
+        """
+        epoch, first_epoch = self._current, self._first_epoch
+        self._first_epoch = None
+        if epoch == self._last_seen:
+            return first_epoch
+        self._last_seen, self._set_by_others = epoch, True
+        return epoch
+
+    def follow(self, other: SamplerEpoch) -> None:
+        """Take over the state of `other`, which is of the same sampler."""
+        self._last_seen, self._first_epoch = other._last_seen, other._first_epoch
+        self._set_by_others = other._set_by_others
+
+    def set(self, epoch: int, *, by_user: bool) -> None:
+        """Set the sampler's epoch; one that other code set only if the user asks for it."""
+        self._first_epoch = None
+        if self._sampler is None or (self._set_by_others and not by_user):
+            return
+        self._set_by_others = False
+        self._sampler.set_epoch(epoch)
+        self._last_seen = self._current
 
 
 class SamplerOrder(Order):
@@ -38,7 +90,7 @@ class SamplerOrder(Order):
     Raises
     ------
     OptionError
-        If the sampler has no length; from `of`, if it yields more or fewer
+        If the sampler has no length; from `in_epoch`, if it yields more or fewer
         indices than that, or what is no index of the dataset.
     """
 
@@ -58,7 +110,7 @@ class SamplerOrder(Order):
     def sampler_epoch(self) -> SamplerEpoch:
         return self._epoch
 
-    def of(self, epoch: int) -> Lookup:
+    def in_epoch(self, epoch: int) -> Lookup:
         self._epoch.set(epoch, by_user=False)
         # One more than it should yield tells enough, of a sampler that never ends too.
         samples = _indices("sampler", islice(self._sampler, self._length + 1))
@@ -87,7 +139,7 @@ class SampledBatches:
     Raises
     ------
     OptionError
-        If the batch sampler has no length; from `of`, if it yields more or
+        If the batch sampler has no length; from `in_epoch`, if it yields more or
         fewer batches than that, an empty one, or what is no index of the
         dataset.
     """
@@ -111,7 +163,7 @@ class SampledBatches:
     def __len__(self) -> int:
         return self._length
 
-    def of(self, epoch: int) -> EpochBatches:
+    def in_epoch(self, epoch: int) -> EpochBatches:
         """Return the batches of an epoch."""
         self.sampler_epoch.set(epoch, by_user=False)
         batches = []

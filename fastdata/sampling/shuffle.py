@@ -134,7 +134,7 @@ class Shuffled(Order):
     def __len__(self) -> int:
         return self.count
 
-    def of(self, epoch: int) -> Lookup:
+    def in_epoch(self, epoch: int) -> Lookup:
         return Permutation.drawn(self.count, self.seed, epoch, SHUFFLE, 0)
 
     def _options(self) -> Identity:
@@ -200,8 +200,8 @@ class BlockShuffled(Order):
     def __len__(self) -> int:
         return self.count
 
-    def of(self, epoch: int) -> Lookup:
-        return _BlockLookup(self, epoch) if self.count else Sequential(0).of(epoch)
+    def in_epoch(self, epoch: int) -> Lookup:
+        return _BlockLookup(self, epoch) if self.count else Sequential(0).in_epoch(epoch)
 
     def _options(self) -> Identity:
         return {
