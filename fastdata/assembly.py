@@ -2,7 +2,7 @@
 
 LoaderOptions --> order of batches    sampling
               --> BatchWork           data, transforms, decoder
-              --> Backend             who makes batches
+              --> Backend             makes batches of it
               --> Loader              of these, for packed data
               --> a stock DataLoader, in a CUDAPrefetcher perhaps, for any other
 """
@@ -46,7 +46,7 @@ from fastdata.sampling import (
     part_of_rank,
 )
 from fastdata.schema import Schema
-from fastdata.transforms.pipeline import Pipeline, listed
+from fastdata.transforms.pipeline import Pipeline, as_tuple
 from fastdata.transforms.pixel import ToDtype
 from fastdata.tuned_settings.store import resolve_auto_settings
 
@@ -55,9 +55,9 @@ __all__ = ["foreign_loader", "packed_loader"]
 _SHARED_FOLDER = Path("/dev/shm")
 _PROBE_BYTES = 1 << 16
 
-_FOR_WORKERS = ("multiprocessing_context", "timeout")
+_OPTIONS_OF_WORKERS = ("multiprocessing_context", "timeout")
 
-_OF_DATALOADER: dict[str, tuple[tuple[Any, ...], str]] = {
+_REFUSED_OPTIONS: dict[str, tuple[tuple[Any, ...], str]] = {
     "collate_fn": (
         (None,),
         "batches are made whole; batch_format= and names= say what they are handed out as, and a "
@@ -76,7 +76,7 @@ do instead of others."""
 def packed_loader(data: PackedData, options: LoaderOptions) -> Loader:
     """Return the loader of packed data."""
     for name, value in options.dataloader_options.items():
-        neutral, instead = _OF_DATALOADER.get(name, ((), "there is no such option"))
+        neutral, instead = _REFUSED_OPTIONS.get(name, ((), "there is no such option"))
         if not any(value is one or value == one for one in neutral):
             raise OptionError(f"{name} is not an option of a loader of packed data: {instead}")
     if options.max_pixels is not None:
@@ -144,35 +144,35 @@ def _assemble(
 
 
 def _backend(options: LoaderOptions, work: BatchWork, part: Any) -> Backend:
-    """Return who makes the batches, as tuned where that is asked for."""
+    """Return the backend, with tuned settings where they are asked for."""
     options = resolve_auto_settings(work.dataset, options)
-    by, target, pinned = _by(options, work), options.target, options.pinned
+    workers, target, pinned = _worker_options(options, work), options.target, options.pinned
     if options.backend == "dali":
-        if _of_files(work):
+        if _reads_files(work):
             raise OptionError(
                 'backend="dali" is for packed data: pack the files, with fastdata pack, or use '
                 'backend="cpu"'
             )
         from fastdata.dali import DaliBackend
 
-        return DaliBackend(work, by, device=target, pin_memory=pinned)
+        return DaliBackend(work, workers, device=target, pin_memory=pinned)
     if options.cache == "device":
         here = torch.device("cpu") if target is None else target
-        return DeviceCacheBackend(work, by, device=here, pin_memory=pinned, part=part)
-    if options.cache == "ram" and _of_files(work):
-        return FileCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
+        return DeviceCacheBackend(work, workers, device=here, pin_memory=pinned, part=part)
+    if options.cache == "ram" and _reads_files(work):
+        return FileCacheBackend(work, workers, device=target, pin_memory=pinned, part=part)
     if options.cache == "ram":
-        return RamCacheBackend(work, by, device=target, pin_memory=pinned, part=part)
-    return CpuBackend(work, by, device=target, pin_memory=pinned)
+        return RamCacheBackend(work, workers, device=target, pin_memory=pinned, part=part)
+    return CpuBackend(work, workers, device=target, pin_memory=pinned)
 
 
-def _of_files(work: BatchWork) -> bool:
+def _reads_files(work: BatchWork) -> bool:
     """Return whether the data are files that are not packed."""
     return getattr(work.dataset, "samples_per_task", None) is not None
 
 
-def _by(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
-    """Return which workers there are."""
+def _worker_options(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
+    """Return the number of workers, and whether they are threads or processes."""
     method = options.worker_method
     if method == "auto" and options.backend == "dali":
         method = "thread"
@@ -194,7 +194,7 @@ def _by(options: LoaderOptions, work: BatchWork) -> WorkerOptions:
 
 def _pipeline(options: LoaderOptions, schema: Schema) -> Pipeline:
     """Return the checked transforms, `dtype` being one more at the end."""
-    transforms = listed(options.transform)
+    transforms = as_tuple(options.transform)
     if options.dtype is not None:
         transforms = (*transforms, ToDtype(options.dtype))
     return Pipeline(transforms, schema)
@@ -240,7 +240,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
     asked = options.rank is not None or options.world_size is not None
     # The __iter__ of an iterable dataset knows its rank, if it is to have one.
     decided = not asked and (isinstance(data, IterableDataset) or left_to_others())
-    rank, world_size = options.share(decided=decided)
+    rank, world_size = options.rank_and_world_size(decided=decided)
     others = dict(options.dataloader_options)
     if options.batch_sampler is not None:
         others["batch_sampler"] = options.batch_sampler
@@ -249,7 +249,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
     if options.num_workers == "auto":
         options = resolve_auto_settings(data, options)
         if not options.workers:  # as tuned: then what is for workers is refused
-            others = {k: v for k, v in others.items() if k not in _FOR_WORKERS}
+            others = {k: v for k, v in others.items() if k not in _OPTIONS_OF_WORKERS}
     sampler = options.sampler
     if world_size > 1 and sampler is None and "batch_sampler" not in others:
         if isinstance(data, IterableDataset):
@@ -265,14 +265,14 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
             seed=options.seed or 0,
             drop_last=options.drop_last,
         )
-    loader = DataLoader(data, **_of_stock_loader(options, sampler, others) | others)
+    loader = DataLoader(data, **_stock_arguments(options, sampler, others) | others)
     target = options.target
     if target is None or target.type == "cpu":
         return loader
     return CUDAPrefetcher(loader, target)
 
 
-def _of_stock_loader(
+def _stock_arguments(
     options: LoaderOptions, sampler: Any, others: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments of a stock `DataLoader`; takes ``worker_init_fn`` out of `others`.

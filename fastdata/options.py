@@ -119,7 +119,7 @@ class LoaderOptions:
         """Whether to use page-locked memory."""
         return bool(self.pin_memory) and torch.cuda.is_available()
 
-    def share(self, *, decided: bool = False, final: bool = True) -> tuple[int, int]:
+    def rank_and_world_size(self, *, decided: bool = False, final: bool = True) -> tuple[int, int]:
         """Return rank and world size; 0 of 1 where something else decides on them.
 
         `final` is that of `rank_and_world_size`.

@@ -92,7 +92,7 @@ class Loader(DataLoaderSurface):
         self._record = record
         self._transform = getattr(dataset, "transform", None)
         self._sources = getattr(dataset, "source_datasets", (dataset,))
-        self._share = options.share(final=False)
+        self._share = options.rank_and_world_size(final=False)
         given = options.seed if seed is None else seed
         self._seed = _drawn_seed() if given is None else given
         self._agreed: tuple[int, int] | None = None
@@ -179,7 +179,7 @@ class Loader(DataLoaderSurface):
 
     def _resolve(self, *, final: bool) -> None:
         """Look up rank and world size, and follow where they, or the seed, have changed."""
-        share, seed = self._options.share(final=final), self._seed
+        share, seed = self._options.rank_and_world_size(final=final), self._seed
         if final and self._options.seed is None and self._agreed != share:
             seed, self._agreed = agreed_seed(seed, share[1]), share
         if share == self._share and seed == self._seed:

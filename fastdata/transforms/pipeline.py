@@ -42,7 +42,7 @@ from fastdata.transforms.stages import (
     naming_field,
 )
 
-__all__ = ["Pipeline", "Transform", "Views", "listed"]
+__all__ = ["Pipeline", "Transform", "Views", "as_tuple"]
 
 
 class Views:
@@ -154,7 +154,7 @@ class Pipeline:
         *,
         operations: Sequence[int] | None = None,
     ) -> None:
-        self.transforms = listed(transforms)
+        self.transforms = as_tuple(transforms)
         self.schema = schema
         self.views = tuple(
             Pipeline([one for _, one in numbered], schema, operations=[n for n, _ in numbered])
@@ -213,7 +213,7 @@ class Pipeline:
         ]
 
 
-def listed(transforms: Transform | Sequence[Transform] | None) -> tuple[Transform, ...]:
+def as_tuple(transforms: Transform | Sequence[Transform] | None) -> tuple[Transform, ...]:
     """Return transforms as they may be given, none, one or several, as a tuple."""
     if transforms is None:
         return ()

@@ -47,7 +47,7 @@ from fastdata.formats.layout import canonical_json
 from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions
 from fastdata.processes.resources import available_cores, cpu_quota, limit_bytes, local_processes
-from fastdata.transforms.pipeline import listed
+from fastdata.transforms.pipeline import as_tuple
 
 __all__ = ["Key", "UnnamedError", "dataset_identity", "identity_of", "key_of", "machine", "work"]
 
@@ -131,7 +131,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
         "dataset": dataset_identity(data),
         "batch_size": _batch_size(options),
         "order": _order(options),
-        "transform": [identity_of(each) for each in listed(transform)],
+        "transform": [identity_of(each) for each in as_tuple(transform)],
         "dtype": None if options.dtype is None else str(options.dtype),
         "device": None if target is None else target.type,
         "backend": "dali" if options.backend == "dali" else "cpu",
