@@ -521,12 +521,8 @@ def part_of(whole: Dataset, indices: np.ndarray[Any, Any]) -> Dataset:
 def join_datasets(parts: Sequence[Dataset]) -> Dataset:
     """Return packed datasets as one, in their order.
 
-    Raises
-    ------
-    FormatError
-        If their schemas differ.
-    OptionError
-        If their transforms or record formats differ, or some are not packed.
+    `FormatError` if their schemas differ; `OptionError` if their transforms or record formats
+    differ, or some are not packed.
     """
     first = parts[0]
     for part in parts:

@@ -22,25 +22,15 @@ def rank_and_world_size(
 ) -> tuple[int, int]:
     """Return this process's rank and the world size.
 
-    Parameters
-    ----------
-    rank, world_size : int or None
-        Taken as they are if given, both of them.  None: those of the process group of
-        ``torch.distributed``; where none is initialised, the environment's ``RANK`` and
-        ``WORLD_SIZE``, as torchrun sets them; otherwise one rank that takes everything.
-    final : bool
-        Whether data will be loaded by the answer.  Where it only serves to compute a length or
-        to check options, nothing is logged, and a rank that the environment lacks counts as 0.
+    They are taken as they are if given, both of them; else those of the process group of
+    ``torch.distributed``; where none is initialised, the environment's ``RANK`` and ``WORLD_SIZE``,
+    as torchrun sets them; otherwise one rank takes everything.  `final` says whether data will be
+    loaded by the answer.  Where it only serves to compute a length or to check options, nothing is
+    logged, and a rank that the environment lacks counts as 0.
 
-    Raises
-    ------
-    OptionError
-        If one is given without the other, if they do not fit together, or if the environment has
-        a ``WORLD_SIZE`` above 1 and no ``RANK``.
-
-    Notes
-    -----
-    The answer changes when a process group is made, so a loader asks again for each epoch.
+    `OptionError` if one is given without the other, if they do not fit together, or if the
+    environment has a ``WORLD_SIZE`` above 1 and no ``RANK``.  The answer changes when a process
+    group is made, so a loader asks again for each epoch.
     """
     if rank is None and world_size is None:
         return _share_of_group() or _share_of_environment(final)

@@ -26,13 +26,10 @@ def install_line(extra: str) -> str:
 
 
 def check_not_replaced() -> None:
-    """Look whether another project's ``fastdata`` was installed over this one.
+    """Raise `FastdataError` if another project's ``fastdata`` was installed over this one.
 
-    Raises
-    ------
-    FastdataError
-        If the package's first file is not ours.  Those that the other lacks are still there, so
-        that much would work, as far as it does not need what is lost.
+    Those files that the other lacks are still there, so that much would work, as far as it does not
+    need what is lost.
     """
     import fastdata
 

@@ -16,18 +16,9 @@ __all__ = ["packed_view"]
 def packed_view(data: Any) -> Dataset | None:
     """Return torch's parts and sums of packed datasets as one packed dataset.
 
-    Parameters
-    ----------
-    data : object
-        A `Dataset`, or a ``Subset`` (such as those of ``random_split``) or ``ConcatDataset`` of
-        such, however they are nested.
-
-    Returns
-    -------
-    Dataset or None
-        With the samples of `data` in their order; None where `data` is anything else, or has a
-        part that is not packed.  A class derived from torch's may read samples in its own way,
-        so it is something else.
+    That is a `Dataset`, or a ``Subset`` (such as those of ``random_split``) or ``ConcatDataset`` of
+    such, however they are nested.  None where `data` is anything else, or has a part that is not
+    packed.  A class derived from torch's may read samples in its own way, so it is something else.
 
     Raises
     ------

@@ -30,19 +30,10 @@ BatchFormat: TypeAlias = Literal["tuple", "dict"]
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """How records, which are samples and batches alike, are handed out.
+    """How records, which are samples and batches alike, are handed out: named tuples or dicts.
 
-    Parameters
-    ----------
-    batch_format : {"tuple", "dict"}
-        Named tuples, or dicts.
-    names : mapping of str to str, optional
-        New names of fields, e.g. ``{"image": "pixel_values"}``; the others keep theirs.
-
-    Raises
-    ------
-    OptionError
-        If a value cannot be used.
+    `names` are new names of fields, e.g. ``{"image": "pixel_values"}``; the others keep theirs.
+    `OptionError` if a value cannot be used.
     """
 
     batch_format: BatchFormat = "tuple"
@@ -132,10 +123,7 @@ def split_column(field: Field, column: Any) -> list[Any]:
 def collate_field(name: str, field: Field, values: list[Any]) -> Any:
     """Return one field of a batch, of values that callables may have changed.
 
-    Raises
-    ------
-    OptionError
-        If images differ in shape or dtype.
+    `OptionError` if images differ in shape or dtype.
     """
     first = values[0]
     if isinstance(field, ImageField) and isinstance(first, torch.Tensor):

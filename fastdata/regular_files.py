@@ -29,18 +29,10 @@ _LIMITS = (errno.EMFILE, errno.ENFILE)
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Return the descriptor of a regular file; also an ``opener`` of the builtin `open`.
+    """Return the descriptor of a regular file, or a link to one; also an ``opener`` of `open`.
 
-    A link to a regular file will do.
-
-    Raises
-    ------
-    NotRegularFileError
-        If it is something else: a pipe, a device, a folder.
-    ResourceLimitError
-        If there are too many open files.
-    OSError
-        If it cannot be opened.
+    `NotRegularFileError` if it is a pipe, a device or a folder, `ResourceLimitError` if there are
+    too many open files, `OSError` if it cannot be opened.
     """
     try:
         # Non-blocking: opening a pipe would wait for its writer.  It changes nothing for a file.

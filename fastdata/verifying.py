@@ -83,19 +83,10 @@ class VerifyReport:
 def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> VerifyReport:
     """Read a dataset whole and list everything that is damaged.
 
-    Parameters
-    ----------
-    path : path-like
-        A shard, a directory of shards, or a glob pattern.
-    progress : bool, optional
-        A progress bar on standard error; by default where that is a terminal.
-
-    Raises
-    ------
-    DatasetNotFoundError, FormatError
-        If there is no dataset, or one of a newer version.
-    ResourceLimitError
-        If the system allows no more open files or memory maps, which is no damage.
+    `path` is a shard, a directory of shards, or a glob pattern.  `progress` is a bar on standard
+    error; by default where that is a terminal.  Raises what `fastdata.open` does where there is no
+    dataset or one of a newer version, and `ResourceLimitError` if the system allows no more open
+    files or memory maps, which is no damage.
     """
     parts = expand(path)
     with tqdm(

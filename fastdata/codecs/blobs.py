@@ -91,16 +91,9 @@ def decode_stored(
     (C-contiguous, of `shape`) is decoded into.  Without `out`, the result of "raw" is a read-only
     view of `data`.
 
-    Holds the interpreter's lock only briefly; for any number of threads.
-    The size in the bytes is compared with `shape` before anything is decoded, so
-    no bytes make it take more memory than an image of `shape` does.
-
-    Raises
-    ------
-    ImageError
-        If the bytes are not such an image of that shape.
-    OptionError
-        If `out` is not as it must be.
+    Holds the interpreter's lock only briefly; for any number of threads. The size in the bytes is
+    compared with `shape` before anything is decoded, so no bytes make it take more memory than an
+    image of `shape` does.  `ImageError` if they are not such an image of that shape.
     """
     if out is not None:
         check_out(out, shape)
@@ -135,29 +128,11 @@ def decode_window(
 ) -> tuple[Pixels, int]:
     """Decode a window (top, left, height, width) of a stored image; otherwise as `decode_stored`.
 
-    Parameters
-    ----------
-    window : tuple of int
-        In pixels; inside the image, not empty.
-    factor : {1, 2, 4, 8}
-        By how much a JPEG is to be reduced while it is decoded.
-
-    Returns
-    -------
-    pixels : numpy.ndarray
-        uint8, height x width x channels; perhaps a view whose rows are not contiguous,
-        and of ``raw`` a read-only one of `data`.  Where the returned factor f is not 1:
-        of the picture at 1/f of its size, rows floor(top / f) to ceil((top + height) / f),
-        columns likewise.
-    factor : int
-        The one used: 1 for all but JPEGs, and for images with a side below 8 pixels.
-
-    Raises
-    ------
-    ImageError
-        If the bytes are not such an image of that shape.
-    OptionError
-        If `window` is not inside the image, or there is no such factor.
+    `factor` (1, 2, 4, 8) is by how much a JPEG is to be reduced while it is decoded.  The result is
+    perhaps a view whose rows are not contiguous, and of ``raw`` a read-only one of `data`.  The
+    factor that was used comes with it: 1 for all but JPEGs, and for images with a side below 8
+    pixels.  Where it is f, the pixels are those of the picture at 1/f of its size, rows floor(top /
+    f) to ceil((top + height) / f), columns likewise.
     """
     top, left, height, width = window
     bottom, right = top + height, left + width

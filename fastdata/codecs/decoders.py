@@ -268,12 +268,7 @@ _DECODERS: dict[str, type[JpegDecoder]] = {
 def jpeg_decoder(name: DecoderName = "auto") -> JpegDecoder:
     """Return the JPEG decoder of that name; "auto" is the fastest that is installed.
 
-    Raises
-    ------
-    MissingExtraError
-        If the library is not installed; the message says how to install it.
-    OptionError
-        If there is no such decoder.
+    `MissingExtraError`, which says how to install it, if it is not; `OptionError` if there is none.
     """
     if name == "auto":
         name = "native" if compiled() else "simplejpeg"

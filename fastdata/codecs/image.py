@@ -76,20 +76,12 @@ have padding.  "Motion photos" have a whole film behind it."""
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Pixels, not yet oriented.
+    """Pixels, uint8 [H, W, C], not yet oriented.
 
-    Attributes
-    ----------
-    pixels : numpy.ndarray
-        uint8, H x W x C.
-    size : tuple of int
-        Height and width of the picture as its file has it.
-    factor : {1, 2, 4, 8}
-        By how much it was reduced while it was decoded.
-    orientation : int
-        Exif orientation still to be applied by `orient`.
-    turned : int
-        Exif orientation that has been applied already; then `size` is that after it.
+    `size` is the height and width of the picture as its file has it, `factor` (1, 2, 4, 8) by how
+    much it was reduced while it was decoded.  `orientation` is the Exif orientation still to be
+    applied by `orient`; `turned` the one that has been applied already: then `size` is that after
+    it.
     """
 
     pixels: Pixels
@@ -126,21 +118,12 @@ def decode_image(
     header: JpegHeader | None = None,
     scale: Callable[[int, int], int] | None = None,
 ) -> Decoded:
-    """Decode a whole image file to RGB (3 channels) or grey (1).
+    """Decode a whole image file to RGB (3 channels) or grey (1); `ImageError` says why not.
 
-    Raises `ImageError` with the reason, if there is no defined result.
-
-    Parameters
-    ----------
-    mask : bool
-        Whether pixels are class numbers, to be taken over as they are.
-    max_pixels : int
-        More pixels than these are refused before they are decoded.
-    header : JpegHeader, optional
-        Of a JPEG, where it has been read already.
-    scale : callable, optional
-        Given oriented height and width, returns 1, 2, 4 or 8: by how much a JPEG
-        may be reduced while it is decoded.
+    Pixels of a `mask` are class numbers, to be taken over as they are.  More than `max_pixels` are
+    refused before they are decoded.  `header` is of a JPEG, where it has been read already.
+    `scale` returns, given oriented height and width, 1, 2, 4 or 8: by how much a JPEG may be
+    reduced while it is decoded.
     """
     if len(data) == 0:
         raise ImageError("the file is empty")

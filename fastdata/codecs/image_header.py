@@ -76,14 +76,8 @@ def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
 class ImageHeader(NamedTuple):
     """An image file as packing with ``codec="keep"`` stores it, told by its header.
 
-    Attributes
-    ----------
-    codec : {"jpeg", "file"}
-        "file" is whatever has to be turned, converted or decoded by PIL.
-    height, width : int
-        Of the upright picture.
-    orientation : int
-        The Exif orientation, 1 to 8, that decoding applies.
+    The codec "file" is whatever has to be turned, converted or decoded by PIL, others are "jpeg".
+    Height and width are of the upright picture; decoding applies the Exif `orientation`, 1 to 8.
     """
 
     codec: str
@@ -149,12 +143,7 @@ def read_image_header_of(
 ) -> ImageHeader:
     """Return the header of an image file, reading of a JPEG only its start.
 
-    Raises
-    ------
-    ImageError
-        As `read_image_header`; but that a JPEG is cut off is not noticed.
-    OSError
-        If it cannot be read.
+    Raises as `read_image_header`, or `OSError`; but that a JPEG is cut off is not noticed.
     """
     with open(path, "rb", buffering=0, opener=open_regular) as file:
         data = file.read(_START_BYTES) or b""

@@ -40,27 +40,13 @@ def gather_rows(
 ) -> NDArray[np.intp]:
     """Copy ``memory[offsets[k] : offsets[k] + length]`` to ``out[k]`` for every k.
 
-    Parameters
-    ----------
-    memory : ndarray of uint8, shape [size], C-contiguous
-        The file.  Never written to.
-    offsets : ndarray of int64, shape [n]
-        In bytes; in any order, with repetitions.
-    out : ndarray of uint8, shape [n, length]
-        Rows C-contiguous, no part of `memory`.
-    checksums : ndarray of uint64, shape [n], optional
-        What each row should hash to.  The copy is hashed, while it is in the cache: that adds
-        2-3 µs to the 10-13 µs of a row of 150 kB, and 0.2 µs to the 0.2 µs of one of 3 kB.
+    `memory` is the file, uint8 [size]; `offsets`, int64 [n], are in any order, with repetitions;
+    `out` is uint8 [n, length], rows C-contiguous.  `checksums`, uint64 [n], are what each row
+    should hash to.  The copy is hashed, while it is in the cache: that adds 2-3 µs to the 10-13 µs
+    of a row of 150 kB, and 0.2 µs to the 0.2 µs of one of 3 kB.
 
-    Returns
-    -------
-    ndarray of intp, shape [bad]
-        Ascending positions k of rows that are not to be used, because they do
-        not lie inside `memory` or do not match their checksum; what is in
-        ``out[k]`` is then not defined.
-
-    Notes
-    -----
+    Returns ascending the k, intp, of rows that are not to be used, because they do not lie inside
+    `memory` or do not match their checksum; what is in ``out[k]`` is then not defined.
     Thread-safe; without the GIL while copying.
     """
     outside = (offsets < 0) | (offsets > len(memory) - length)

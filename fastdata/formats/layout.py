@@ -70,13 +70,7 @@ CODECS: Final = ("raw", "jpeg", "png", "file")
 
 
 def is_container(start: bytes) -> bool:
-    """Tell whether a file that begins so is one of LMDB or HDF5, whatever it holds.
-
-    Parameters
-    ----------
-    start : bytes
-        20 or more, where the file is so long.
-    """
+    """Return whether a file that begins with these bytes (20 or more) is of LMDB or HDF5."""
     return start.startswith(_HDF5_START) or start[16:20] == _LMDB_MAGIC
 
 
@@ -86,23 +80,12 @@ checksum: Callable[[Any], int] = xxhash.xxh3_64_intdigest
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """One array over the samples of a shard.
+    """One little-endian array over the samples of a shard: ``<field>`` or ``<field>.<part>``.
 
-    Attributes
-    ----------
-    name : str
-        ``<field>`` or ``<field>.<part>``.
-    dtype : numpy.dtype
-        Little-endian.
-    row_shape : tuple of int, optional
-        Shape of one sample's entry.  None for a *flat* column, whose
-        entries are of any length and lie end to end; its bounds are
-        then in the column of the same name that ends in ``.bounds``.
-    bounds : bool
-        Whether this is such an ``.bounds`` column, with one entry more than
-        there are samples.
-    computed : bool
-        Whether it is filled at sealing rather than appended to.
+    `row_shape` is the shape of one sample's entry.  It is None for a *flat* column, whose entries
+    are of any length and lie end to end; where they begin and end is then in the column of the same
+    name that ends in ``.bounds``, with one entry more than there are samples.  A `computed` column
+    is filled at sealing rather than appended to.
     """
 
     name: str
@@ -156,25 +139,15 @@ _DIGEST_BLOCK_BYTES = 1 << 24
 
 
 def content_digest(schema: Schema, shards: Sequence[Callable[[str], np.ndarray[Any, Any]]]) -> str:
-    """Return the fingerprint of what a dataset holds, whatever files hold it.
+    """Return the fingerprint of what a dataset holds, whatever files hold it, 32 hex digits.
 
     It is the same for LMDB and HDF5 and for any number of shards, and depends on the order of
-    samples, their keys and values, and the encoded bytes of images (through the checksum of
-    each).  It finds accidents, not adversaries: XXH3 is no cryptographic hash.
+    samples, their keys and values, and the encoded bytes of images (through the checksum of each).
+    It finds accidents, not adversaries: XXH3 is no cryptographic hash.
 
-    Parameters
-    ----------
-    schema : Schema
-    shards : sequence of callable
-        Each returns a shard's column, given the column's name; the shards are taken as one
-        sequence of samples.
-
-    Returns
-    -------
-    str
-        32 hex digits: XXH3-128 over the schema's canonical JSON and, column by column,
-        name and bytes.  File offsets are left out, and bounds of flat
-        columns enter as lengths, so that the cut into shards does not show.
+    It is XXH3-128 over the schema's canonical JSON and, column by column, name and bytes.  File
+    offsets are left out, and bounds of flat columns enter as lengths, so that the cut into shards
+    does not show.  Each of `shards` returns a shard's column, given the column's name.
     """
     total = xxhash.xxh3_128(canonical_json(schema.to_json()))
     for name, spec in column_specs(schema).items():
@@ -220,22 +193,10 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Everything about a shard but its arrays and blobs.
+    """Everything about a shard but its arrays and blobs; `columns` are by name.
 
-    Attributes
-    ----------
-    container : str
-        ``lmdb`` or ``hdf5``.
-    num_samples : int
-    schema : Schema
-    digest : str
-        Hash of the content (`content_digest`), 32 hex digits.
-    blob_bytes : int
-        Bytes of all images together.
-    options : mapping
-        How it was packed: for people and for ``fastdata info``, not for readers.
-    columns : mapping
-        From column name to `StoredColumn`.
+    `blob_bytes` are those of all images together, `digest` is the `content_digest`, and `options`
+    say how it was packed: for people and for ``fastdata info``, not for readers.
     """
 
     container: str
@@ -271,13 +232,7 @@ class Header:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: Path) -> Header:
-        """Parse and check a header.
-
-        Raises
-        ------
-        FormatError
-            If it is not the header of a shard that this release reads.
-        """
+        """Parse and check a header; `FormatError` if it is none that this release reads."""
         try:
             document = json.loads(data)
             schema = Schema.from_json(document["schema"])
@@ -327,12 +282,8 @@ def pack_footer(header_offset: int, header: bytes, file_size: int) -> bytes:
 def unpack_footer(footer: bytes, file_size: int, path: Path) -> tuple[int, int, int]:
     """Check a footer; return the header's offset, length and checksum.
 
-    Raises
-    ------
-    FormatError
-        If the file is no shard, or of a newer version.
-    ShardCorruptError
-        If the footer is damaged or the file was cut or extended.
+    `FormatError` if the file is no shard, or of a newer version; `ShardCorruptError` if the footer
+    is damaged or the file was cut or extended.
     """
     if len(footer) < FOOTER_BYTES or footer[: len(MAGIC)] != MAGIC:
         raise FormatError(

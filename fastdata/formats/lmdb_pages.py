@@ -96,13 +96,7 @@ def _read_meta(page: bytes, version: int) -> _Meta | None:
 
 
 class LmdbFile:
-    """One LMDB file, of which nothing stays open.
-
-    Raises
-    ------
-    SourceError
-        If it is no LMDB file, or one of an unknown version.
-    """
+    """One LMDB file, of which nothing stays open; `SourceError` if it is none that is known."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -82,12 +82,8 @@ class Manifest:
     def read(cls, directory: Path) -> Manifest:
         """Read and check the manifest of a directory.
 
-        Raises
-        ------
-        DatasetNotFoundError
-            If there is none.
-        FormatError
-            If it is damaged, or of a newer version.
+        `DatasetNotFoundError` if there is none, `FormatError` if it is damaged, or of a newer
+        version.
         """
         path = directory / MANIFEST
         try:

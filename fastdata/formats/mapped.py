@@ -53,16 +53,9 @@ _system.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 class MappedFile:
     """A shard's file as a read-only array of bytes, which needs no descriptor.
 
-    The array survives a fork, and unmaps the file when it and all its views are gone.
-
-    Raises
-    ------
-    DatasetNotFoundError
-        If there is no such file.
-    FormatError
-        If it cannot be opened or mapped, or is too short for a shard.
-    ResourceLimitError
-        If the system allows no more open files or memory maps.
+    The array survives a fork, and unmaps the file when it and all its views are gone.  Raises
+    `DatasetNotFoundError` if there is no such file, `FormatError` if it cannot be opened or is too
+    short for a shard, `ResourceLimitError` if the system allows no more open files or memory maps.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,12 +96,8 @@ class MappedFile:
         """Return whether the file has been written to since the last call.
 
         A file that was replaced by renaming, or removed, can be read as before.
-
-        Raises
-        ------
-        ShardCorruptError
-            If its header or length is not as it was: something else was written over it, or it
-            was cut short.
+        `ShardCorruptError` if the header or length is not as it was: something else was written
+        over it, or it was cut short.
         """
         try:
             now = _identity_of(os.stat(self.path))

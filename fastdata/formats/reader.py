@@ -47,43 +47,19 @@ class CachedFile(Protocol):
 
 
 class ShardReader:
-    """One sealed shard, mapped into memory, read-only.
+    """One sealed shard, mapped into memory, read-only; raises what `fastdata.open` does.
 
-    Parameters
-    ----------
-    path : path-like
-    check : bool
-        Whether to compare checksums: of a column when it is first used, of an
-        image each time `blob` reads it (3 µs for a JPEG of 30 kB), and when a
-        loader first does.  Without, only bounds are checked; `verify` still
-        finds all damage.
-    cached : CachedFile, optional
-        A copy of the file, read instead of it as soon as it is complete.
-    max_pixels : int, optional
-        Limit for decoding images of this shard; by default that of packing.
+    With `check`, checksums are compared: of a column when it is first used, of an image each time
+    `blob` reads it (3 µs for a JPEG of 30 kB), and when a loader first does.  Without, only bounds
+    are checked; `verify` still finds all damage.  `cached` is a copy of the file, read instead of
+    it as soon as it is complete; `max_pixels` the limit for decoding images, by default that of
+    packing. `header_range` are the first byte of the header in the file, and the one behind its
+    last.
 
-    Attributes
-    ----------
-    header_range : (int, int)
-        First byte of the header in the file, and the one behind its last.
-
-    Raises
-    ------
-    DatasetNotFoundError
-        If there is no such file.
-    FormatError
-        If it is not a fastdata shard, or one of a newer version.
-    ShardCorruptError
-        If the footer or header is damaged.
-    ResourceLimitError
-        If the system allows no more open files or memory maps.
-
-    Notes
-    -----
-    Safe for any number of threads.  No file stays open.  The map survives fork; to send a shard
-    to another process by pickle, send its path.  As with any memory map, the
-    file must not be cut short while it is open: the process then ends by SIGBUS,
-    after naming the file (`fastdata.formats.mapped`).
+    Safe for any number of threads.  No file stays open.  The map survives fork; to send a shard to
+    another process by pickle, send its path.  As with any memory map, the file must not be cut
+    short while it is open: the process then ends by SIGBUS, after naming the file
+    (`fastdata.formats.mapped`).
     """
 
     def __init__(

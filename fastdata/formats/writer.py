@@ -97,19 +97,10 @@ class Spool:
 
 
 class ShardWriter(abc.ABC):
-    """Appends records to a shard that is not yet a dataset.
+    """Appends records to a shard that is not yet a dataset; for one thread of one process.
 
-    Parameters
-    ----------
-    directory : Path
-        Where the unfinished shard lives; made if missing.
-    schema : Schema
-    state : mapping, optional
-        What `commit` returned last; the writer goes back to exactly there.
-
-    Notes
-    -----
-    For one thread of one process.
+    `directory`, where the unfinished shard lives, is made if missing; `state` is what `commit`
+    returned last: the writer goes back to exactly there.
     """
 
     container: ClassVar[str]
@@ -225,14 +216,9 @@ class ShardWriter(abc.ABC):
     def seal(self, path: Path, options: Mapping[str, Any]) -> None:
         """Turn what was appended into a finished shard at `path`.
 
-        The spools stay until the caller removes `directory`, so that a crash
-        at any moment leaves either all that is needed to seal again, or the
-        finished shard.
-
-        Raises
-        ------
-        RuntimeError
-            If what lies on the disk does not read back as it was written.
+        The spools stay until the caller removes `directory`, so that a crash at any moment leaves
+        either all that is needed to seal again, or the finished shard.  `RuntimeError` if what lies
+        on the disk does not read back as it was written.
         """
         self.commit()
         arrays = {name: self._array(name) for name in self.specs}

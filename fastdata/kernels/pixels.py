@@ -79,15 +79,8 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
 def look_up(pixels: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Return ``table[pixels, channel]``: by the kernel, one read and one write of memory.
 
-    Parameters
-    ----------
-    pixels : torch.Tensor of uint8, shape [n, H, W, C], contiguous
-    table : torch.Tensor, shape [256, C], contiguous
-        On the same device.
-
-    Returns
-    -------
-    torch.Tensor of the table's dtype, shape [n, H, W, C]
+    `pixels` are uint8 [n, H, W, C] and `table` [256, C], contiguous and on one device; the result
+    is [n, H, W, C] of the table's dtype.
     """
     channels = pixels.shape[-1]
     if not has_kernels(pixels.device):
@@ -116,23 +109,11 @@ def gather_windows(
 ) -> torch.Tensor:
     """Return windows of images that lie one after another, flipped, through a table.
 
-    By the kernel it is one read and one write of memory.
-
-    Parameters
-    ----------
-    store : torch.Tensor of uint8, shape [m]
-        Images of any sizes, C values a pixel, row by row.
-    plan : torch.Tensor of int64, shape [n, 8], contiguous
-        As of `window_plan`, on the same device.
-    size : (int, int, int)
-        Height, width and channels of all windows.
-    table : torch.Tensor, shape [256, C], optional
-        What becomes of each value; by default values stay as they are.
-
-    Returns
-    -------
-    torch.Tensor of uint8 or the table's dtype, shape [n, H, W, C]
-        Zero, or what the table makes of it, beyond an image.
+    `store`, uint8 [m], has images of any sizes, C values a pixel, row by row; `plan`, int64 [n, 8],
+    is of `window_plan`, on the same device; `size` is height, width and channels of all windows;
+    `table`, [256, C], is what becomes of each value, by default itself.  The result is [n, H, W,
+    C]: zero, or what the table makes of it, beyond an image.  By the kernel it is one read and one
+    write of memory.
     """
     height, width, channels = size
     if not has_kernels(store.device):
@@ -189,17 +170,11 @@ def window_plan(
     columns: tuple[NDArray[np.int64], NDArray[np.int64]],
     flip: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Return the plan of `gather_windows`, int64 [n, 8].
+    """Return the plan of `gather_windows`, int64 [n, 8], of arrays [n].
 
-    Parameters
-    ----------
-    begin, pitch : ndarray of int64, shape [n]
-        Where each image begins in the store, and bytes of its rows.
-    top, left : ndarray of int64, shape [n]
-        Of the window, in pixels of the image.
-    rows, columns : pairs of ndarray of int64, shape [n]
-        First, and behind the last, of those that are not zero.
-    flip : ndarray of bool, shape [n]
+    `begin` and `pitch` are where each image begins in the store, and the bytes of its rows; `top`
+    and `left` are of the window, in pixels of the image; `rows` and `columns` are the first, and
+    behind the last, of those that are not zero.
     """
     signed = np.where(flip, -pitch, pitch)
     return np.stack([begin, signed, top, left, *rows, *columns], axis=1)

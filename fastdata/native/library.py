@@ -132,25 +132,15 @@ def _warn(reason: str) -> None:
 
 
 def render_crops(crops: NDArray[Any], out: Pixels) -> NDArray[np.intp]:
-    """Decode windows, resize them bilinearly, mirror them, into one array.
+    """Decode windows, resize them bilinearly, mirror them, into `out`, uint8 [n, H, W, C].
 
-    Parameters
-    ----------
-    crops : ndarray of `CROP`, shape [n]
-        ``data`` must stay valid during the call.  ``status`` is written to.
-    out : ndarray of uint8, shape [n, H, W, C]
-        C-contiguous; C is 3 or 1, for raw images also 2 or 4.
+    `crops` is an array of `CROP` [n], whose ``data`` must stay valid during the call and whose
+    ``status`` is written to.  C is 3 or 1, for raw images also 2 or 4.  Returns the places, intp,
+    of crops that were not made, whose part of `out` is undefined: damaged, of a kind that is left
+    to others, or out of memory.
 
-    Returns
-    -------
-    ndarray of intp
-        Places of the crops that were not made, whose part of `out` is undefined: damaged, of a kind
-        that is left to others, or out of memory.
-
-    Notes
-    -----
-    For any number of threads; without the interpreter's lock.  Bytes are not trusted, but
-    ``data`` and ``size`` are.
+    For any number of threads; without the interpreter's lock.  Bytes are not trusted, but ``data``
+    and ``size`` are.
     """
     native = library()
     assert native is not None, "the caller asks whether it is there"
@@ -191,10 +181,7 @@ def decode_jpeg(
 ) -> bool:
     """Decode a window (top, left, height, width) of a JPEG of this height and width into `out`.
 
-    Returns
-    -------
-    bool
-        False where it was refused: damaged, or a kind of JPEG that is left to others.
+    False where it was refused: damaged, or a kind of JPEG that is left to others.
     """
     return _one(np.frombuffer(data, np.uint8), JPEG, size, window, False, False, out)
 

@@ -79,32 +79,18 @@ class EpochBatches(Sequence[Indices]):
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """An order cut into batches for one rank.
+    """An order cut into batches of `batch_size` samples for one rank of `world_size`.
 
-    Parameters
-    ----------
-    order : Order
-    batch_size : int
-        Samples a batch and rank.
-    drop_last : bool
-        True: positions that do not make a whole batch on every rank are left
-        out.  False: the last batch may be smaller, and where its positions do
-        not divide over the ranks, some of them are repeated (`padding` says
-        how many), so that every rank has as many.  The repeated ones are of
-        the same batch, so that its samples are the same for any world size.
-    rank, world_size : int
-        Which share, of how many.
-    even : bool
-        False, for exact evaluation: each position once over all ranks, nothing
-        repeated and nothing left out.  Some ranks may have one sample less,
-        and one batch less, than others: keep collective operations (gradients
-        of DDP, `all_gather`) out of the loop.
+    With `drop_last`, positions that do not make a whole batch on every rank are left out.  Without,
+    the last batch may be smaller, and where its positions do not divide over the ranks, some of
+    them are repeated (`padding` says how many), so that every rank has as many.  The repeated ones
+    are of the same batch, so that its samples are the same for any world size.
 
-    Raises
-    ------
-    OptionError
-        If a number is out of its range, or `drop_last` is combined with
-        ``even=False``.
+    With ``even=False``, for exact evaluation, each position comes once over all ranks, nothing is
+    repeated and nothing left out: some ranks may have one sample less, and one batch less, than
+    others, so collective operations (gradients of DDP, `all_gather`) must stay out of the loop.
+
+    `OptionError` if a number is out of its range, or `drop_last` is combined with ``even=False``.
     """
 
     order: Order
@@ -243,22 +229,10 @@ class _CutEpoch(EpochBatches):
 def part_of_rank(
     count: int, seed: int, rank: int, world_size: int, *, even: bool = True
 ) -> Indices:
-    """Return the samples of one rank, int64 [n], ascending.
+    """Return the samples of one rank, of `count` in all, int64 [n], ascending.
 
-    Parameters
-    ----------
-    count : int
-        Samples of the dataset.
-    seed : int
-        The same on all ranks.
-    rank, world_size : int
-    even : bool
-        Whether parts are equally large; up to world_size - 1 samples are then in two of them.
-
-    Raises
-    ------
-    OptionError
-        If a number is out of its range.
+    `seed` is the same on all ranks.  Where parts are `even`, up to world_size - 1 samples are in
+    two of them.
     """
     check_count("world_size", world_size, 1)
     check_count("rank", rank, 0)
@@ -269,15 +243,9 @@ def part_of_rank(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartOrder(Order):
-    """An order of some of the samples.
+    """An order of some of the samples: `order` has as many as `part`, int64 [n].
 
-    Parameters
-    ----------
-    part : ndarray of int64, shape [n]
-    order : Order
-        Of n samples.
-    count, world_size : int
-        Samples of the dataset, and among how many ranks it is divided.
+    `count` and `world_size` are the samples of the dataset, and the ranks that divide them.
     """
 
     part: Indices = field(repr=False)

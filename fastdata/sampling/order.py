@@ -78,13 +78,7 @@ class Order(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Sequential(Order):
-    """Every sample, in the order of the dataset.
-
-    Parameters
-    ----------
-    count : int
-        Number of samples.
-    """
+    """Every sample, in the order of the dataset."""
 
     count: int
 
@@ -106,19 +100,8 @@ class Weighted(Order):
 
     What `torch.utils.data.WeightedRandomSampler` does, but every position is a function of (seed,
     epoch, position): the same on every rank and after a resume.  An epoch has as many samples as
-    there are weights; it keeps the sum of the weights up to each.
-
-    Parameters
-    ----------
-    weights : array_like of float, shape [count]
-        One for each sample of the dataset, finite and at least 0, in any scale.
-    seed : int
-        Epochs of one seed are drawn independently.
-
-    Raises
-    ------
-    OptionError
-        If a weight is negative, infinite or not a number, or if all are 0.
+    there are weights.  `OptionError` if the weights are not one number for each sample, finite and
+    at least 0, in any scale, and not all 0.
     """
 
     repeats = True

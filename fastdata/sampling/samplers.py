@@ -28,11 +28,8 @@ __all__ = ["SampledBatches", "SamplerEpoch", "SamplerOrder"]
 class SamplerEpoch:
     """The epoch of a user's sampler, which the loader sets unless other code does.
 
-    Parameters
-    ----------
-    sampler : object
-        A sampler or a batch sampler.  torch's `BatchSampler` has no ``set_epoch``, but a
-        `DistributedSampler` in it has.
+    Of a batch sampler it is that of the sampler in it where only that has one: torch's
+    `BatchSampler` has no ``set_epoch``, but a `DistributedSampler` in it has.
     """
 
     def __init__(self, sampler: object) -> None:
@@ -78,20 +75,10 @@ class SamplerEpoch:
 
 
 class SamplerOrder(Order):
-    """The order that a user's sampler yields.
+    """The order that a user's sampler yields, of a dataset of `count` samples.
 
-    Parameters
-    ----------
-    sampler : iterable of int, with a length
-        Negative indices count from the end of the dataset.
-    count : int
-        Number of samples of the dataset, to check indices against.
-
-    Raises
-    ------
-    OptionError
-        If the sampler has no length; from `in_epoch`, if it yields more or fewer
-        indices than that, or what is no index of the dataset.
+    Negative indices count from the end of the dataset.  `OptionError` if the sampler has no length;
+    from `in_epoch`, if it yields more or fewer indices than that, or what is no index.
     """
 
     pure: ClassVar[bool] = False
@@ -126,22 +113,9 @@ class SamplerOrder(Order):
 class SampledBatches:
     """The batches that a user's batch sampler yields, with the interface of `Batches`.
 
-    All are this rank's: with several ranks, the batch sampler yields those of
-    its rank, and as many on every rank.  They may differ in size.
-
-    Parameters
-    ----------
-    batch_sampler : iterable of sequences of int, with a length
-        Yields the sample indices of one batch at a time.
-    count : int
-        Number of samples of the dataset, to check indices against.
-
-    Raises
-    ------
-    OptionError
-        If the batch sampler has no length; from `in_epoch`, if it yields more or
-        fewer batches than that, an empty one, or what is no index of the
-        dataset.
+    All are this rank's: with several ranks, the batch sampler yields those of its rank, and as many
+    on every rank.  They may differ in size.  `OptionError` if the batch sampler has no length; from
+    `in_epoch`, if it yields more or fewer batches than that, an empty one, or what is no index.
     """
 
     padding = 0

@@ -49,14 +49,8 @@ class Permutation:
         again, from the beginning, while x >= count: that walks along a cycle which leads back
 
     `F` is a hash, not a cipher: the result passes for random in statistics, and hides nothing
-    from an adversary.  Safe to call from several threads and after a fork.
-
-    Parameters
-    ----------
-    count : int
-        From 0 to 2**62.
-    keys : ndarray of uint64, shape [ROUNDS]
-        Independent random words.
+    from an adversary.  Safe to call from several threads and after a fork.  `keys` are independent
+    random words, uint64 [ROUNDS].
     """
 
     count: int
@@ -115,15 +109,7 @@ class Permutation:
 
 @dataclass(frozen=True, slots=True)
 class Shuffled(Order):
-    """Every sample once, in an order uniformly drawn for each epoch.
-
-    Parameters
-    ----------
-    count : int
-        Number of samples, up to 2**62.
-    seed : int
-        Epochs of one seed are independent permutations.
-    """
+    """Every sample once, in an order uniformly drawn for each epoch; `count` is at most 2**62."""
 
     count: int
     seed: int
@@ -170,22 +156,11 @@ class BlockShuffle:
 class BlockShuffled(Order):
     """Every sample once: blocks in random order, samples shuffled in windows of blocks.
 
-    The epoch is a sequence of windows.  Each has `window_blocks` blocks (the
-    last of the epoch may have fewer) drawn from the whole dataset, and no
-    other window has samples of these.  So the samples of a block stand within
-    ``block_size * window_blocks`` positions.  Inside a window every order of
-    its samples is as likely as any other.
-
-    With several ranks each has its share of every window.
-
-    Parameters
-    ----------
-    count : int
-        Number of samples, up to 2**62.
-    seed : int
-        Epochs of one seed are independent orders.
-    block_size, window_blocks : int
-        See `BlockShuffle`.
+    The epoch is a sequence of windows.  Each has `window_blocks` blocks (the last of the epoch may
+    have fewer) drawn from the whole dataset, and no other window has samples of these.  So the
+    samples of a block stand within ``block_size * window_blocks`` positions.  Inside a window every
+    order of its samples is as likely as any other.  With several ranks each has its share of every
+    window.
     """
 
     count: int
@@ -263,13 +238,7 @@ class _BlockLookup:
 
 
 def order_of(shuffle: Any, count: int, seed: int) -> Order:
-    """Return the order that a loader's ``shuffle=`` asks for, of `count` samples.
-
-    Raises
-    ------
-    OptionError
-        If `shuffle` is not a bool, "block" or a `BlockShuffle`.
-    """
+    """Return the order that a loader's ``shuffle=`` asks for; `OptionError` if it asks for none."""
     if isinstance(shuffle, str) and shuffle == "block":
         shuffle = BlockShuffle()
     if isinstance(shuffle, BlockShuffle):

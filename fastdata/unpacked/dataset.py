@@ -32,12 +32,6 @@ class UnpackedDataset(Dataset):
     All that `Dataset` says holds, but for what is about shards: that is refused with the command
     that packs the files.  The files were listed when it was opened; what is in them is looked at
     when they are read.
-
-    Parameters
-    ----------
-    listing : Listing
-    indices, transform, record_format
-        As of `Dataset`.
     """
 
     samples_per_task = 16

@@ -50,17 +50,10 @@ _PEEK = 100
 class Listing:
     """Samples whose images are files of their own, and whose other values are plain.
 
-    To `UnpackedDataset` it is what a `fastdata.shards.ShardSet` is to `Dataset`.  Safe for any
-    number of threads, and to be pickled where the sources are.
-
-    Parameters
-    ----------
-    sources : sequence of IndexedSource
-        Of one schema; their samples one behind the other.
-    location : Path
-        What was opened, as it was given; for messages.
-    options : mapping
-        How, as of `pack_command`.
+    They are those of `sources`, of one schema, one behind the other.  `location` is what was
+    opened, for messages, and `options` how, as of `pack_command`.  To `UnpackedDataset` it is what
+    a `fastdata.shards.ShardSet` is to `Dataset`.  Safe for any number of threads, and to be pickled
+    where the sources are.
     """
 
     def __init__(
@@ -104,10 +97,7 @@ class Listing:
     def join(listings: Sequence[Listing]) -> Listing:
         """Return several as one, in this order.
 
-        Raises
-        ------
-        FormatError
-            If their schemas differ, as they do where class folders do.
+        `FormatError` if their schemas differ, as they do where class folders do.
         """
         first = listings[0]
         if len(listings) == 1:
