@@ -445,9 +445,6 @@ class Dataset(TorchDataset[Any]):
         """
         return self._with(shards=self._shards.with_cached(held))
 
-    def check_packed(self) -> None:
-        """Raise an `OptionError` if this is not packed; it is."""
-
     def suggest_packing(self) -> None:
         """Log nothing: it is packed."""
 

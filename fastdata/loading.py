@@ -231,38 +231,11 @@ def loader(
     ... )
     >>> for images, labels in train: ...                      # doctest: +SKIP
     """
+    given = dict(locals())  # the arguments: nothing else has a name yet
+    del given["data"], given["options"]
     if is_location(data):
         data = open_dataset(data)
-    wanted = LoaderOptions(
-        batch_size=batch_size,
-        shuffle=shuffle,
-        drop_last=drop_last,
-        seed=seed,
-        transform=transform,
-        num_workers=num_workers,
-        worker_method=worker_method,
-        prefetch_factor=prefetch_factor,
-        persistent_workers=persistent_workers,
-        multiprocessing_context=multiprocessing_context,
-        pin_memory=pin_memory,
-        device=device,
-        dtype=dtype,
-        backend=backend,
-        cache=cache,
-        cache_scope=cache_scope,
-        decoder=decoder,
-        on_corrupt=on_corrupt,
-        sampler=sampler,
-        batch_sampler=batch_sampler,
-        weights=weights,
-        rank=rank,
-        world_size=world_size,
-        even=even,
-        batch_format=batch_format,
-        names=names,
-        max_pixels=max_pixels,
-        dataloader_options=options,
-    )
+    wanted = LoaderOptions(**given, dataloader_options=options)
     packed = packed_view(data)
     if packed is not None or is_packed(data):
         for part in getattr(packed, "source_datasets", ()):

@@ -13,7 +13,7 @@ import re
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -234,8 +234,6 @@ class Schema(Mapping[str, Field]):
         Python since is then shown under its position (``_1``).
     """
 
-    __slots__ = ("_fields",)
-
     def __init__(self, fields: Mapping[str, Field], *, stored: bool = False) -> None:
         if not fields:
             raise OptionError("a schema has at least one field")
@@ -279,17 +277,17 @@ class Schema(Mapping[str, Field]):
     def __repr__(self) -> str:
         return "Schema(" + ", ".join(f"{k}={v!r}" for k, v in self._fields.items()) + ")"
 
-    @property
+    @cached_property
     def images(self) -> dict[str, ImageField]:
         """The image fields, in order."""
         return {k: v for k, v in self._fields.items() if isinstance(v, ImageField)}
 
-    @property
+    @cached_property
     def boxes(self) -> dict[str, ArrayField]:
         """The fields that hold boxes of the images, in order."""
         return {k: v for k, v in self._fields.items() if isinstance(v, ArrayField) and v.boxes}
 
-    @property
+    @cached_property
     def classes(self) -> tuple[str, ...] | None:
         """Class names of the first scalar field that has them, else of an array, else a mask.
 
@@ -302,7 +300,7 @@ class Schema(Mapping[str, Field]):
         split = self._fields.get("split")
         return split.classes if isinstance(split, ScalarField) else None
 
-    @property
+    @cached_property
     def label(self) -> str | None:
         """Name of the number that tells a sample's class: `label`, else the first with classes.
 
@@ -314,7 +312,7 @@ class Schema(Mapping[str, Field]):
         named = (name for name, value in scalars if value.classes is not None)
         return next((name for name in named if name != "split"), None)
 
-    @property
+    @cached_property
     def sample_type(self) -> type[tuple[Any, ...]]:
         """The named tuple of one sample or one batch."""
         return record_type(tuple(self._fields))

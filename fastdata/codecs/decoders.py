@@ -29,7 +29,7 @@ import numpy as np
 import simplejpeg
 
 from fastdata.codecs import Pixels
-from fastdata.codecs.image import decode_jpeg, reduced_by_pil
+from fastdata.codecs.image import check_end, decode_jpeg, reduced_by_pil
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.errors import ImageError, MissingExtraError, OptionError
 from fastdata.installing import BUILD_AGAIN, install_line
@@ -42,8 +42,6 @@ DecoderName: TypeAlias = Literal["auto", "native", "simplejpeg", "jpeg4py", "ope
 
 Data: TypeAlias = bytes | memoryview
 _Shape: TypeAlias = tuple[int, int, int]
-
-_EOI = b"\xff\xd9"
 
 
 def check_out(out: Pixels, shape: _Shape) -> None:
@@ -124,8 +122,8 @@ class JpegDecoder(ABC):
                 f"factor is {factor}; it must be 1, 2, 4 or 8, and 1 for images with a side below "
                 f"8 pixels (this has {width} x {height})"
             )
-        if data[-2:] != _EOI and bytes(data).find(_EOI, read_jpeg_header(data).scan_offset) < 0:
-            raise ImageError("the JPEG is truncated: it has no end-of-image marker")
+        if data[-2:] != b"\xff\xd9":
+            check_end(bytes(data), read_jpeg_header(data))
         return -(-height // factor), -(-width // factor), channels
 
     @abstractmethod

@@ -68,10 +68,6 @@ class UnpackedDataset(Dataset):
         """Return which samples of `listing` these are; by default all that are shown."""
         return self._positions(np.arange(len(self)) if indices is None else indices)
 
-    def check_packed(self) -> NoReturn:
-        """Raise an `OptionError` with the command that packs the files."""
-        self._listing.refuse_unpacked()
-
     def suggest_packing(self) -> None:
         """Log once how much faster a pack is loaded, and how it is made."""
         suggest_packing(self._listing.location, self._listing.command)

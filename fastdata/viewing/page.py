@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastdata.converters.opening import open_packed
 from fastdata.converters.packing.job import read_rejects
 from fastdata.dataset import Dataset
 from fastdata.errors import OptionError
-from fastdata.opening import open as open_dataset
 from fastdata.pages import check_page_path, render, write_page
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, ScalarField
 from fastdata.summary import load_line
@@ -82,8 +82,7 @@ def view(
         if not 1 <= value <= high:
             raise OptionError(f"{name}={value!r} is not from 1 to {high:,}")
     check_page_path(html)
-    opened = open_dataset(dataset)
-    opened.check_packed()
+    opened = open_packed(dataset)
     classes = count_classes(opened)
     groups = draw_groups(
         opened,
