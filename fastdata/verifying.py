@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
@@ -27,28 +27,14 @@ from fastdata.errors import (
 )
 from fastdata.formats.layout import FOOTER_BYTES, MAGIC, VERSION, content_digest, is_container
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
-from fastdata.formats.reader import ShardReader, find_damage
+from fastdata.formats.reader import Damage, ShardReader, find_damage
 from fastdata.printable import printable
 from fastdata.regular_files import open_regular, read_regular
 from fastdata.shards import expand
 
-__all__ = ["Damaged", "VerifyReport", "verify"]
+__all__ = ["Damage", "VerifyReport", "verify"]
 
 _SUFFIXES = (".lmdb", ".h5", ".hdf5")
-
-
-class Damaged(NamedTuple):
-    """One thing that is wrong.
-
-    `place` is a column, or a field of a sample; empty where it is the file as a whole.
-    """
-
-    path: Path
-    place: str
-    reason: str
-
-    def __str__(self) -> str:
-        return ": ".join(printable(part) for part in self if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +45,7 @@ class VerifyReport:
     num_shards: int
     num_samples: int
     file_bytes: int
-    damage: tuple[Damaged, ...]
+    damage: tuple[Damage, ...]
 
     @property
     def intact(self) -> bool:
@@ -106,17 +92,6 @@ def verify(path: str | os.PathLike[str], *, progress: bool | None = None) -> Ver
     )
 
 
-class _CountingReader(ShardReader):
-    """A reader that moves a progress bar with each image that is read."""
-
-    bar: tqdm[Any] | None = None
-
-    def raw_blob(self, field: str, index: int) -> memoryview:
-        if self.bar is not None and field == next(iter(self.header.schema.images)):
-            self.bar.update()
-        return super().raw_blob(field, index)
-
-
 class _Verification:
     """What one run has read, and the damage it has found."""
 
@@ -125,10 +100,10 @@ class _Verification:
         self.num_shards = 0
         self.num_samples = 0
         self.file_bytes = 0
-        self.damage: list[Damaged] = []
+        self.damage: list[Damage] = []
 
     def _add(self, path: Path, reason: object, place: str = "") -> None:
-        self.damage.append(Damaged(path, place, str(reason).removeprefix(f"{path}: ")))
+        self.damage.append(Damage(path, place, str(reason).removeprefix(f"{path}: ")))
 
     def shard(self, path: Path) -> None:
         """Verify a shard that is a dataset by itself."""
@@ -193,8 +168,7 @@ class _Verification:
         return reader
 
     def _read(self, path: Path) -> ShardReader:
-        reader = _CountingReader(path)
-        reader.bar = self.bar
+        reader = ShardReader(path)
         if self.bar.total is None:
             self.bar.total = len(reader)
         self.num_shards += 1
@@ -202,8 +176,8 @@ class _Verification:
         self.file_bytes += path.stat().st_size
         before = len(self.damage)
         try:
-            for place, reason in find_damage(reader):
-                self._add(path, reason, place)
+            for damage in find_damage(reader, self.bar.update):
+                self._add(path, damage.reason, damage.place)
             if all(damaged.place == "header" for damaged in self.damage[before:]):
                 self.damage += _other_sizes(reader)
         except FastdataError as error:
@@ -211,16 +185,16 @@ class _Verification:
         return reader
 
 
-def _other_sizes(reader: ShardReader) -> Iterator[Damaged]:
+def _other_sizes(reader: ShardReader) -> Iterator[Damage]:
     """Yield images whose own header says another size than the columns."""
     for name, field in reader.header.schema.images.items():
         heights, widths = (reader.column(f"{name}.{side}").tolist() for side in ("height", "width"))
         for index, (height, width) in enumerate(zip(heights, widths, strict=True)):
-            data = ShardReader.raw_blob(reader, name, index)
+            data = reader.raw_blob(name, index)
             try:
                 check_header(data, reader.codec(name, index), (height, width, field.channels))
             except ImageError as error:
-                yield Damaged(reader.path, f"{name!r} of sample {index}", str(error))
+                yield Damage(reader.path, f"{name!r} of sample {index}", str(error))
 
 
 def _was_cut(path: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +27,7 @@ from fastdata.formats.layout import (
     unpack_footer,
 )
 from fastdata.formats.mapped import MappedFile
+from fastdata.printable import printable
 from fastdata.schema import ArrayField, BytesField, Field, ImageField, StringField
 
 __all__ = ["CachedFile", "Damage", "ShardReader", "find_damage"]
@@ -348,44 +349,54 @@ def _is_utf8(data: NDArray[np.uint8]) -> bool:
 
 
 class Damage(NamedTuple):
-    """One thing that is wrong: where (a column, or a field of a sample) and why."""
+    """One thing that is wrong with a file.
 
+    `place` is a column, or a field of a sample; empty where it is the file as a whole.
+    """
+
+    path: Path
     place: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
+        return ": ".join(printable(part) for part in self if part)
 
 
-def find_damage(shard: ShardReader) -> Iterator[Damage]:
+def find_damage(
+    shard: ShardReader, count_sample: Callable[[], object] = lambda: None
+) -> Iterator[Damage]:
     """Compare every checksum of a shard, and the content digest.
 
     Damaged columns come first; images are then looked at as far as the columns that locate
-    them are sound.
+    them are sound.  `count_sample` is called for each image of the first field.
     """
-    header = shard.header
+    header, path = shard.header, shard.path
     broken = set()
     for name in header.columns:
         if not shard.column_is_intact(name):
             broken.add(name)
-            yield Damage(f"column {name!r}", "the checksum does not match")
-    for field in header.schema.images:
+            yield Damage(path, f"column {name!r}", "the checksum does not match")
+    for number, field in enumerate(header.schema.images):
         parts = {f"{field}.{part}" for part in ("offset", "length", "checksum", "codec")}
         if parts & broken:
-            yield Damage(f"field {field!r}", "its images cannot be checked: a column is damaged")
+            yield Damage(
+                path, f"field {field!r}", "its images cannot be checked: a column is damaged"
+            )
             continue
         checksums = shard.column(f"{field}.checksum")
         codec_numbers = shard.column(f"{field}.codec")
         for index in range(len(shard)):
+            if number == 0:
+                count_sample()
             place = f"{field!r} of sample {index}"
             try:
                 if "key.data" not in broken and "key.bounds" not in broken:
                     place += f" (key {shard.key(index)!r})"
                 if checksum(shard.raw_blob(field, index)) != checksums[index]:
-                    yield Damage(place, "the checksum does not match")
+                    yield Damage(path, place, "the checksum does not match")
                 elif codec_numbers[index] >= len(CODECS):
-                    yield Damage(place, f"unknown codec number {codec_numbers[index]}")
+                    yield Damage(path, place, f"unknown codec number {codec_numbers[index]}")
             except FastdataError as error:
-                yield Damage(place, str(error))
+                yield Damage(path, place, str(error))
     if not broken and content_digest(header.schema, [shard.raw_column]) != header.digest:
-        yield Damage("header", "the content digest is not that of the columns")
+        yield Damage(path, "header", "the content digest is not that of the columns")

@@ -259,7 +259,7 @@ class ShardWriter(abc.ABC):
             os.close(descriptor)
         damage = next(find_damage(ShardReader(layout.path)), None)
         if damage is not None:
-            raise RuntimeError(f"{layout.path}: what was written does not read back: {damage}")
+            raise RuntimeError(f"what was written does not read back: {damage}")
         os.replace(layout.path, path)
         sync_directory(path.parent)
 

@@ -183,14 +183,14 @@ def decode_jpeg(
 
     False where it was refused: damaged, or a kind of JPEG that is left to others.
     """
-    return _one(np.frombuffer(data, np.uint8), JPEG, size, window, False, False, out)
+    return _one(np.frombuffer(data, np.uint8), JPEG, size, window, False, out)
 
 
 def resize(image: Pixels, out: Pixels, *, antialias: bool) -> bool:
     """Resize an image, uint8 [H, W, C], bilinearly into `out`; False if memory ran out."""
     image = np.ascontiguousarray(image)
     height, width, _ = image.shape
-    return _one(image, RAW, (height, width), (0, 0, height, width), antialias, False, out)
+    return _one(image, RAW, (height, width), (0, 0, height, width), antialias, out)
 
 
 def _one(
@@ -199,8 +199,7 @@ def _one(
     size: tuple[int, int],
     window: tuple[int, int, int, int],
     antialias: bool,
-    flip: bool,
     out: Pixels,
 ) -> bool:
-    crop = (data.ctypes.data, data.nbytes, codec, *size, *window, antialias, flip, 0)
+    crop = (data.ctypes.data, data.nbytes, codec, *size, *window, antialias, False, 0)
     return len(render_crops(np.array([crop], CROP), out[None])) == 0
