@@ -419,14 +419,19 @@ class Dataset(TorchDataset[Any]):
         """Return where a sample is and what it is called, for messages."""
         return f"sample {index} ({self._shards.describe(self._position(index))})"
 
+    def locate(self, index: int) -> tuple[ShardReader, int]:
+        """Return the shard of a sample, and the sample's row in it."""
+        return self._shards.locate(self._position(index))
+
     def rows_by_shard(
         self, indices: Sequence[int] | np.ndarray[Any, Any] | None = None
     ) -> Iterator[tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]]]]:
         """Yield every shard in order, and which rows of it these samples are (by default all)."""
+        shards = self.shards  # refused where nothing is packed
         wanted = np.arange(len(self)) if indices is None else indices
         split = self._shards.split(self._positions(wanted))
         rows = {id(reader): rows for reader, _, rows in split}
-        for reader in self.shards:
+        for reader in shards:
             yield reader, rows.get(id(reader), np.empty(0, np.int64))
 
     def limited_to(self, max_pixels: int) -> Dataset:

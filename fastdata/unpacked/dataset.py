@@ -60,10 +60,6 @@ class UnpackedDataset(Dataset):
         """Refused: there are none."""
         self._listing.refuse_unpacked()
 
-    def rows_by_shard(self, indices: Any = None) -> NoReturn:
-        """Refused: there are none."""
-        self._listing.refuse_unpacked()
-
     def positions(self, indices: Any = None) -> NDArray[np.int64]:
         """Return which samples of `listing` these are; by default all that are shown."""
         return self._positions(np.arange(len(self)) if indices is None else indices)
