@@ -11,7 +11,7 @@ a checksum and the decoder.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,6 +28,7 @@ from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.reader import ShardReader
 from fastdata.native.library import CROP, OTHER_CODEC
 from fastdata.schema import ImageField
+from fastdata.shards import ShardRows, collect
 
 __all__ = ["BatchImages", "ShardImages", "Window", "read_image"]
 
@@ -159,16 +160,14 @@ class ShardImages(BatchImages):
     `ShardReader.max_pixels`, or, once `doubt` has looked, another size than the image file.
     They have a height and a width of 1.
 
-    `located` has, for each shard that has any of the samples, its reader, the samples' places in
-    the batch (each of 0 to n - 1 is in one shard), and their rows in the shard, int64 [m] each.
-    Safe for any number of threads.
+    `located` is of `ShardSet.split`.  Safe for any number of threads.
     """
 
     def __init__(
         self,
         name: str,
         field: ImageField,
-        located: Sequence[tuple[ShardReader, Indices, Indices]],
+        located: Sequence[ShardRows],
         decoder: JpegDecoder,
     ) -> None:
         super().__init__(name, field, decoder)
@@ -185,7 +184,7 @@ class ShardImages(BatchImages):
 
     @property
     def _max_pixels(self) -> int:
-        given = self._located[0][0].max_pixels if self._located else None
+        given = self._located[0].reader.max_pixels
         return min(given or MAX_PIXELS, 2**62)  # a number that NumPy's columns can be compared with
 
     def _hide_refused(self) -> None:
@@ -214,20 +213,11 @@ class ShardImages(BatchImages):
     def __len__(self) -> int:
         return len(self.heights)
 
-    def _column(self, part: str, dtype: Any = np.int64) -> Any:
+    def _column(self, part: str, dtype: Any = np.int64) -> NDArray[Any]:
         """Return a column's entries for all samples, as a copy."""
         column = f"{self.name}.{part}"
-        return self._collect(lambda reader, rows: reader.column(column)[rows], dtype)
-
-    def _collect(self, read: Callable[[ShardReader, Indices], Any], dtype: Any) -> Any:
-        """Return one value a sample, which `read` takes from its shard."""
-        if len(self._located) == 1:
-            reader, _, rows = self._located[0]
-            return read(reader, rows).astype(dtype, copy=False)
-        values = np.empty(sum(len(places) for _, places, _ in self._located), dtype)
-        for reader, places, rows in self._located:
-            values[places] = read(reader, rows)
-        return values
+        entries = collect(self._located, lambda reader, rows: reader.column(column)[rows])
+        return entries.astype(dtype, copy=False)
 
     @property
     def all_raw(self) -> bool:
@@ -249,9 +239,7 @@ class ShardImages(BatchImages):
     @cached_property
     def _checksums(self) -> NDArray[np.uint64]:
         """The checksum that each image should have; 0 where it is not to be compared."""
-        unverified = self._collect(
-            lambda reader, rows: reader.unverified(self.name)[rows], np.bool_
-        )
+        unverified = collect(self._located, lambda reader, rows: reader.unverified(self.name)[rows])
         if not unverified.any():
             return np.zeros(len(self), np.uint64)
         checksums: NDArray[np.uint64] = np.where(

@@ -26,7 +26,7 @@ from fastdata.formats.reader import ShardReader
 from fastdata.random import SampleKeys
 from fastdata.records import RecordFormat
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema
-from fastdata.shards import ShardSet
+from fastdata.shards import ShardSet, collect
 
 if TYPE_CHECKING:
     from fastdata.transforms.pipeline import Pipeline, Transform
@@ -403,17 +403,17 @@ class Dataset(TorchDataset[Any]):
         field = self.schema[name]
         positions = self._positions(indices)
         if isinstance(field, ScalarField) or (isinstance(field, ArrayField) and field.fixed):
-            return self._shards.rows(name, positions)
+            return collect(
+                self._shards.split(positions), lambda reader, rows: reader.column(name)[rows]
+            )
         located = (self._shards.locate(int(position)) for position in positions)
         values = [reader.value(name, index) for reader, index in located]
         return [v.copy() for v in values] if isinstance(field, ArrayField) else values
 
     def unreadable(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which of several samples have a damaged value that is no image, bool [n]."""
-        unreadable = np.zeros(len(indices), np.bool_)
-        for reader, places, rows in self._shards.split(self._positions(indices)):
-            unreadable[places] = reader.unreadable()[rows]
-        return unreadable
+        located = self._shards.split(self._positions(indices))
+        return collect(located, lambda reader, rows: reader.unreadable()[rows])
 
     def describe_sample(self, index: int) -> str:
         """Return where a sample is and what it is called, for messages."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import glob
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastdata.errors import DatasetNotFoundError, FormatError, OptionError, ShardCorruptError
 from fastdata.formats.layout import content_digest
@@ -21,13 +22,38 @@ from fastdata.formats.manifest import Manifest, ShardEntry
 from fastdata.formats.reader import CachedFile, ShardReader
 from fastdata.schema import Schema
 
-__all__ = ["Location", "ShardSet", "expand", "open_shards"]
+__all__ = ["Location", "ShardRows", "ShardSet", "collect", "expand", "open_shards"]
 
 Location: TypeAlias = "str | os.PathLike[str]"
+Indices: TypeAlias = NDArray[np.int64]
 
 _LOOK_SECONDS = 1.0
 """Open shards are checked for having been overwritten at most so often, and so rarely that it
 takes 1 % of the time where asking the file system is slow."""
+
+
+class ShardRows(NamedTuple):
+    """Those of some samples that are in one shard, int64 [m] each.
+
+    `places` say which of the samples they are, `rows` where they are in the shard.
+    """
+
+    reader: ShardReader
+    places: Indices
+    rows: Indices
+
+
+def collect(
+    located: Sequence[ShardRows], read: Callable[[ShardReader, Indices], NDArray[Any]]
+) -> NDArray[Any]:
+    """Return what `read` takes from each shard's rows, in the order of the samples, as a copy."""
+    if len(located) == 1:
+        return read(located[0].reader, located[0].rows)
+    parts = [read(reader, rows) for reader, _, rows in located]
+    values = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    for (_, places, _), part in zip(located, parts, strict=True):
+        values[places] = part
+    return values
 
 
 class ShardSet:
@@ -149,33 +175,18 @@ class ShardSet:
         number = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.reader(number), index - int(self.starts[number])
 
-    def split(
-        self, indices: np.ndarray[Any, np.dtype[np.int64]]
-    ) -> list[
-        tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]
-    ]:
-        """Return for each shard of these samples: reader, their places, their rows in it."""
+    def split(self, indices: Indices) -> list[ShardRows]:
+        """Return where samples are, by shard; at least one entry, perhaps of no samples."""
         self.check_unchanged()
-        if len(self.paths) == 1:
-            return [(self.reader(0), np.arange(len(indices)), indices)]
+        if len(self.paths) == 1 or len(indices) == 0:
+            return [ShardRows(self.reader(0), np.arange(len(indices)), indices)]
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
         located = []
         for number in np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == number)
-            located.append((self.reader(number), places, indices[places] - self.starts[number]))
+            rows = indices[places] - self.starts[number]
+            located.append(ShardRows(self.reader(number), places, rows))
         return located
-
-    def rows(self, name: str, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a column's entries at these samples, as a copy."""
-        result: np.ndarray[Any, Any] | None = None
-        for reader, places, rows in self.split(indices):
-            values: np.ndarray[Any, Any] = reader.column(name)[rows]
-            if len(places) == len(indices):
-                return values
-            if result is None:
-                result = np.empty((len(indices), *values.shape[1:]), values.dtype)
-            result[places] = values
-        return self.reader(0).column(name)[:0] if result is None else result
 
     def key(self, index: int) -> str:
         """Return what the source called a sample."""
