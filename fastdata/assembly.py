@@ -201,7 +201,7 @@ def _pipeline(options: LoaderOptions, schema: Schema) -> Pipeline:
 
 
 def _order(options: LoaderOptions, count: int, seed: int) -> Order:
-    """Return where each sample of an epoch stands, over all ranks."""
+    """Return the order of an epoch's samples, over all ranks."""
     if options.sampler is not None:
         return SamplerOrder(options.sampler, count)
     if options.weights is not None:
@@ -238,7 +238,7 @@ def foreign_loader(data: Any, options: LoaderOptions) -> DataLoader[Any] | CUDAP
                 f"samples itself: let it do this, or pack it first (fastdata.pack)"
             )
     asked = options.rank is not None or options.world_size is not None
-    # The __iter__ of an iterable dataset knows its rank, if it is to have one.
+    # The __iter__ of an iterable dataset looks up its rank itself, if it has one.
     decided = not asked and (isinstance(data, IterableDataset) or left_to_others())
     rank, world_size = options.rank_and_world_size(decided=decided)
     others = dict(options.dataloader_options)
@@ -329,7 +329,7 @@ def _start_worker(then: Callable[[int], None] | None, worker: int) -> None:
     """Set up a worker process: it is one of many, so it takes one thread.
 
     torch has seeded Python's and its own generator by now, and limited its
-    own threads.  OpenCV is told by its environment variable, which it reads when
+    own threads.  OpenCV's number is set by its environment variable, which it reads when
     it is imported; where it has been already, its threads may be the parent's,
     and a forked process that sets their number waits for them for ever.
     """

@@ -53,7 +53,7 @@ class BatchImages(ABC):
     """Images of one field, of some samples, not yet decoded; a `fastdata.engine.contracts.Images`.
 
     For subclasses to have: `heights`, `widths` and `lengths` (stored bytes), int64 [n] each,
-    and `refused`, bool [n]: images whose size cannot be believed, so that no memory is to be
+    and `refused`, bool [n]: images whose size cannot be right, so that no memory is to be
     taken for them; reading one says what is wrong with it.
     """
 

@@ -419,10 +419,6 @@ class Dataset(TorchDataset[Any]):
         """Return where a sample is and what it is called, for messages."""
         return f"sample {index} ({self._shards.describe(self._position(index))})"
 
-    def locate(self, index: int) -> tuple[ShardReader, int]:
-        """Return the shard of a sample, and the sample's row in it."""
-        return self._shards.locate(self._position(index))
-
     def rows_by_shard(
         self, indices: Sequence[int] | np.ndarray[Any, Any] | None = None
     ) -> Iterator[tuple[ShardReader, np.ndarray[Any, np.dtype[np.int64]]]]:

@@ -1,6 +1,6 @@
 """What fastdata is called where packages are installed from, and what to type to install it.
 
-The name of the distribution stands here and in pyproject.toml, and nowhere else in code.  It is
+The name of the distribution is here and in pyproject.toml, and nowhere else in code.  It is
 not the name of the import: a package index has another project that is called ``fastdata``, with
 an import of that name too.
 """

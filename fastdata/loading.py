@@ -235,14 +235,14 @@ def loader(
     del given["data"], given["options"]
     if is_location(data):
         data = open_dataset(data)
-    wanted = LoaderOptions(**given, dataloader_options=options)
+    checked = LoaderOptions(**given, dataloader_options=options)
     packed = packed_view(data)
     if packed is not None or is_packed(data):
         for part in getattr(packed, "source_datasets", ()):
             part.suggest_packing()
-        return packed_loader(data if packed is None else packed, wanted)
+        return packed_loader(data if packed is None else packed, checked)
     if hasattr(data, "__getitem__") or isinstance(data, torch.utils.data.IterableDataset):
-        return foreign_loader(data, wanted)
+        return foreign_loader(data, checked)
     raise OptionError(
         f"a loader takes a path, a fastdata dataset or a torch Dataset, not {type(data).__name__}"
     )

@@ -63,9 +63,9 @@ class Draws:
     seed, epoch, operation : int
         Taken modulo 2**64.
     indices : ndarray of int64, shape [n]
-        Sample indices; the same index gives the same numbers wherever it stands.
+        Sample indices; the same index gives the same numbers at any place.
     places : ndarray of int64, shape [n], optional
-        Where they stand, for the same index to give other numbers elsewhere.
+        Positions in the epoch, for the same index to give other numbers at each.
     """
 
     seed: int
@@ -113,7 +113,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleKeys:
-    """Samples of an epoch, as random draws tell them apart.
+    """Samples of an epoch, as random draws distinguish them.
 
     Parameters
     ----------
@@ -121,8 +121,8 @@ class SampleKeys:
     indices : ndarray of int64, shape [n]
         Sample indices.
     places : ndarray of int64, shape [n], optional
-        Where they stand in the epoch, if its order may have a sample more than once: each time it
-        draws anew. None: draws depend on the sample, and not on where it stands.
+        Their positions in the epoch, if its order may have a sample more than once: each time it
+        draws anew. None: draws depend on the sample, and not on its position.
     """
 
     epoch: int

@@ -302,7 +302,7 @@ class Schema(Mapping[str, Field]):
 
     @cached_property
     def label(self) -> str | None:
-        """Name of the number that tells a sample's class: `label`, else the first with classes.
+        """Name of the number that is a sample's class: `label`, else the first with classes.
 
         Not `split`.
         """
@@ -341,7 +341,7 @@ class Schema(Mapping[str, Field]):
                 options = dict(entry)
                 name, kind = options.pop("name"), options.pop("kind")
                 if name in fields:
-                    raise ValueError(f"field {name!r} stands twice")
+                    raise ValueError(f"field {name!r} occurs twice")
                 if kind not in _KINDS:
                     raise ValueError(f"field {name!r} is of unknown kind {kind!r}")
                 for attribute in ("classes", "shape"):

@@ -1,7 +1,7 @@
 """The shards of a packed dataset: found, opened when they are first read, and addressed as one.
 
-It knows files, columns and rows, and nothing of torch, whose import takes longer than all that
-``fastdata info`` does.  What a user sees of it is `fastdata.dataset.Dataset`.
+Nothing here imports torch, which would take longer than all that ``fastdata info`` does.  What a
+user sees of it is `fastdata.dataset.Dataset`.
 """
 
 from __future__ import annotations

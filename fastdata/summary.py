@@ -60,7 +60,7 @@ def load_line(path: str | os.PathLike[str]) -> str:
 
 
 def _counts(shards: Iterable[ShardReader], name: str, field: Field) -> dict[str, Any]:
-    """Return what the columns of one field tell."""
+    """Return what the columns of one field say."""
     if isinstance(field, ImageField):
 
         def column(part: str) -> np.ndarray[Any, Any]:

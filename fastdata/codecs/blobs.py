@@ -145,7 +145,7 @@ def decode_window(
         whole = decode_stored(data, codec, shape, mask=mask)
         return whole[top:bottom, left:right], 1
     if min(shape[:2]) < 8:
-        factor = 1  # decoders cannot tell the scales of so small an image apart
+        factor = 1  # decoders cannot distinguish the scales of so small an image
     try:
         pixels, y, x = _decode_jpeg(data, shape, window, decoder, factor)
     except MemoryError:

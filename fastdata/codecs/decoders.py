@@ -12,9 +12,9 @@ pil          PIL's libjpeg-turbo, the slowest; does not notice it either
 All of them give the same pixels, bit for bit, at full size and at every factor: each is, or
 does as, libjpeg-turbo with the accurate inverse DCT and smooth ("fancy") chroma upsampling.
 (So are PIL's own wheels; a PIL built against another libjpeg may differ
-in the last bits.  ``PIL.features.check("libjpeg_turbo")`` tells.)
+in the last bits.  ``PIL.features.check("libjpeg_turbo")`` says which.)
 
-A JPEG that a library refuses is decoded by simplejpeg, which tells harmless
+A JPEG that a library refuses is decoded by simplejpeg, which distinguishes harmless
 oddities from damage (`fastdata.codecs.image.decode_jpeg`), so that all of them
 accept the same files but for damage that OpenCV and PIL do not notice.
 """

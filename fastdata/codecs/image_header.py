@@ -1,6 +1,6 @@
 """What the header of an image file says of it: size, orientation, and how a shard stores it.
 
-Nothing that is read here is believed later: decoding compares the picture's size with it.
+Nothing that is read here is relied on later: decoding compares the picture's size with it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
 
 
 class ImageHeader(NamedTuple):
-    """An image file as packing with ``codec="keep"`` stores it, told by its header.
+    """An image file as packing with ``codec="keep"`` stores it, by its header.
 
     The codec "file" is whatever has to be turned, converted or decoded by PIL, others are "jpeg".
     Height and width are of the upright picture; decoding applies the Exif `orientation`, 1 to 8.

@@ -183,5 +183,5 @@ def _orientation(exif: bytes) -> int:
                 if tag == _ORIENTATION_TAG and kind in _INTEGERS and count == 1:
                     (orientation,) = struct.unpack_from(f"{order}{_INTEGERS[kind]}", exif, at + 8)
         except struct.error:
-            pass  # it ends before its directory does; what was read stands
+            pass  # it ends before its directory does; what was read is used
     return orientation if 1 <= orientation <= 8 else 1

@@ -51,7 +51,7 @@ _INDEX_MARKER = b"\xff\xe9"
 _NAME = b"fastdata\0"
 _PREFIX = struct.Struct(">2sH9sBBB")
 INDEX_PREFIX_BYTES = _PREFIX.size
-"""Marker, length, name, version, part, parts: what stands before the lengths in a part."""
+"""Marker, length, name, version, part, parts: what is before the lengths in a part."""
 
 _LENGTHS_A_PART = (65535 - (_PREFIX.size - 2)) // 2
 
@@ -96,7 +96,7 @@ def _segment_lengths(data: bytes, header: JpegHeader) -> NDArray[np.intp]:
 def add_segment_index(data: bytes) -> bytes:
     """Return a baseline JPEG with restart intervals with its index put in.
 
-    The index stands behind SOI and the JFIF segment, if there is one.
+    The index is put behind SOI and the JFIF segment, if there is one.
     """
     header = read_jpeg_header(data)
     exact = _segment_lengths(data, header)
@@ -120,7 +120,7 @@ def add_segment_index(data: bytes) -> bytes:
 def index_spans(data: bytes | memoryview) -> list[tuple[int, int]] | None:
     """Return where the APP9 segments of the index are, from marker to behind the segment.
 
-    The lengths stand `INDEX_PREFIX_BYTES` behind each marker.  None where there is no whole
+    The lengths are `INDEX_PREFIX_BYTES` behind each marker.  None where there is no whole
     index of this version before the scan.
     """
     position, total = 2, 1
@@ -210,7 +210,7 @@ def _read(data: bytes | memoryview) -> tuple[_Layout, _Sizes, _Sizes] | None:
     """Return the layout, and of all segments in its grid the size and the sum of sizes so far.
 
     Sizes are in bytes, with the marker before the segment; before the first one, where
-    none is, stand the header's last two bytes.
+    none is, are the header's last two bytes.
     """
     spans = index_spans(data)
     if spans is None or data[-2:] != _EOI:
@@ -300,7 +300,7 @@ def _cells(
     left = max(x - around_x, 0) // layout.cell_width
     right = min(-(-(x + width + around_x) // layout.cell_width), columns)
     # libjpeg-turbo enlarges chroma of two columns or less in another way than wider ones;
-    # and decoders cannot tell all scales apart by the size of an image below 8 pixels.
+    # and decoders cannot distinguish all scales by the size of an image below 8 pixels.
     cut_height = min(bottom * layout.cell_height, layout.height) - top * layout.cell_height
     cut_width = min(right * layout.cell_width, layout.width) - left * layout.cell_width
     if cut_width <= 4 * factor:

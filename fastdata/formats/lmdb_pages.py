@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
 
 class DamagedEntry(NamedTuple):
-    """What stands in the place of an entry that cannot be read."""
+    """Why an entry cannot be read, in its stead."""
 
     reason: str
 
@@ -161,7 +161,7 @@ class LmdbFile:
                 page = os.pread(file.fileno(), self._page_bytes, number * self._page_bytes)
             if len(page) < self._page_bytes or visited[number >> 3] >> (number & 7) & 1:
                 yield DamagedEntry(
-                    f"page {number:,} is beyond the end of the file, or stands twice in the tree"
+                    f"page {number:,} is beyond the end of the file, or occurs twice in the tree"
                 )
                 continue
             visited[number >> 3] |= 1 << (number & 7)

@@ -147,7 +147,7 @@ class ShardWriter(abc.ABC):
 
     @abc.abstractmethod
     def _build(self, arrays: Mapping[str, Array], header_bytes: int) -> Layout:
-        """Finish the container's file; tell where everything came to lie.
+        """Finish the container's file; return where in it everything is.
 
         Spooled arrays are copied in; for the others and the header, room is
         made.  May run again after a crash in the middle.

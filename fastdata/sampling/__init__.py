@@ -1,4 +1,4 @@
-"""Which sample stands where: the order of an epoch, cut into batches for a rank.
+"""The order of an epoch's samples, cut into batches for a rank.
 
 Everything here is a pure function of (seed, epoch, rank, batch number).  Batch
 1,000 of epoch 7 is computed without touching the 999 before it, so resuming is

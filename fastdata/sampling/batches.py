@@ -6,8 +6,8 @@
 
 So the samples of batch k are the same whichever way B is divided into ranks,
 and training can continue on another number of ranks in the middle of an epoch.
-What is gathered from all ranks and joined in their order stands in the order of the
-epoch, and what the last batch repeats stands at its end: there Accelerate's
+What is gathered from all ranks and joined in their order is in the order of the
+epoch, and what the last batch repeats is at its end: there Accelerate's
 ``gather_for_metrics`` cuts it off.
 
 Where a rank holds no more than a part of the dataset in memory, `part_of_rank` says which:
@@ -62,10 +62,10 @@ class EpochBatches(Sequence[Indices]):
 
     @abstractmethod
     def places(self, number: int) -> Indices | None:
-        """Return where the samples of a batch stand in the epoch, int64 [n].
+        """Return the positions of a batch's samples in the epoch, int64 [n].
 
         None where the order has no sample more than once. What is repeated so that ranks have as
-        many samples stands where it stood first.
+        many samples has the position that it had first.
         """
 
     @abstractmethod
@@ -194,18 +194,18 @@ class _CutEpoch(EpochBatches):
 
     def _look_up(self, number: int) -> Indices:
         size = self._batches.batch_size
-        wanted = number - number % self._batches_at_once
+        first_wanted = number - number % self._batches_at_once
         first, samples = self._window
-        if first != wanted:
-            stop = (wanted + self._batches_at_once) * size
-            samples = self._lookup(self._positions(wanted * size, stop))
-            self._window = wanted, samples
-        start = (number - wanted) * size
+        if first != first_wanted:
+            stop = (first_wanted + self._batches_at_once) * size
+            samples = self._lookup(self._positions(first_wanted * size, stop))
+            self._window = first_wanted, samples
+        start = (number - first_wanted) * size
         batch: Indices = samples[start : start + size].copy()
         return batch
 
     def _positions(self, start: int, stop: int) -> Indices:
-        """Return where samples of this rank stand, from its `start`-th to before its `stop`-th."""
+        """Return the positions of this rank's samples `start` to `stop` - 1."""
         cut = self._batches
         mine = np.arange(start, min(stop, self._samples), dtype=np.int64)
         batches, places = np.divmod(mine, cut.batch_size)

@@ -32,7 +32,7 @@ WEIGHTED = operation_id(0, "Weighted")
 
 
 class Order(ABC):
-    """Where each sample of an epoch stands.
+    """The sample at each position of an epoch.
 
     `len` is the number of positions in an epoch.
     """
@@ -150,7 +150,7 @@ class Weighted(Order):
     def _options(self) -> Identity:
         return {
             "seed": self._seed,
-            "replacement": True,  # as it stands in states that were saved
+            "replacement": True,  # as states that were saved have it
             "weights": xxhash.xxh3_128_hexdigest(self._weights.astype("<f8").tobytes()),
         }
 

@@ -99,7 +99,7 @@ class SamplerOrder(Order):
 
     def in_epoch(self, epoch: int) -> Lookup:
         self._epoch.set(epoch, by_user=False)
-        # One more than it should yield tells enough, of a sampler that never ends too.
+        # One more than it should yield is enough, of a sampler that never ends too.
         samples = _indices("sampler", islice(self._sampler, self._length + 1))
         _check_yielded("sampler", len(samples), self._length, "indices")
         _check_inside("sampler", samples, -self._count, self._count)

@@ -63,7 +63,7 @@ class Permutation:
         return cls(count, Draws(seed, epoch, operation, one).bits(ROUNDS)[0])
 
     def __call__(self, positions: Indices) -> Indices:
-        """Return what stands at `positions`, int64 [n] each.
+        """Return the numbers at `positions`, int64 [n] each.
 
         Positions outside 0..count-1 are the caller's mistake, and may never return.
         """
@@ -158,7 +158,7 @@ class BlockShuffled(Order):
 
     The epoch is a sequence of windows.  Each has `window_blocks` blocks (the last of the epoch may
     have fewer) drawn from the whole dataset, and no other window has samples of these.  So the
-    samples of a block stand within ``block_size * window_blocks`` positions.  Inside a window every
+    samples of a block are within ``block_size * window_blocks`` positions.  Inside a window every
     order of its samples is as likely as any other.  With several ranks each has its share of every
     window.
     """
