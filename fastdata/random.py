@@ -64,15 +64,15 @@ class Draws:
         Taken modulo 2**64.
     indices : ndarray of int64, shape [n]
         Sample indices; the same index gives the same numbers at any place.
-    places : ndarray of int64, shape [n], optional
-        Positions in the epoch, for the same index to give other numbers at each.
+    occurrences : ndarray of int64, shape [n], optional
+        For the same index to give other numbers each time it occurs.
     """
 
     seed: int
     epoch: int
     operation: int
     indices: NDArray[np.int64]
-    places: NDArray[np.int64] | None = None
+    occurrences: NDArray[np.int64] | None = None
 
     def bits(self, count: int = 1, *, first: int = 0) -> NDArray[np.uint64]:
         """Return uniform 64-bit words, uint64 [n, count]: draws first, first + 1, ..."""
@@ -80,8 +80,8 @@ class Draws:
         for part in (self.seed, self.epoch, self.operation):
             key = _mix((key + GOLDEN) ^ np.uint64(part & WORD))
         samples = _mix((key + GOLDEN) ^ np.asarray(self.indices).astype(np.uint64))
-        if self.places is not None:
-            samples = _mix((samples + GOLDEN) ^ self.places.astype(np.uint64))
+        if self.occurrences is not None:
+            samples = _mix((samples + GOLDEN) ^ self.occurrences.astype(np.uint64))
         numbers = np.arange(first + 1, first + count + 1, dtype=np.uint64)
         return _mix(samples[:, None] + numbers * GOLDEN)
 
@@ -120,29 +120,29 @@ class SampleKeys:
     epoch : int
     indices : ndarray of int64, shape [n]
         Sample indices.
-    places : ndarray of int64, shape [n], optional
-        Their positions in the epoch, if its order may have a sample more than once: each time it
-        draws anew. None: draws depend on the sample, and not on its position.
+    occurrences : ndarray of int64, shape [n], optional
+        If the order may have a sample more than once, what tells these occurrences apart: their
+        positions in the epoch.  Each draws anew.  None: draws depend on the sample alone.
     """
 
     epoch: int
     indices: NDArray[np.int64]
-    places: NDArray[np.int64] | None = None
+    occurrences: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, some: slice) -> SampleKeys:
-        places = None if self.places is None else self.places[some]
-        return SampleKeys(self.epoch, self.indices[some], places)
+        occurrences = None if self.occurrences is None else self.occurrences[some]
+        return SampleKeys(self.epoch, self.indices[some], occurrences)
 
     def replaced(self, indices: NDArray[np.int64]) -> SampleKeys:
-        """Return the keys of other samples in the same places."""
-        return SampleKeys(self.epoch, indices, self.places)
+        """Return the keys of other samples in their place."""
+        return SampleKeys(self.epoch, indices, self.occurrences)
 
     def draws(self, seed: int, operation: int) -> Draws:
         """Return the random numbers of an operation on these samples."""
-        return Draws(seed, self.epoch, operation, self.indices, self.places)
+        return Draws(seed, self.epoch, operation, self.indices, self.occurrences)
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

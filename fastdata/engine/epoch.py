@@ -358,7 +358,7 @@ def request_of(batches: EpochBatches, epoch: int, number: int, rank: int = 0) ->
 
     `rank` is given where each rank has an order of its own, in which samples of others may come.
     """
-    places = batches.places(number)
-    if places is not None:
-        places = places + (rank << 48)
-    return Request(epoch, batches[number], places, number)
+    occurrences = batches.occurrences(number)
+    if occurrences is not None:
+        occurrences = occurrences + (rank << 48)
+    return Request(epoch, batches[number], occurrences, number)

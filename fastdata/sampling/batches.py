@@ -61,11 +61,11 @@ class EpochBatches(Sequence[Indices]):
         """Return the number of samples of batch `number`, without looking them up."""
 
     @abstractmethod
-    def places(self, number: int) -> Indices | None:
-        """Return the positions of a batch's samples in the epoch, int64 [n].
+    def occurrences(self, number: int) -> Indices | None:
+        """Return the positions in the epoch of the samples of a batch, int64 [n].
 
-        None where the order has no sample more than once. What is repeated so that ranks have as
-        many samples has the position that it had first.
+        None where the order has no sample more than once.  What is repeated so that ranks have as
+        many samples has its first position.
         """
 
     @abstractmethod
@@ -186,7 +186,7 @@ class _CutEpoch(EpochBatches):
         size = self._batches.batch_size
         return min(size, self._samples - number * size)
 
-    def places(self, number: int) -> Indices | None:
+    def occurrences(self, number: int) -> Indices | None:
         if not self._batches.order.repeats:
             return None
         start = number * self._batches.batch_size

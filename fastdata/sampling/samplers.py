@@ -180,7 +180,7 @@ class _SampledEpoch(EpochBatches):
         self._check(number)
         return len(self._batches[number])
 
-    def places(self, number: int) -> Indices:
+    def occurrences(self, number: int) -> Indices:
         stop = int(self._stops[number])
         return np.arange(stop - self.samples_in(number), stop)
 
