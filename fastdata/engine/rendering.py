@@ -32,7 +32,7 @@ from fastdata.native.library import JPEG, OTHER_CODEC, compiled, render_crops
 from fastdata.random import SampleKeys
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pixel import PixelTable
-from fastdata.transforms.render import Stack, render, render_stack, stack_plan
+from fastdata.transforms.render import StackPlan, render, render_stack, stack_plan
 from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
 __all__ = ["RenderTask", "plan_geometry", "plan_images", "render_raw"]
@@ -97,7 +97,7 @@ def _render_samples(
     shapes = {name: output.shape for name, output in outputs.items()}
     geometry = plan_images(work, keys, images, shapes)
     crops: list[Crop] | None = None
-    stack: Stack | None = None
+    stack: StackPlan | None = None
     whole = True  # nothing to be done one by one
     if geometry is not None and not geometry.identity:
         if not compiled() and all(_is_small(stored) for stored in images.values()):
@@ -211,7 +211,7 @@ def _is_small(stored: Images) -> bool:
 
 
 def _copy(
-    stored: Images, stack: Stack | None, output: NDArray[Any], table: PixelTable | None
+    stored: Images, stack: StackPlan | None, output: NDArray[Any], table: PixelTable | None
 ) -> dict[int, ShardCorruptError]:
     """Copy raw images of one size, all at once; cut and flip them as `stack` says."""
     count, height, width, channels = output.shape

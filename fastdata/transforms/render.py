@@ -34,7 +34,7 @@ from fastdata.native.library import compiled
 from fastdata.native.library import resize as resize_compiled
 from fastdata.transforms.geometry import Geometry, Ints, Program, Scale, Window, antialiases
 
-__all__ = ["CHUNK_BYTES", "Stack", "render", "render_stack", "stack_plan"]
+__all__ = ["CHUNK_BYTES", "StackPlan", "render", "render_stack", "stack_plan"]
 
 CHUNK_BYTES = 1 << 19
 """Source pixels that are worked on at a time.
@@ -139,7 +139,7 @@ def _resize_linear(image: Pixels, out: Pixels) -> None:
         _IPP.setUseIPP_NotExact(False)
 
 
-class Stack(NamedTuple):
+class StackPlan(NamedTuple):
     """The windows and flips of n images, as `render_stack` takes them."""
 
     top: Ints
@@ -148,7 +148,7 @@ class Stack(NamedTuple):
     flip: NDArray[np.bool_]
 
 
-def stack_plan(geometry: Geometry) -> Stack | None:
+def stack_plan(geometry: Geometry) -> StackPlan | None:
     """Return what `render_stack` needs to carry out a geometry, None if it cannot.
 
     It can where all images are of one size, and are at most cut to windows of one size and flipped.
@@ -160,7 +160,7 @@ def stack_plan(geometry: Geometry) -> Stack | None:
     for sizes in (geometry.source_height, geometry.source_width, height, width):
         if (sizes != sizes[0]).any():
             return None
-    return Stack(top, left, (int(height[0]), int(width[0])), geometry.flip)
+    return StackPlan(top, left, (int(height[0]), int(width[0])), geometry.flip)
 
 
 def render_stack(
