@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import cv2
@@ -202,6 +203,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.float32, 8: torch.float64}
 _NUMPY_WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64}
 
 
+@cache
 def word_dtype(dtype: torch.dtype) -> type[np.generic]:
     """Return a NumPy dtype of the same size that OpenCV has.
 
