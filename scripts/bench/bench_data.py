@@ -37,8 +37,8 @@ from typing import Any
 
 import numpy as np
 
-from harness import ContenderFailedError, last_line, say
-from peers import HERE, REPOSITORY, peer_python
+from harness import REPOSITORY, ContenderFailedError, last_line, say
+from peers import HERE, peer_python
 
 SUFFIXES = {".jpg", ".jpeg"}
 SIZE, QUALITY = 256, 90

@@ -19,7 +19,6 @@ The files are written by the same code that writes them for the tests
 
 from __future__ import annotations
 
-import argparse
 import functools
 import io
 import json
@@ -35,11 +34,10 @@ import numpy as np
 from PIL import Image
 
 from bench_data import find_images, list_images
-from harness import Contender, say
+from harness import REPOSITORY, Contender, command_line, say
 from table import Bar, compare
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "converters")]
 
 from case_mvtec import mask_of  # noqa: E402
@@ -179,21 +177,17 @@ def contender(case: Case, kind: str, location: str, work: Path, options: Any) ->
 
 def main() -> int:
     """Read the command line and compare."""
-    summary = (__doc__ or "").split("\n", 1)[0]
-    parser = argparse.ArgumentParser(description=summary)
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
     parser.add_argument("--photographs", type=int, default=2000, help="0 for none")
     parser.add_argument("--small", type=int, default=20_000, help="0 for none")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3, help="after the warm-up round")
     parser.add_argument(
         "--only", action="append", metavar="CASE", help="only these, e.g. 'tfrecord*'; repeatable"
     )
     parser.add_argument(
         "--every", action="store_true", help="every way to write a format, not one of each"
     )
-    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="scratch folder")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     options = parser.parse_args()
 
     images = find_images(options.images)
@@ -222,30 +216,21 @@ def main() -> int:
         "small": options.small,
         "workers": options.workers,
     }
-    output = options.output.open("a") if options.output else None
+    comparisons = {
+        "converters, photographs": (large, bars),
+        "converters, small pictures": (tiny, [Bar(c.name, tiny[0].name, 0) for c in tiny[1:]]),
+    }
     failed = 0
-    try:
-        if large:
-            failed = compare(
-                "converters, photographs",
-                large,
-                rounds=options.rounds,
-                settings=settings,
-                output=output,
-                bars=bars,
-            )
-        if tiny:
+    for name, (contenders, asked) in comparisons.items():
+        if contenders:
             failed |= compare(
-                "converters, small pictures",
-                tiny,
+                name,
+                contenders,
                 rounds=options.rounds,
                 settings=settings,
-                output=output,
-                bars=[Bar(pack.name, tiny[0].name, 0) for pack in tiny[1:]],
+                output=options.output,
+                bars=asked,
             )
-    finally:
-        if output is not None:
-            output.close()
     return failed
 
 

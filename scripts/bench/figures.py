@@ -18,15 +18,13 @@ import argparse
 import json
 import statistics
 import sys
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from bench_data import Datasets, find_images
-from harness import Results, hardware, readable, run_rounds
+from harness import Results, command_line, hardware, readable, run_rounds
 from measures import FIGURES, Plan, Row
-from peers import REPOSITORY
 
 OVER_ANOTHER_VERSION = 0.97
 """How many times as good a figure is asked to be as that of an older version."""
@@ -97,7 +95,7 @@ def against(plan: Plan, python: str) -> Plan:
     return replace(plan, contenders=[*plan.contenders, *older], rows=rows)
 
 
-def measure(figure: str, given: argparse.Namespace, data: Datasets, output: TextIO | None) -> Any:
+def measure(figure: str, given: argparse.Namespace, data: Datasets) -> Any:
     """Run one figure's contenders; return its rows' JSON objects, and whether any run failed."""
     plan = FIGURES[figure](data, given.workers)
     if given.against:
@@ -107,43 +105,35 @@ def measure(figure: str, given: argparse.Namespace, data: Datasets, output: Text
         plan.contenders,
         rounds=given.rounds,
         settings={"samples": given.samples, "workers": given.workers},
-        output=output,
+        output=given.output,
         memory_sample_seconds=plan.memory_sample_seconds,
     )
     lines = [line_of(figure, row, results) for row in plan.rows]
     for line in lines:
-        print(json.dumps(line), file=output or sys.stdout, flush=True)
+        print(json.dumps(line), file=given.output, flush=True)
     return lines, results.failed
 
 
 def main() -> int:
     """Read the command line and measure."""
     listed = "\n".join(f"  {name:12} {plan.__doc__}" for name, plan in FIGURES.items())
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog=f"figures:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line(__doc__, rounds=3)
+    parser.epilog = f"figures:\n{listed}"
     parser.add_argument("figures", nargs="+", choices=[*FIGURES, "all"], metavar="FIGURE")
     parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
     parser.add_argument("--samples", type=int, default=8000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3, help="after the warm-up round")
-    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
     parser.add_argument("--against", metavar="PYTHON", help="compare with fastdata as it has it")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     given = parser.parse_args()
 
     data = Datasets(find_images(given.images), given.work.resolve() / "load", given.samples)
     chosen = list(FIGURES) if "all" in given.figures else given.figures
     lines: list[dict[str, Any]] = []
     any_failed = False
-    with ExitStack() as stack:
-        output = stack.enter_context(given.output.open("a")) if given.output else None
-        for figure in chosen:
-            found, failed = measure(figure, given, data, output)
-            lines += found
-            any_failed |= failed
+    for figure in chosen:
+        found, failed = measure(figure, given, data)
+        lines += found
+        any_failed |= failed
     print_rows(lines)
     return 1 if any_failed else 0
 

@@ -21,6 +21,7 @@ What this module promises around that:
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -37,9 +38,31 @@ from typing import Any, TextIO
 
 import psutil
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 MEMORY_SAMPLE_SECONDS = 1.0
 """Adding up the pages of a process takes milliseconds.  Five times a second, it made two threads
 of fastdata's look 1.91 times as fast as one, and two processes 1.77 times; now 1.98 and 1.86."""
+
+
+def command_line(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """Return a parser with the options of all comparisons."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--rounds", type=int, default=rounds, help="after the warm-up round")
+    made.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
+    made.add_argument(
+        "--output",
+        type=_opened_to_append,
+        default=sys.stdout,
+        metavar="FILE",
+        help="append the JSON lines to this file; default: standard output",
+    )
+    return made
+
+
+def _opened_to_append(path: str) -> TextIO:
+    return open(path, "a", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,19 +279,16 @@ def run_rounds(
     *,
     rounds: int,
     settings: Mapping[str, Any],
-    output: TextIO | None = None,
+    output: TextIO,
     memory_sample_seconds: float = MEMORY_SAMPLE_SECONDS,
 ) -> Results:
-    """Run every contender `rounds` times after a warm-up, in turns.
-
-    JSON lines go to `output`, by default to standard output.
-    """
+    """Run every contender `rounds` times after a warm-up, in turns; JSON lines go to `output`."""
     common = {"benchmark": benchmark, "settings": dict(settings), "hardware": hardware()}
 
     def write_line(contender: Contender, **line: object) -> None:
         notes = {"notes": dict(contender.notes)} if contender.notes else {}
         whole = common | {"contender": contender.name} | line | notes
-        print(json.dumps(whole), file=output or sys.stdout, flush=True)
+        print(json.dumps(whole), file=output, flush=True)
 
     absent = {}
     for contender in contenders:

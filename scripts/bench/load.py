@@ -20,15 +20,13 @@ shape and strides of a batch.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench_data import QUALITY, SIZE, Datasets, find_images
-from harness import Contender, ContenderFailedError
-from peers import REPOSITORY, contender
+from harness import Contender, ContenderFailedError, command_line
+from peers import contender
 from table import FILTER, Bar, compare
 
 FASTDATA = {FILTER: "bilinear, antialiased where it shrinks much (default)"}
@@ -208,19 +206,14 @@ def bars(chosen: list[str]) -> list[Bar]:
 
 def main() -> int:
     """Read the command line and compare."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, rounds=5)
     parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
     parser.add_argument("--samples", type=int, default=8000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=5, help="in a process; the best one counts")
-    parser.add_argument("--rounds", type=int, default=5, help="after the warm-up round")
     parser.add_argument(
         "--only", action="append", help="contenders whose name has this in it; may be repeated"
     )
-    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     given = parser.parse_args()
 
     data = Datasets(find_images(given.images), given.work.resolve() / "load", given.samples)
@@ -230,16 +223,14 @@ def main() -> int:
     options = {"workers": given.workers, "epochs": given.epochs}
     contenders = [make(name, options, data) for name in chosen]
     settings = {"samples": given.samples, "size": SIZE, "quality": QUALITY, **options}
-    with ExitStack() as stack:
-        output = stack.enter_context(given.output.open("a")) if given.output else None
-        return compare(
-            "load",
-            contenders,
-            rounds=given.rounds,
-            settings=settings,
-            output=output,
-            bars=bars(chosen),
-        )
+    return compare(
+        "load",
+        contenders,
+        rounds=given.rounds,
+        settings=settings,
+        output=given.output,
+        bars=bars(chosen),
+    )
 
 
 if __name__ == "__main__":

@@ -21,17 +21,15 @@ to pin: torch says so and goes on, and both columns are then measurements of the
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from bench_data import mnist_like
-from harness import Contender, Results, hardware, run_rounds, say
-from peers import REPOSITORY, contender
+from harness import Contender, Results, command_line, hardware, run_rounds, say
+from peers import contender
 
 WORKERS = (0, 1, 2, 4, 8)
 RULE_OF_THUMB = 4
@@ -90,20 +88,15 @@ def cell(results: Results, name: str) -> str:
 
 def main() -> int:
     """Read the command line, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, rounds=3)
     parser.add_argument("--workers", type=int, nargs="+", default=list(WORKERS))
     parser.add_argument("--epochs", type=int, default=3, help="in a process; the median counts")
-    parser.add_argument("--rounds", type=int, default=3, help="after the warm-up round")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument(
         "--quick",
         action="store_true",
         help="6,000 samples, one epoch, one round: whether it runs, and no figures to be quoted",
     )
-    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="kept datasets")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     given = parser.parse_args()
     samples, epochs, rounds = given.samples, given.epochs, given.rounds
     if given.quick:
@@ -111,23 +104,21 @@ def main() -> int:
 
     path = mnist_like(given.work.resolve() / "mnist", samples)
     settings = {"samples": samples, "batch_size": BATCH_SIZE, "epochs": epochs}
-    with ExitStack() as stack:
-        output = stack.enter_context(given.output.open("a")) if given.output else None
-        results = run_rounds(
-            "mnist_table",
-            contenders(path, given.workers, epochs),
-            rounds=rounds,
-            settings=settings,
-            output=output,
-        )
-        cuda = any(run.report["cuda"] for run in results.runs)
-        cells = {
-            run.contender: statistics.median(r.value for r in results.counted(run.contender))
-            for run in results.runs
-            if results.counted(run.contender)
-        }
-        summary = {"benchmark": "mnist_table", "seconds_an_epoch": cells, "cuda": cuda}
-        print(json.dumps(summary | {"settings": settings}), file=output or sys.stdout, flush=True)
+    results = run_rounds(
+        "mnist_table",
+        contenders(path, given.workers, epochs),
+        rounds=rounds,
+        settings=settings,
+        output=given.output,
+    )
+    cuda = any(run.report["cuda"] for run in results.runs)
+    cells = {
+        run.contender: statistics.median(r.value for r in results.counted(run.contender))
+        for run in results.runs
+        if results.counted(run.contender)
+    }
+    summary = {"benchmark": "mnist_table", "seconds_an_epoch": cells, "cuda": cuda}
+    print(json.dumps(summary | {"settings": settings}), file=given.output, flush=True)
     machine = hardware()
     say("")
     print(

@@ -15,17 +15,15 @@ import argparse
 import json
 import shutil
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench_data import find_images, link_samples
-from harness import Contender
+from harness import Contender, command_line
 from peers import peer_python
 from table import compare
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
 SIZE, MAX_RESOLUTION, QUALITY = 256, 341, 90
 
 
@@ -69,17 +67,13 @@ def contenders(options: argparse.Namespace, images: Path, work: Path) -> list[Co
 
 def main() -> int:
     """Read the command line and compare."""
-    summary = (__doc__ or "").split("\n", 1)[0]
-    parser = argparse.ArgumentParser(description=summary)
+    parser = command_line(__doc__, rounds=5)
     parser.add_argument("--images", type=Path, help="folder of class folders of JPEG files")
     parser.add_argument("--samples", type=int, default=4000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5, help="after the warm-up round")
     parser.add_argument("--ffcv-python", default=peer_python("ffcv"))
     parser.add_argument("--ffcv-chunk", type=int, default=100, help="FFCV's own default is 100")
     parser.add_argument("--only", help="only contenders whose name has this in it")
-    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="scratch folder")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     options = parser.parse_args()
 
     images = find_images(options.images)
@@ -98,10 +92,12 @@ def main() -> int:
         for contender in contenders(options, work / "images", work)
         if not options.only or options.only in contender.name
     ]
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
-        output = stack.enter_context(options.output.open("a")) if options.output else None
-        return compare("pack", chosen, rounds=options.rounds, settings=settings, output=output)
+    try:
+        return compare(
+            "pack", chosen, rounds=options.rounds, settings=settings, output=options.output
+        )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 if __name__ == "__main__":

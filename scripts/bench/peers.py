@@ -8,10 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness import Contender
+from harness import REPOSITORY, Contender
 
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parents[1]
 
 
 def peer_python(peer: str) -> str:

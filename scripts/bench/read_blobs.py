@@ -10,14 +10,12 @@ processes, on shards of `--many` tiny images.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,10 +29,9 @@ from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage, Record, ShardWriter
 from fastdata.installing import DISTRIBUTION
 from fastdata.schema import ImageField, ScalarField, Schema
-from harness import Contender, hardware
+from harness import Contender, command_line, hardware
 from table import compare
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WRITERS: dict[str, type[ShardWriter]] = {".lmdb": LmdbShardWriter, ".h5": Hdf5ShardWriter}
 FILE, RAW = 3, 0
 
@@ -160,20 +157,16 @@ def main() -> int:
     if sys.argv[1:2] == ["--contender"]:
         contend(sys.argv[2], json.loads(sys.argv[3]))
         return 0
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser = command_line(__doc__, rounds=5)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--bytes", type=int, default=30_000)
     parser.add_argument("--reads", type=int, default=100_000)
     parser.add_argument("--many", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5, help="after the warm-up round")
-    parser.add_argument("--work", type=Path, default=REPOSITORY / ".bench", help="scratch folder")
-    parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     options = parser.parse_args()
     work = options.work.resolve() / "read_blobs"
     work.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
-        output = stack.enter_context(options.output.open("a")) if options.output else sys.stdout
+    output = options.output
+    try:
         for suffix in WRITERS:
             write_shard(work / f"blobs{suffix}", options.samples, options.bytes, FILE)
             write_shard(work / f"many{suffix}", options.many, 4, RAW)
@@ -189,6 +182,8 @@ def main() -> int:
         code = compare(
             "read_blobs", contenders, rounds=options.rounds, settings=settings, output=output
         )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
     print("\n| shard of 1 image field | samples | checksums | open, ms | first image, ms |")
     print("|---|--:|---|--:|--:|")
     for line in opening:

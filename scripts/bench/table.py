@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -31,14 +30,14 @@ def compare(
     benchmark: str,
     contenders: Sequence[Contender],
     *,
-    rounds: int = 5,
+    rounds: int,
     settings: Mapping[str, Any],
-    output: TextIO | None = None,
+    output: TextIO,
     bars: Sequence[Bar] = (),
 ) -> int:
     """Run every contender `rounds` times after a warm-up, and print the result.
 
-    JSON lines go to `output`, by default to standard output with the table.
+    JSON lines go to `output`, the table to standard output.
     Below the table stand the ratios of `bars`, or of everything to everything
     where none are given.
 
@@ -115,9 +114,7 @@ def print_ratios(contenders: Sequence[Contender], results: Results) -> None:
             print(f"{name}: {', '.join(rest)}")
 
 
-def print_bars(
-    benchmark: str, bars: Sequence[Bar], results: Results, output: TextIO | None
-) -> None:
+def print_bars(benchmark: str, bars: Sequence[Bar], results: Results, output: TextIO) -> None:
     """Print a line a bar: the ratio of the two medians, and what is asked for."""
     rows = ["\n| ratio | asked | reached |", "|---|--:|--:|"]
     for bar in bars:
@@ -131,5 +128,5 @@ def print_bars(
             "asked": bar.at_least,
             "reached": None if ratio is None else round(ratio, 3),
         }
-        print(json.dumps(line), file=output or sys.stdout, flush=True)
+        print(json.dumps(line), file=output, flush=True)
     print("\n".join(rows))

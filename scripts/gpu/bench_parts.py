@@ -10,8 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
 from bench_data import Datasets, list_images
-from harness import available_cores, hardware, last_line, readable, say
-from peers import REPOSITORY
+from harness import REPOSITORY, available_cores, hardware, last_line, readable, say
 
 __all__ = [
     "REPOSITORY",
