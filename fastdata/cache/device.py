@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fastdata.cache.store import Filled, FillJob, ImageStore
 from fastdata.engine.backend import SPARE_BUFFERS, Backend, buffers_for
-from fastdata.engine.batches import BatchMaker
+from fastdata.engine.batches import BatchMaker, collate_column
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.contracts import BatchStream, PackedData, Request, image_sizes
 from fastdata.engine.delivery import deliver
@@ -34,7 +34,6 @@ from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.prefetch.mover import Mover
 from fastdata.prefetch.streams import streams_of
 from fastdata.processes.resources import available_on, format_bytes
-from fastdata.records import collate_column
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.geometry import Geometry, Ints

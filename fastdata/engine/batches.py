@@ -19,15 +19,14 @@ import torch
 from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
 from fastdata.engine.contracts import Images, Job, Request, image_sizes
 from fastdata.engine.rendering import RenderTask, plan_geometry
-from fastdata.engine.samples import SampleTask
+from fastdata.engine.samples import SampleTask, collate_field
 from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
-from fastdata.records import collate_column, collate_field
-from fastdata.schema import ImageField
+from fastdata.schema import ArrayField, Field, ImageField
 from fastdata.transforms.boxes import move_boxes
 
-__all__ = ["BatchMaker", "RenderJob", "batch_of", "report_skipped"]
+__all__ = ["BatchMaker", "RenderJob", "batch_of", "collate_column", "report_skipped"]
 
 SAMPLES_PER_TASK = 16
 """Fewer are not worth a task of their own, which costs some 100 us."""
@@ -281,3 +280,16 @@ def _tensors(
         (layout.name, layout.view): layout.tensor(slot.tensor).permute(0, 3, 1, 2)
         for layout in layouts
     }
+
+
+def collate_column(field: Field, column: Any) -> Any:
+    """Return what ``dataset.gather`` gave as the field of a batch.
+
+    Numbers and arrays of one shape become a tensor of the field's dtype, arrays of other shapes a
+    list of tensors; text and bytes stay a list.
+    """
+    if isinstance(column, np.ndarray):
+        return torch.from_numpy(column)
+    if isinstance(field, ArrayField):
+        return [torch.from_numpy(array) for array in column]
+    return column

@@ -1,4 +1,4 @@
-"""Make samples one by one, for callables that see each by itself."""
+"""Make samples one by one, for callables that see each by itself, and collate what they make."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from fastdata.engine.buffers import TensorLayout
 from fastdata.engine.contracts import Images, Indices
 from fastdata.engine.work import BatchWork, Done
-from fastdata.errors import ShardCorruptError
+from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.random import SampleKeys
-from fastdata.records import split_column
-from fastdata.schema import ImageField
+from fastdata.schema import ArrayField, Field, ImageField, ScalarField
 
-__all__ = ["SampleTask"]
+__all__ = ["SampleTask", "collate_field"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +61,7 @@ class SampleTask:
         done.nbytes = sum(int(images.lengths.sum()) for images in stored.values())
         for name, kind in schema.items():
             if not isinstance(kind, ImageField):
-                columns[name] = split_column(kind, work.dataset.gather(name, indices))
+                columns[name] = _split_column(kind, work.dataset.gather(name, indices))
         samples = list(map(schema.sample_type, *columns.values()))
         describe = work.dataset.describe_sample
         samples = work.pipeline.run(samples, work.seed, keys.replaced(indices), describe)
@@ -108,3 +107,59 @@ def _fits(values: list[Any], layout: TensorLayout) -> bool:
         and value.shape == (channels, height, width)
         for value in values
     )
+
+
+def _split_column(field: Field, column: Any) -> list[Any]:
+    """Return what ``dataset.gather`` gave as one value a sample.
+
+    Numbers are Python numbers, arrays tensors, as in ``dataset[i]``.
+    """
+    if isinstance(field, ScalarField):
+        values: list[Any] = column.tolist()
+        return values
+    if isinstance(field, ArrayField):
+        return [torch.from_numpy(array) for array in column]
+    return list(column)
+
+
+def collate_field(name: str, field: Field, values: list[Any]) -> Any:
+    """Return one field of a batch, of values that callables may have changed.
+
+    As `collate_column`; images [C, H, W] become a tensor [N, C, H, W], channels last in memory.
+    `OptionError` if images differ in shape or dtype.
+    """
+    first = values[0]
+    if isinstance(field, ImageField) and isinstance(first, torch.Tensor):
+        return _stack_images(name, values)
+    if isinstance(field, ScalarField) and isinstance(first, (bool, int, float)):
+        return torch.from_numpy(np.array(values, field.dtype))
+    if isinstance(field, ArrayField) and not field.fixed:
+        return values
+    if isinstance(first, torch.Tensor):
+        if len({value.shape for value in values}) == 1:
+            return torch.stack(values)
+        return values
+    if isinstance(first, (bool, int, float)):
+        return torch.tensor(values)
+    return values
+
+
+def _stack_images(name: str, images: list[torch.Tensor]) -> torch.Tensor:
+    first = images[0]
+    for image in images:
+        if image.shape != first.shape or image.dtype != first.dtype:
+            raise OptionError(
+                f"{name!r} of this batch has images of {_kind(first)} and {_kind(image)}; a batch "
+                "needs one shape and dtype: end the transforms with one that fixes them, such as "
+                "fastdata.transforms.CenterCrop(224)"
+            )
+    if first.ndim != 3:
+        return torch.stack(images)
+    batch = torch.empty(
+        (len(images), *first.shape), dtype=first.dtype, memory_format=torch.channels_last
+    )
+    return torch.stack(images, out=batch)
+
+
+def _kind(image: torch.Tensor) -> str:
+    return f"{tuple(image.shape)} {str(image.dtype).removeprefix('torch.')}"
