@@ -251,10 +251,7 @@ def loader(
 def options_of(given: dict[str, Any]) -> LoaderOptions:
     """Return the options that `loader` makes of its arguments, defaults included.
 
-    Raises
-    ------
-    OptionError
-        If one has a value that cannot be used.
+    `OptionError` if one has a value that cannot be used.
     """
     parameters = inspect.signature(loader).parameters.values()
     named = {one.name: one.default for one in parameters if one.default is not one.empty}

@@ -30,10 +30,7 @@ DEFAULT_PREFETCH = 2
 class LoaderOptions:
     """The options of a loader, checked; `fastdata.loader` describes the parameters.
 
-    Raises
-    ------
-    OptionError
-        If a value cannot be used, or two cannot together.
+    `OptionError` if a value cannot be used, or two cannot together.
     """
 
     batch_size: int

@@ -96,16 +96,7 @@ class UnpackedDataset(Dataset):
         indices: Sequence[int] | NDArray[Any],
         decoder: JpegDecoder | None = None,
     ) -> FileImages:
-        """Return the images of a field of several samples, of which nothing is read yet.
-
-        Parameters
-        ----------
-        name : str
-            An image field.
-        indices : sequence of int
-        decoder : JpegDecoder, optional
-            By default the fastest that is installed.
-        """
+        """Return the images of a field of several samples, of which nothing is read yet."""
         _ = self.schema.images[name]
         return FileImages(name, self._batch(self._positions(indices)), decoder or jpeg_decoder())
 
@@ -120,13 +111,7 @@ class UnpackedDataset(Dataset):
         return self.image_sizes(name, places)
 
     def gather(self, name: str, indices: Sequence[int] | NDArray[Any]) -> Any:
-        """Return a field that is no image, of several samples; as `Dataset.gather`.
-
-        Raises
-        ------
-        FileCorruptError
-            If a pack would reject one of them.
-        """
+        """Return as `Dataset.gather`; `FileCorruptError` if a pack would reject a sample."""
         field = self.schema[name]
         positions = self._positions(indices)
         values = [sample[name] for sample in self._values(positions)]
