@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
 
-__all__ = ["MAGIC", "DamagedEntry", "Entry", "LmdbFile"]
+__all__ = ["MAGIC", "Entry", "LmdbFile"]
 
 MAGIC = 0xBEEFC0DE
 """Of a meta page, the first of which begins the file, behind the header of a page."""
@@ -53,15 +53,6 @@ class Entry(NamedTuple):
     offset: int
     length: int
     is_database: bool = False
-
-
-class DamagedEntry(NamedTuple):
-    """Why an entry cannot be read, in its stead."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class _Database(NamedTuple):
@@ -130,10 +121,10 @@ class LmdbFile:
                     databases[_text_of(entry.key)] = _Database.unpack(data)
         return databases
 
-    def entries(self, database: _Database | None = None) -> Iterator[Entry | DamagedEntry]:
+    def entries(self, database: _Database | None = None) -> Iterator[Entry | str]:
         """Yield what a database has, by default the main one, in the order of its keys.
 
-        No value is read.
+        No value is read.  A str says why an entry, or a page of them, cannot be read.
         """
         database = database or self._meta.main
         if database.flags & _DUPLICATES:
@@ -147,9 +138,9 @@ class LmdbFile:
                 yield entry
         if count < database.entries:
             missing = database.entries - count
-            yield DamagedEntry(f"{missing:,} of {database.entries:,} entries are not there")
+            yield f"{missing:,} of {database.entries:,} entries are not there"
 
-    def _walk(self, file: BinaryIO, root: int) -> Iterator[Entry | DamagedEntry]:
+    def _walk(self, file: BinaryIO, root: int) -> Iterator[Entry | str]:
         stack = [] if root == _NO_ROOT else [(root, 0)]
         visited = bytearray(self._size // self._page_bytes // 8 + 1)
         # Offsets in pages of LMDB 1.0 are counted from behind the header.
@@ -160,15 +151,13 @@ class LmdbFile:
             if (number + 1) * self._page_bytes <= self._size and depth < _MAX_DEPTH:
                 page = os.pread(file.fileno(), self._page_bytes, number * self._page_bytes)
             if len(page) < self._page_bytes or visited[number >> 3] >> (number & 7) & 1:
-                yield DamagedEntry(
-                    f"page {number:,} is beyond the end of the file, or occurs twice in the tree"
-                )
+                yield f"page {number:,} is beyond the end of the file, or stands twice in the tree"
                 continue
             visited[number >> 3] |= 1 << (number & 7)
             flags, lower = struct.unpack_from("<HH", page, self._header_bytes - 6)
             count = (lower + base - self._header_bytes) >> 1
             if flags not in (_BRANCH, _LEAF) or not 0 <= count <= self._page_bytes // 2 - 12:
-                yield DamagedEntry(f"page {number:,} is neither branch nor leaf")
+                yield f"page {number:,} is neither branch nor leaf"
                 continue
             pointers = struct.unpack_from(f"<{count}H", page, self._header_bytes)
             if flags == _LEAF:
@@ -179,19 +168,19 @@ class LmdbFile:
             for pointer in pointers:
                 start = base + pointer + _NODE.size
                 if start > len(page):
-                    yield DamagedEntry(f"an entry of page {number:,} is beyond its end")
+                    yield f"an entry of page {number:,} is beyond its end"
                     continue
                 low, high, top, key_bytes = _NODE.unpack_from(page, base + pointer)
                 if start + key_bytes > len(page):
-                    yield DamagedEntry(f"a key of page {number:,} is beyond its end")
+                    yield f"a key of page {number:,} is beyond its end"
                     continue
                 children.append((low | high << 16 | top << 32, depth + 1))
             stack += reversed(children)
 
-    def _leaf_entry(self, page: bytes, number: int, start: int) -> Entry | DamagedEntry:
+    def _leaf_entry(self, page: bytes, number: int, start: int) -> Entry | str:
         """Return the entry at an offset of a leaf page."""
         if start + _NODE.size > len(page):
-            return DamagedEntry(f"an entry of page {number:,} is beyond its end")
+            return f"an entry of page {number:,} is beyond its end"
         low, high, flags, key_bytes = _NODE.unpack_from(page, start)
         length = low | high << 16
         value = start + _NODE.size + key_bytes
@@ -199,21 +188,21 @@ class LmdbFile:
         if self._meta.version != 1:
             value += key_bytes & 1  # LMDB 1.0 has values at even offsets
         if value > len(page):
-            return DamagedEntry(f"a key of page {number:,} is beyond its end")
+            return f"a key of page {number:,} is beyond its end"
         if not flags & _BIG_VALUE:
             if value + length <= len(page):
                 offset = number * self._page_bytes + value
                 return Entry(key, offset, length, bool(flags & _SUB_DATABASE))
             end = "its page's end"
         elif value + 8 > len(page):
-            return DamagedEntry(f"an entry of page {number:,} is beyond its end")
+            return f"an entry of page {number:,} is beyond its end"
         else:
             first_page = int.from_bytes(page[value : value + 8], "little")
             offset = first_page * self._page_bytes + self._header_bytes
             if offset + length <= self._size:
                 return Entry(key, offset, length)
             end = "the file's end"
-        return DamagedEntry(f"the value of key {_text_of(key)!r} is beyond {end}")
+        return f"the value of key {_text_of(key)!r} is beyond {end}"
 
 
 def _text_of(key: bytes) -> str:
