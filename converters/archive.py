@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
+from fastdata.schema import Field
 
-from .base import Deferred, FieldSpec, IndexedSource, Reject, Sample, reason_of
+from .base import Deferred, IndexedSource, Reject, Sample, reason_of
 from .reading.archive_listing import archive_entries, archive_kind, refuse_groups
-from .reading.class_folders import class_layout, class_schema, doubt_of_layout, extract
+from .reading.class_folders import class_fields, class_layout, doubt_of_layout, extract
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import files_at, folder_at, printable
 from .reading.options import SplitFolder
-from .reading.refusals import no_files, not_seekable, refuse_fields
+from .reading.refusals import no_files, not_seekable
 from .reading.selection import joined
 from .reading.small_memory import StringTable
 from .reading.spans import FileSpan, close_files
@@ -55,15 +56,12 @@ class ArchiveSource(ImageListSource):
             return False
         return not (folder is not None and has_images(folder)) and _may_be(files[0])
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: SplitFolder = "auto",
-    ) -> None:
-        refuse_fields(fields, self.name)
+    ) -> dict[str, Field]:
         files = files_at(location, _SUFFIXES)
         if not files:
             raise no_files(location, "archives")
@@ -74,14 +72,14 @@ class ArchiveSource(ImageListSource):
                 "each for itself and join them: fastdata merge; or --format webdataset, if members "
                 "of one name are a sample"
             )
-        self.begin(files[0])
+        self.root = files[0]
         self.beside = [self.root]
         self._kind = archive_kind(self.root)
         if not self._kind:
             raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
         self._list(split)
         layout = self._layout
-        self.schema = class_schema(channels, layout.classes, list(layout.splits), self.notes)
+        return class_fields(layout.classes, list(layout.splits), self.notes)
 
     def _list(self, split: str) -> None:
         """List the archive, find out what its folders are, and add its images in their order."""
@@ -106,14 +104,15 @@ class ArchiveSource(ImageListSource):
             refuse_groups(place, images, others)
         self._refuse_empty(others)
         order, left = self._order(images, problems)
-        width = len(places) // len(images)
+        fields = ZipMember._fields if self._kind == "zip" else FileSpan._fields[1:]
+        width = len(fields)
         for row in order:
             name = images[row]
             if row in problems:
                 self._rejects[self.num_samples] = problems[row]
-            numbers = tuple(places[row * width : (row + 1) * width])
-            key = name.split("/", layout.top)[-1]
-            self.add(key, numbers=[*numbers, *(layout.numbers(name) or ())])
+            place_of = zip(fields, places[row * width : (row + 1) * width], strict=True)
+            labels = zip(("label", "split"), layout.numbers(name) or (), strict=False)
+            self.add(name.split("/", layout.top)[-1], **dict(place_of), **dict(labels))
         shown = joined(map(printable, sorted(left)), 5)
         self.notes += [f"{len(left):,} images in no class folder left out: {shown}"] * bool(left)
         self.notes += ignored_files(
@@ -163,10 +162,12 @@ class ArchiveSource(ImageListSource):
                     f"stands where class folders do. {extract(str(self.root))}"
                 )
 
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
+    def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
+        labels = tuple(numbers[name] for name in ("label", "split") if name in numbers)
         if self._kind == "zip":
-            return Zipped(str(self.root), ZipMember(*numbers[:5]), tuple(numbers[5:]))
-        return FileSpan(str(self.root), numbers[0], numbers[1]), *numbers[2:]
+            member = ZipMember(*(numbers[name] for name in ZipMember._fields))
+            return Zipped(str(self.root), member, labels)
+        return FileSpan(str(self.root), numbers["offset"], numbers["length"]), *labels
 
     def indexed(self) -> IndexedSource:
         if self._kind == "gzip":

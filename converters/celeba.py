@@ -14,16 +14,15 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
+from fastdata.schema import ArrayField, Field, ScalarField
 
-from .base import FieldSpec
+from .base import Deferred
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.rows import join_flags, rows_by_key
 from .reading.lists.text_table import TextTable
 from .reading.locations import folder_at
 from .reading.options import Option
-from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 
 __all__ = ["CelebaSource"]
@@ -51,22 +50,19 @@ class CelebaSource(ImageListSource):
             and _folder(folder) is not None
         )
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        top = Path(location)
+    ) -> dict[str, Field]:
+        top = location
         attributes, images = _table(top, _ATTRIBUTES), _folder(top)
         if attributes is None or images is None:
             raise SourceError(
                 f"{top}: expected {_ATTRIBUTES}.txt (or .csv) and {_FOLDERS[1]} in it"
             )
-        self.begin(images)
+        self.root = images
         paths = {name: _table(top, name) for name in (_IDENTITY, _SPLIT)}
         if split is not None and paths[_SPLIT] is None:
             raise SourceError(f"split={split}: there is no {_SPLIT} in {top}")
@@ -77,15 +73,11 @@ class CelebaSource(ImageListSource):
         if len(flags.classes) > _MOST_ATTRIBUTES or len(flags.classes) != len(titles) - 1:
             raise SourceError(f"{attributes}: expected columns of 1 and -1, at most 62")
         order = {name: k for k, name in enumerate(flags.classes)}
-        found: dict[str, Field] = {
-            "image": ImageField(channels=channels),
-            "labels": ArrayField("int64", (None,), classes=flags.classes),
-        }
+        found: dict[str, Field] = {"labels": ArrayField("int64", (None,), classes=flags.classes)}
         if paths[_IDENTITY] is not None:
             found["identity"] = ScalarField("int64")
         if paths[_SPLIT] is not None and split is None:
             found["split"] = ScalarField(classes=_SPLITS)
-        self.schema = Schema(found)
         others = {path: _numbers(path) for path in self.beside[1:]}
         names = [name for name, path in paths.items() if path is not None]
         tables: dict[Path, Iterator[tuple[str, str]]] = {
@@ -98,15 +90,16 @@ class CelebaSource(ImageListSource):
                 raise SourceError(f"{paths[_SPLIT]}: {image} is of {of_split}, not 0, 1 or 2")
             if split is None or _SPLITS[of_split] == split:
                 bits = sum(1 << order[label] for label in json.loads(labels))
-                self.add(image, numbers=[bits, row.get(_IDENTITY, 0), of_split])
+                self.add(image, labels=bits, identity=row.get(_IDENTITY, 0), split=of_split)
         self.notes += left_out("tables", (n for n in _OTHERS if _table(top, n) is not None))
+        return found
 
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...]:
-        bits, identity, split = numbers
-        labels = np.array([k for k in range(_MOST_ATTRIBUTES) if bits >> k & 1], np.int64)
-        others = {"identity": identity, "split": split}
-        chosen = (value for name, value in others.items() if name in self.schema)
-        return (Path(files[0]), labels, *chosen)
+    def values(self, files: list[str], numbers: dict[str, Any]) -> tuple[Any, ...] | Deferred:
+        bits = numbers["labels"]
+        numbers["labels"] = np.array(
+            [k for k in range(_MOST_ATTRIBUTES) if bits >> k & 1], np.int64
+        )
+        return super().values(files, numbers)
 
 
 def _numbers(path: Path) -> Iterator[tuple[str, str]]:

@@ -105,14 +105,13 @@ class CocoSource(IndexedSource):
             found["split"] = ScalarField(classes=tuple(map(printable, splits)))
         self.schema = Schema(found)
         self._parts = []
-        for number, (name, index) in enumerate(zip(splits, indices, strict=True)):
+        for name, index in zip(splits, indices, strict=True):
             path = files[name]
             reader = CocoReader(
                 *(str(path), tuple(found), masks, check_size),
                 categories=tuple(first.categories) if panoptic or first.federated else (),
                 keypoints=self._count_of_points(first),
                 segments=str(segment_folder(path)) if panoptic else "",
-                split=number,
             )
             folder = image_folder(self.root, path, images or "", index.first_names())
             self._parts.append(_Part(index, folder, reader))
@@ -180,13 +179,16 @@ class CocoSource(IndexedSource):
         if reject is not None:
             return reject
         name = entries.names[row]
-        size, place = (
-            tuple(part[2 * row : 2 * row + 2]) for part in (entries.sizes, entries.places)
-        )
-        parts = (entries.ids[row], size, entries.rows_of(row).tobytes(), place)
+        known = {
+            "image_id": entries.ids[row],
+            "split": number,
+            "size": tuple(entries.sizes[2 * row : 2 * row + 2]),
+            "place": tuple(entries.places[2 * row : 2 * row + 2]),
+            "annotations": entries.rows_of(row).tobytes(),
+        }
         # Images of several folders differ by these.
         inside = os.path.relpath(folder, self.root) if len(self._parts) > 1 else ""
-        image = DeferredSample(reader, path_inside(folder, name), *parts)
+        image = DeferredSample(reader, reader.fields, [path_inside(folder, name)], known)
         return Sample(os.path.join(inside, name), image)
 
     def key_at(self, index: int) -> str:
@@ -198,7 +200,7 @@ class CocoSource(IndexedSource):
         def parts(index: int) -> tuple[Any, ...]:
             sample = self.get(index)
             values = sample.values if isinstance(sample, Sample) else None
-            image = stat_of(values.parts[0]) if isinstance(values, DeferredSample) else ()
+            image = stat_of(values.files[0]) if isinstance(values, DeferredSample) else ()
             return sample.key, image, *files
 
         return hash_samples(self.num_samples, limit, parts)

@@ -18,15 +18,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
+from fastdata.schema import ArrayField, Field, ScalarField
 
-from .base import Deferred, FieldSpec
+from .base import Deferred
 from .reading.image_list import ImageListSource
 from .reading.lists.boxed_image import BoxedImage, BoxForm
 from .reading.lists.rows import keyed_lines, rows_by_key
 from .reading.locations import folder_at, path_inside
 from .reading.options import Option
-from .reading.refusals import refuse_fields
 
 __all__ = ["CubSource"]
 
@@ -48,19 +47,16 @@ class CubSource(ImageListSource):
         folder = folder_at(location)
         return folder is not None and _root(folder) is not None
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        root = _root(Path(location))
+    ) -> dict[str, Field]:
+        root = _root(location)
         if root is None:
             raise SourceError(f"{location}: expected {_IMAGES}, {_LABELS} and {_CLASSES} in it")
-        self.begin(root / "images")
+        self.root = root / "images"
         self._boxes = array("d")
         names = (_IMAGES, _LABELS, _SPLIT, _BOXES)
         if split is not None and not (root / _SPLIT).is_file():
@@ -69,13 +65,12 @@ class CubSource(ImageListSource):
         self.beside = [root / name for name in (*there, _CLASSES)]
         classes = dict(keyed_lines(root / _CLASSES))
         numbers = {key: k for k, key in enumerate(classes)}
-        found: dict[str, Field] = {"image": ImageField(channels=channels)}
+        found: dict[str, Field] = {}
         if _BOXES in there:
             found["boxes"] = ArrayField("float32", (None, 4), boxes=True)
         found["label"] = ScalarField(classes=tuple(classes.values()))
         if _SPLIT in there and split is None:
             found["split"] = ScalarField(classes=_SPLITS)
-        self.schema = Schema(found)
         for key, cells in rows_by_key({root / name: keyed_lines(root / name) for name in there}):
             row = dict(zip(there, cells, strict=True))
             of_split = {"1": 0, "0": 1}.get(row.get(_SPLIT, "1"), -1)
@@ -88,18 +83,20 @@ class CubSource(ImageListSource):
                 box = [float(word) for word in row.get(_BOXES, "0 0 0 0").split()]
                 if len(box) != 4:
                     raise ValueError(f"{_BOXES} has {row[_BOXES]!r:.60} of it, not four numbers")
-                place = len(self._boxes) // 4
-                self.add(row[_IMAGES], numbers=[numbers[row[_LABELS]], of_split, place])
+                label, place = numbers[row[_LABELS]], len(self._boxes) // 4
+                self.add(row[_IMAGES], label=label, split=of_split, box=place)
                 self._boxes.extend(box)
             except (ValueError, KeyError) as error:
                 shown = error if isinstance(error, ValueError) else f"no class {error}"
                 self.reject(row[_IMAGES], f"image {key}: {shown}")
+        return found
 
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
+    def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         if "boxes" not in self.schema:
             return super().values(files, numbers)
-        box = np.array(self._boxes[4 * numbers[2] : 4 * numbers[2] + 4])
-        return BoxedImage(files[0], box, _FORM, tuple(numbers[: len(self.schema) - 2]))
+        place = 4 * numbers["box"]
+        others = tuple(numbers[name] for name in ("label", "split") if name in self.schema)
+        return BoxedImage(files[0], np.array(self._boxes[place : place + 4]), _FORM, others)
 
 
 def _root(folder: Path) -> Path | None:

@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ArrayField, Schema, StringField
+from fastdata.schema import ArrayField, Field, StringField
 
-from .base import FieldSpec
 from .reading.annotations.cvat_xml import CvatIndex, CvatReader
 from .reading.annotations.shapes import object_fields
 from .reading.class_names import numbered, read_class_names
 from .reading.image_list import ImageListSource
 from .reading.locations import first_bytes, path_inside, path_of
 from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
-from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 from .reading.splits import in_usual_order
 
@@ -43,19 +41,16 @@ class CvatSource(ImageListSource):
         path = path_of(location)
         return path is not None and bool(_files_at(path))
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: SplitOption = None,
         masks: PaintedMasks = None,
         classes: ClassFile = None,
         check_size: CheckSize = True,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        files = _files_at(Path(location))
+    ) -> dict[str, Field]:
+        files = _files_at(location)
         if not files:
             raise SourceError(f"{location}: no file of CVAT's, as annotations.xml")
         if len(files) > 1:
@@ -65,33 +60,35 @@ class CvatSource(ImageListSource):
         if not len(index.names):
             raise SourceError(f"{path}: has no images")
         subsets = in_usual_order({index.subsets[k] for k in range(len(index.names))})
-        # The split's number is always there, also where there is no field of it.
-        self.begin_splits(path.parent, subsets, split, 3)
-        self.beside = [path]
+        self.root, self.beside = path.parent, [path]
+        self.choose_splits(subsets, split)
         for row in range(len(index.names)):
             if index.subsets[row] in self.splits:
                 self._add(index, row)
         names = tuple(index.labels) if classes is None else read_class_names(classes)
-        found = object_fields(channels, masks, names)
+        found = object_fields(masks, names)
         found["occluded"] = ArrayField("bool", (None,))
         if index.attributed:
             found["attributes"] = StringField()
         if index.tags:
             found["tags"] = ArrayField("int64", (None,), classes=tuple(index.tags))
-        self.schema = Schema({**found, **self.split_field()})
         numbers, tags = numbered(names), numbered(index.tags)
-        self.reader = CvatReader(str(path), tuple(self.schema), numbers, tags, masks, check_size)
+        self.reader = CvatReader(str(path), numbers, tags, masks, check_size)
         shown = [f"{count:,} {kind}" for kind, count in sorted(index.left_out.items())]
         self.notes += left_out("of objects", shown)
+        return {**found, **self.split_field()}
 
     def _add(self, index: CvatIndex, row: int) -> None:
         """Add an image, or why it cannot be."""
         name, subset = index.names[row], index.subsets[row]
-        place = [*index.spans[2 * row : 2 * row + 2], self.splits.index(subset)]
+        start, length = index.spans[2 * row : 2 * row + 2]
         try:
             for folder in ("images", os.path.join("images", subset), "", subset):
                 if os.path.isfile(os.path.join(self.root, path_inside(folder, name))):
-                    self.add(os.path.join(folder, name), numbers=place)
+                    # The split's number is always there, also where there is no field of it.
+                    number = self.splits.index(subset)
+                    path = os.path.join(folder, name)
+                    self.add(path, start=start, length=length, split=number)
                     return
             self.reject(name, f"there is no such image in {self.root / 'images'}")
         except SourceError as error:

@@ -19,6 +19,7 @@ from fastdata.errors import OptionError, SourceError, did_you_mean
 
 from .base import FieldSpec, Source
 from .reading.fingerprints import FileSource
+from .reading.image_list import ImageListSource
 from .reading.locations import files_at, folder_at, is_pattern
 from .reading.options import Option
 from .reading.refusals import check_choice
@@ -79,10 +80,11 @@ def format_of(location: Any) -> type[Source]:
 
 def options_of(kind: type[Source]) -> list[FormatOption]:
     """Return a format's own options: the keyword arguments that only its class has."""
-    hints = typing.get_type_hints(kind.__init__, include_extras=True)
+    declares = kind.list_samples if issubclass(kind, ImageListSource) else kind.__init__
+    hints = typing.get_type_hints(declares, include_extras=True)
     return [
         _declared(name, hints.get(name, str), parameter.default)
-        for name, parameter in inspect.signature(kind.__init__).parameters.items()
+        for name, parameter in inspect.signature(declares).parameters.items()
         if name not in _COMMON
     ]
 

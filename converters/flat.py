@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import ImageField, Schema
+from fastdata.schema import Field
 
-from .base import FieldSpec
 from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import has_own_images, list_of_folder, lists_of_folder
 from .reading.locations import folder_at, printable
 from .reading.options import Option
-from .reading.refusals import refuse_fields
 from .reading.selection import joined
 from .reading.splits import has_folders_of_images
 
@@ -43,19 +41,15 @@ class FlatSource(ImageListSource):
             return False
         return list_of_folder(folder) is None
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         recursive: Annotated[bool, Option("take images in folders below too")] = False,
         alone: Annotated[
             bool, Option("take images without lists and annotations beside them")
         ] = False,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        self.begin(Path(location))
+    ) -> dict[str, Field]:
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: not a folder")
         ignored: Counter[str] = Counter()
@@ -79,7 +73,7 @@ class FlatSource(ImageListSource):
             )
         self.notes += ignored_files(ignored)
         self.notes.append("images only: they have no labels here")
-        self.schema = Schema({"image": ImageField(channels=channels)})
+        return {}
 
     def _note_folders(self, folders: list[str]) -> None:
         if folders:

@@ -19,16 +19,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
+from fastdata.schema import Field, ScalarField
 
-from .base import FieldSpec
 from .reading.arrays.mat_file import mat_columns, mat_kind
 from .reading.class_names import named_classes
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
 from .reading.options import Option
-from .reading.refusals import refuse_fields
 
 __all__ = ["FlowersSource"]
 
@@ -52,19 +50,15 @@ class FlowersSource(ImageListSource):
             and all(mat_kind(folder / name) for name in (_LABELS, _SPLITS))
         )
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: Annotated[str, Option("take only this split", ("all", *_IDS))] = "all",
         classes: Annotated[
             str | None, Option("a file with names of classes, the first for MATLAB's 1")
         ] = None,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        self.begin(Path(location))
+    ) -> dict[str, Field]:
         self.beside = [self.root / _LABELS, self.root / _SPLITS]
         labels = _vector(self.beside[0], "labels")
         splits = np.full(len(labels), -1)
@@ -79,15 +73,15 @@ class FlowersSource(ImageListSource):
             raise SourceError(f"{self.beside[0]}: labels count from 1, and {labels.min()} is there")
         wanted = None if split == "all" else list(_IDS).index(split)
         self._add_images(labels, splits, wanted)
-        settled: dict[str, Field] = {"image": ImageField(channels=channels), "label": ScalarField()}
+        found: dict[str, Field] = {"label": ScalarField()}
         if wanted is None:
-            settled["split"] = ScalarField(classes=tuple(_IDS))
-        settled = named_classes(settled, "label", classes)
-        named = settled["label"]
+            found["split"] = ScalarField(classes=tuple(_IDS))
+        found = named_classes(found, "label", classes)
+        named = found["label"]
         if isinstance(named, ScalarField) and named.classes and len(named.classes) < max(labels):
             raise OptionError(f"classes={classes}: {len(named.classes)} names for {max(labels)}")
-        self.schema = Schema(settled)
         self.notes.append("labels are MATLAB's less 1: the first class is 0")
+        return found
 
     def _add_images(self, labels: Any, splits: Any, wanted: int | None) -> None:
         ignored: Counter[str] = Counter()
@@ -105,7 +99,7 @@ class FlowersSource(ImageListSource):
             if splits[row] < 0:
                 self.reject(name, f"{_SPLITS} has it in no split")
             elif wanted in (None, splits[row]):
-                self.add(name, numbers=[int(labels[row]) - 1, int(splits[row])])
+                self.add(name, label=int(labels[row]) - 1, split=int(splits[row]))
         for row in np.flatnonzero(~there).tolist():
             if wanted in (None, splits[row]):
                 self.reject(f"{_IMAGES}/image_{row + 1:05}.jpg", "there is no such image")

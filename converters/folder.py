@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.schema import Field
 
-from .base import FieldSpec
 from .reading.class_folders import (
     annotation_files,
-    class_schema,
+    class_fields,
     doubts_of_names,
     doubts_of_places,
     folders_in,
@@ -38,7 +38,6 @@ from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, printable
 from .reading.options import Option, SplitFolder
-from .reading.refusals import refuse_fields
 from .reading.selection import joined
 
 __all__ = ["FolderSource"]
@@ -56,17 +55,14 @@ class FolderSource(ImageListSource):
         folder = folder_at(location)
         return folder is not None and any(entry.is_dir() for entry in folder.iterdir())
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: SplitFolder = "auto",
         empty_classes: Annotated[bool, Option("folders without images are classes too")] = False,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        self.begin(_below_data(Path(location)))
+    ) -> dict[str, Field]:
+        self.root = _below_data(location)
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: not a folder")
         splits = self._splits(split)
@@ -84,8 +80,11 @@ class FolderSource(ImageListSource):
         self._annotations: list[str] = []
         self._loops: list[str] = []
         for part, name in folders:
-            number = (numbers[name], splits.index(part)) if with_split else (numbers[name],)
-            self._take(os.path.join(part, name), number)
+            number = {"label": numbers[name]}
+            self._take(
+                os.path.join(part, name),
+                number | ({"split": splits.index(part)} if with_split else {}),
+            )
         for part in dict.fromkeys([*([""] if split in ("auto", "none") else []), *splits]):
             found = annotation_files(self.root / part, classes)
             self._annotations += [os.path.join(part, name) for name in found]
@@ -108,7 +107,7 @@ class FolderSource(ImageListSource):
                 f"{len(self._loops):,} links to a folder above left out, which would lead round in "
                 f"a circle: {joined(map(printable, self._loops), 5)}"
             )
-        self.schema = class_schema(channels, classes, splits if with_split else [], self.notes)
+        return class_fields(classes, splits if with_split else [], self.notes)
 
     def _splits(self, split: str) -> list[str]:
         """Return the folders in which there are class folders: split folders, or the root."""
@@ -124,7 +123,7 @@ class FolderSource(ImageListSource):
             )
         return [split]
 
-    def _take(self, folder: str, numbers: tuple[int, ...]) -> None:
+    def _take(self, folder: str, numbers: dict[str, int]) -> None:
         """Take the images of a class folder."""
         self._places[folder] = places = set()
         for inner, files in sorted(walk(self.root / folder, self._loops)):
@@ -132,7 +131,7 @@ class FolderSource(ImageListSource):
             for file in sorted(files):
                 path = os.path.join(place, file)
                 if is_image_name(file):
-                    self.add(path, numbers=numbers)
+                    self.add(path, **numbers)
                     places.add(place[len(folder) + 1 :])
                 else:
                     self._ignored[suffix_of(file)] += 1

@@ -23,15 +23,13 @@ from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import open_regular
-from fastdata.schema import ImageField, Schema
+from fastdata.schema import Field
 
-from .base import FieldSpec
 from .reading.arrays.mat_values import mat_values, whole_number
 from .reading.lists.rows import read_mapping
 from .reading.lists.synset_source import ClassesCalled, SynsetSource, is_synset, synset_folders
 from .reading.locations import folder_at
 from .reading.options import Option
-from .reading.refusals import refuse_fields
 from .reading.selection import joined
 from .reading.text_lines import text_lines
 
@@ -59,12 +57,10 @@ class IlsvrcSource(SynsetSource):
         folder = folder_at(location)
         return folder is not None and _data_folder(folder) is not None
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: Annotated[
             str | None,
             Option("take only this split; default: train and val", ("train", "val", "test")),
@@ -73,9 +69,8 @@ class IlsvrcSource(SynsetSource):
         synsets: Annotated[
             str | None, Option("a file of synsets in the order of the ground truth's numbers")
         ] = None,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        top = Path(location)
+    ) -> dict[str, Field]:
+        top = location
         data = _data_folder(top)
         if data is None:
             raise SourceError(f"{top}: expected train/<synset> and val/{_VAL}*.JPEG in it")
@@ -87,8 +82,8 @@ class IlsvrcSource(SynsetSource):
         there = [s for s, has in (("train", train), ("val", _has_flat_val(data))) if has]
         chosen = there if split is None else [split]
         if split == "test":
-            self._take_test(data, channels)
-            return
+            self._take_test(data)
+            return {}
         if split is not None and split not in there:
             raise OptionError(f"split={split}: {data} has {joined(there)}")
         listing: dict[str, str] = {}
@@ -96,7 +91,8 @@ class IlsvrcSource(SynsetSource):
         if "val" in chosen:
             places, listing = self._validation(synsets)
             classes = classes or sorted(set(listing.values()))
-        self.start(data, classes, words, names=names, splits=chosen, channels=channels)
+        self.root = data
+        found = self.class_fields(classes, words, names, chosen)
         for synset in train if "train" in chosen else []:
             self.add_synset(synset, os.path.join("train", synset), "train")
         if "val" in chosen:
@@ -106,12 +102,12 @@ class IlsvrcSource(SynsetSource):
                 self.notes.append(f"numbers in {_TRUTH} are synsets of {place}")
         if split is None and (data / "test").is_dir():
             self.notes.append("test left out, which has no labels (--option split=test takes it)")
+        return found
 
-    def _take_test(self, data: Path, channels: int) -> None:
-        self.begin(data)
+    def _take_test(self, data: Path) -> None:
+        self.root = data
         for name in sorted(entry.name for entry in os.scandir(data / "test")):
-            self.add(os.path.join("test", name), numbers=[])
-        self.schema = Schema({"image": ImageField(channels=channels)})
+            self.add(os.path.join("test", name))
 
     def _find(self, *names: str) -> Path | None:
         found = (place / name for place in self._places for name in names)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import Schema
+from fastdata.schema import Field
 
-from .base import FieldSpec
 from .reading.annotations.labelme_files import (
     AREAS,
     LabelmeReader,
@@ -31,7 +30,6 @@ from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, path_inside, printable, start_of_first
 from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
-from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 from .reading.splits import split_folders_in
 
@@ -56,23 +54,20 @@ class LabelmeSource(ImageListSource):
         inner = [*split_folders_in(folder), "annotations", "labels", "json", "jsons"]
         return any(_holds_shapes(folder / name) for name in ("", *inner))
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: SplitOption = None,
         masks: PaintedMasks = None,
         classes: ClassFile = None,
         check_size: CheckSize = True,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        root = Path(location)
+    ) -> dict[str, Field]:
+        root = location
         if not root.is_dir():
             raise SourceError(f"{root}: not a folder")
         names = [name for name in split_folders_in(root) if any(_jsons(root, name))] or [""]
-        splits = self.begin_splits(root, names, split)
+        splits = self.choose_splits(names, split)
         labels: set[str] = set()
         self._kinds: Counter[str] = Counter()
         self._taken = 0
@@ -84,21 +79,21 @@ class LabelmeSource(ImageListSource):
         known = (
             classes_of_texts(labels, str(root)) if classes is None else read_class_names(classes)
         )
-        self.schema = Schema({**object_fields(channels, masks, known), **self.split_field()})
-        self.reader = LabelmeReader(tuple(self.schema), numbered(known), masks, check_size)
+        self.reader = LabelmeReader(numbered(known), masks, check_size)
         shown = [f"{count:,} shapes of kind {kind}" for kind, count in self._kinds.items()]
         self.notes += left_out("of annotations", [*sorted(shown), "flags", "group_id"])
         images = sum(is_image_name(file) for name in splits for file in files_below(root, name))
         if images > self._taken:
             self.notes.append(f"{images - self._taken:,} images without a JSON file left out")
+        return {**object_fields(masks, known), **self.split_field()}
 
-    def _add(self, path: str, split: list[int]) -> set[str]:
+    def _add(self, path: str, split: dict[str, int]) -> set[str]:
         """Add what a file is of; return the labels of its shapes."""
         try:
             content = read_labelme(self.root / path)
             image = self._image_of(path, content)
             self._taken += image != path
-            self.add(image, path, numbers=split)
+            self.add(image, path, **split)
         except (OSError, SourceError) as error:
             self.reject(path, str(error))
             return set()

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import ImageField, Schema
+from fastdata.schema import Field, ImageField
 
-from .base import FieldSpec
 from .reading.annotations.mask_layout import (
     are_masks,
     ending_of,
@@ -32,7 +31,6 @@ from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
 from .reading.options import Option, SplitOption
-from .reading.refusals import refuse_fields
 from .reading.splits import FolderPair
 
 __all__ = ["MaskFoldersSource"]
@@ -57,12 +55,10 @@ class MaskFoldersSource(ImageListSource):
         except SourceError:  # several folders of masks: asked for by name, it says so
             return False
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: SplitOption = None,
         images: Annotated[
             str | None, Option("the folder of the images, if not the usual one")
@@ -83,9 +79,8 @@ class MaskFoldersSource(ImageListSource):
             str | None, Option("a file with names of classes, one a line, or name,r,g,b")
         ] = None,
         lossy: Annotated[bool, Option("whether a JPEG is taken for a mask")] = False,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        root = Path(location)
+    ) -> dict[str, Field]:
+        root = location
         if not root.is_dir():
             raise SourceError(f"{root}: not a folder")
         pairs = mask_pairs(root, images or "", masks or "")
@@ -95,7 +90,7 @@ class MaskFoldersSource(ImageListSource):
                 "--option masks=FOLDER"
             )
         names = list(dict.fromkeys(pair.split for pair in pairs))
-        splits = self.begin_splits(root, names, split)
+        splits = self.choose_splits(names, split)
         for pair in pairs:
             if pair.split in splits:
                 self._add_all(pair, which, ending)
@@ -111,10 +106,8 @@ class MaskFoldersSource(ImageListSource):
         table = class_table(root, self._mask_paths, classes, which, lossy, self.notes)
         self.beside += [table.path] if table.path is not None else []
         mask = ImageField(channels=1, mask=True, classes=table.names or None)
-        image = ImageField(channels=channels)
-        self.schema = Schema({"image": image, "mask": mask, **self.split_field()})
-        count = len(table.names) or None
-        self.reader = MaskReader(tuple(self.schema), table.colours, count, lossy)
+        self.reader = MaskReader(table.colours, len(table.names) or None, lossy)
+        return {"mask": mask, **self.split_field()}
 
     def _add_all(self, pair: FolderPair, which: str, ending: str | None) -> None:
         endings = ending_of(self.root, pair, which, ending)
@@ -122,7 +115,7 @@ class MaskFoldersSource(ImageListSource):
         for name in images_of(self.root, pair, endings):
             mask = mask_of(self.root, pair, name, endings) if endings else ""
             if mask:
-                self.add(name, mask, numbers=self.split_number(pair.split))
+                self.add(name, mask, **self.split_number(pair.split))
                 taken += 1
             else:
                 self.reject(name, f"it has no mask in {pair.others}")

@@ -15,21 +15,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
-from fastdata.schema import Field, ImageField, ScalarField, Schema
+from fastdata.schema import Field, ImageField, ScalarField
 
-from .base import Deferred, FieldSpec
+from .base import Deferred
 from .reading.annotations.annotated import frame_of
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, printable
 from .reading.options import Option
-from .reading.refusals import refuse_fields
 
 __all__ = ["MvtecSource"]
 
@@ -49,27 +49,23 @@ class MvtecSource(ImageListSource):
         folder = folder_at(location)
         return folder is not None and bool(_categories(folder))
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         category: Annotated[str | None, Option("take only this category")] = None,
         split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
         masks: Annotated[
             bool, Option("add the ground truth as it is (255: defect); zeros where good")
         ] = True,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        self.begin(Path(location), 1)
+    ) -> dict[str, Field]:
         self._masks = masks
         self._folders = _folders(self.root, _chosen(self.root, category), split)
         ignored: Counter[str] = Counter()
         for number, folder in enumerate(self._folders):
             for name in sorted(entry.name for entry in os.scandir(self.root / folder.place)):
                 if is_image_name(name):
-                    self.add(name, numbers=[number])
+                    self.add(name, folder=number)
                 else:
                     ignored[suffix_of(name)] += 1
         if not self.num_samples:
@@ -82,53 +78,53 @@ class MvtecSource(ImageListSource):
         defects = (_GOOD, *sorted({folder.defect for folder in self._folders} - {_GOOD}))
         categories = tuple(sorted({folder.category for folder in self._folders}))
         self._class_numbers = [
-            [defects.index(f.defect), categories.index(f.category), _SPLITS.index(f.split)]
-            for f in self._folders
-        ]
-        mask: dict[str, Field] = {"mask": ImageField(channels=1, mask=True)} if masks else {}
-        self.schema = Schema(
             {
-                "image": ImageField(channels=channels),
-                **mask,
-                "defect": ScalarField(classes=tuple(map(printable, defects))),
-                "category": ScalarField(classes=tuple(map(printable, categories))),
-                "split": ScalarField(classes=_SPLITS),
+                "defect": defects.index(folder.defect),
+                "category": categories.index(folder.category),
+                "split": _SPLITS.index(folder.split),
             }
-        )
-        self.reader = MvtecReader(tuple(self.schema))
+            for folder in self._folders
+        ]
+        self.reader = MvtecReader(masks)
+        mask: dict[str, Field] = {"mask": ImageField(channels=1, mask=True)} if masks else {}
+        return mask | {
+            "defect": ScalarField(classes=tuple(map(printable, defects))),
+            "category": ScalarField(classes=tuple(map(printable, categories))),
+            "split": ScalarField(classes=_SPLITS),
+        }
 
-    def files_of(self, names: list[str], numbers: list[int]) -> list[str]:
-        folder = self._folders[numbers[0]]
+    def files_of(self, names: list[str], numbers: Mapping[str, int]) -> list[str]:
+        folder = self._folders[numbers["folder"]]
         masked = self._masks and folder.defect != _GOOD
         mask = [folder.mask_of(names[0])] if masked else []
         return [os.path.join(folder.place, names[0]), *mask]
 
-    def key_of(self, names: list[str], numbers: list[int]) -> str:
-        folder = self._folders[numbers[0]]
+    def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
+        folder = self._folders[numbers["folder"]]
         return printable(f"{folder.category}/{folder.split}/{folder.defect}/{names[0]}")
 
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
+    def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         if len(files) > 1 and not os.path.isfile(files[1]):
             raise SourceError(
                 f"its mask {files[1]} is missing (--option masks=false packs without masks)"
             )
-        return super().values(files, self._class_numbers[numbers[0]])
+        return super().values(files, self._class_numbers[numbers["folder"]])
 
 
 @dataclass(frozen=True)
 class MvtecReader:
     """How a worker reads an image with its mask: a file, or else zeros of the image's size."""
 
-    fields: tuple[str, ...]
+    masks: bool  # whether there is a field of masks
 
-    def read(self, files: list[str], numbers: list[int]) -> dict[str, Any]:
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image."""
         image, *masks = files
         data = read_regular(image)
-        values = {"image": data, **dict(zip(("defect", "category", "split"), numbers, strict=True))}
+        values: dict[str, Any] = {"image": data}
         if masks:
             values["mask"] = read_regular(masks[0])
-        elif "mask" in self.fields:
+        elif self.masks:
             frame = frame_of(data, None)
             values["mask"] = frame.mask(frame.blank())
         return values

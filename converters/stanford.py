@@ -24,9 +24,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
+from fastdata.schema import ArrayField, Field, ScalarField
 
-from .base import Deferred, FieldSpec
+from .base import Deferred
 from .reading.annotations.voc_files import VocReader, survey
 from .reading.arrays.mat_file import mat_kind
 from .reading.arrays.mat_values import mat_values, whole_number
@@ -36,7 +36,6 @@ from .reading.image_list import ImageListSource
 from .reading.lists.synset_source import is_synset
 from .reading.locations import folder_at
 from .reading.options import AllowEmpty, CheckSize, OneBased, Option
-from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 
 __all__ = ["StanfordSource"]
@@ -68,19 +67,15 @@ class StanfordSource(ImageListSource):
         found = [path for name in lists if (path := _find(folder, name)) is not None]
         return any(mat_kind(path) for path in found)
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: Annotated[str, Option("take only this split", ("all", *_SPLITS))] = "all",
         one_based: OneBased = None,
         empty: AllowEmpty = False,
         check_size: CheckSize = True,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        self.begin(Path(location))
+    ) -> dict[str, Field]:
         self._wanted, self._split = split, split == "all"
         self._labels: set[int] = set()
         self._boxes = (
@@ -92,17 +87,13 @@ class StanfordSource(ImageListSource):
             raise SourceError(f"{location}: its lists name no images that are taken")
         if min(self._labels) < 1 or max(self._labels) > len(names):
             raise SourceError(f"{self.beside[0]}: labels that are none of 1 to {len(names)}")
-        settled: dict[str, Field] = {
-            "image": ImageField(channels=channels),
-            "label": ScalarField(classes=tuple(names)),
-        }
+        found: dict[str, Field] = {"label": ScalarField(classes=tuple(names))}
         if self._boxes or self._xml:
-            settled["boxes"] = ArrayField("float32", (None, 4), boxes=True)
+            found["boxes"] = ArrayField("float32", (None, 4), boxes=True)
         if self._xml:
-            settled["labels"] = ArrayField("int64", (None,), classes=tuple(names))
+            found["labels"] = ArrayField("int64", (None,), classes=tuple(names))
         if self._split:
-            settled["split"] = ScalarField(classes=_SPLITS)
-        self.schema = Schema(settled)
+            found["split"] = ScalarField(classes=_SPLITS)
         if self._xml:
             count = self.num_samples if one_based is None else 0
             paths = (os.path.join(self.root, self.names_of(k)[-1]) for k in range(count))
@@ -110,10 +101,8 @@ class StanfordSource(ImageListSource):
             start = "1, as VOC's" if origin else "0"
             self.notes.append(f"boxes count pixels from {start} (--option one_based=true|false)")
             self.notes += left_out("of annotations", ("pose", "truncated", "difficult"))
-            self.reader = VocReader(
-                tuple(self.schema), numbered(names), int(origin), check_size, empty,
-                ("label", "split"),
-            )  # fmt: skip
+            self.reader = VocReader(numbered(names), int(origin), check_size, empty)
+        return found
 
     def _add(self, path: str, label: int, split: int, box: tuple[int, ...] = ()) -> None:
         """Take an image, of which class and box are as the file has them."""
@@ -122,7 +111,8 @@ class StanfordSource(ImageListSource):
             return
         stem = os.path.splitext(os.path.relpath(path.replace("\0", " "), _IMAGES))[0]
         others = (os.path.join(_XML, stem),) if self._xml else ()
-        self.add_inside(self.root, path, *others, numbers=[label - 1, split, *box])
+        sides = zip(_SIDES, box, strict=False)  # no box where XML files have them
+        self.add_inside(self.root, path, *others, label=label - 1, split=split, **dict(sides))
 
     def _cars(self) -> list[str]:
         """Take the images of Cars; return the names of the classes."""
@@ -211,12 +201,11 @@ class StanfordSource(ImageListSource):
         self.beside.append(path)
         return path
 
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
-        if self._xml:
-            return super().values(files, numbers)
-        label, split, *box = numbers
-        boxes = [np.array(box, np.float32).reshape(-1, 4) - (1, 1, 0, 0)] if self._boxes else []
-        return (Path(files[0]), label, *boxes, *([split] if self._split else []))
+    def values(self, files: list[str], numbers: dict[str, Any]) -> tuple[Any, ...] | Deferred:
+        if self._boxes:
+            box = np.array([[numbers[side] for side in _SIDES]], np.float32)
+            numbers["boxes"] = box - (1, 1, 0, 0)
+        return super().values(files, numbers)
 
 
 def _folders(path: Path) -> list[str]:

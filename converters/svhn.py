@@ -30,16 +30,15 @@ import numpy as np
 from h5py import h5d, h5g, h5l, h5o, h5r, h5s
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, ImageField, Schema
+from fastdata.schema import ArrayField, Field
 
-from .base import Deferred, FieldSpec, reason_of
+from .base import Deferred, reason_of
 from .reading.arrays.mat_file import mat_kind
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.boxed_image import BoxedImage, BoxForm
 from .reading.locations import folder_at, path_inside, path_of, printable
 from .reading.options import SplitOption
-from .reading.refusals import refuse_fields
 from .reading.splits import in_usual_order
 
 __all__ = ["SvhnSource"]
@@ -65,37 +64,30 @@ class SvhnSource(ImageListSource):
         root = _root(location)
         return root is not None and bool(_folders(root))
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: SplitOption = None,
-    ) -> None:
-        refuse_fields(fields, self.name)
+    ) -> dict[str, Field]:
         root = _root(location)
         folders = _folders(root) if root is not None else []
         if root is None or not folders:
             raise SourceError(
                 f"{location}: expected {_LIST} of MATLAB 7.3, here or in train/, test/"
             )
-        # The split's number is always there: it is also that of the list.
-        splits = self.begin_splits(root, folders, split, 2)
+        self.root = root
+        splits = self.choose_splits(folders, split)
         for number, folder in enumerate(splits):
             self._add_all(folder, number)
         if not self.num_samples:
             raise SourceError(f"{root}: {_LIST} names no images")
-        digits = tuple(map(str, range(10)))
-        self.schema = Schema(
-            {
-                "image": ImageField(channels=channels),
-                "boxes": ArrayField("float32", (None, 4), boxes=True),
-                "labels": ArrayField("int64", (None,), classes=digits),
-                **self.split_field(),
-            }
-        )
         self.notes.append("the label 10 of SVHN's files is taken for the digit 0")
+        return {
+            "boxes": ArrayField("float32", (None, 4), boxes=True),
+            "labels": ArrayField("int64", (None,), classes=tuple(map(str, range(10)))),
+            **self.split_field(),
+        }
 
     def _add_all(self, folder: str, split: int) -> None:
         """Take the images that the list in a folder names."""
@@ -108,7 +100,8 @@ class SvhnSource(ImageListSource):
             seen.add(name)
             try:
                 path_inside(self.root / folder, name)
-                self.add(os.path.join(folder, name), numbers=[split, row])
+                # The split's number is always there: it is also that of the list.
+                self.add(os.path.join(folder, name), split=split, row=row)
             except SourceError as error:
                 self.reject(os.path.join(folder, name), str(error))
         with os.scandir(self.root / folder) as entries:
@@ -116,10 +109,10 @@ class SvhnSource(ImageListSource):
         if others:
             self.notes.append(f"{others:,} images in {path.parent} are not in {_LIST}; left out")
 
-    def values(self, files: list[str], numbers: list[int]) -> Deferred:
-        split, row = numbers
-        others = (split,) * self.with_split
-        return _DigitsImage(files[0], str(self.beside[split]), row, others)
+    def values(self, files: list[str], numbers: dict[str, int]) -> Deferred:
+        others = (numbers["split"],) * self.with_split
+        path = str(self.beside[numbers["split"]])
+        return _DigitsImage(files[0], path, numbers["row"], others)
 
 
 def _root(location: Any) -> Path | None:

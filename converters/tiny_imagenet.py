@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
+from fastdata.schema import Field
 
-from .base import FieldSpec
 from .reading.lists.rows import read_mapping
 from .reading.lists.synset_source import ClassesCalled, SynsetSource, synset_folders
 from .reading.locations import folder_at
 from .reading.options import Option
-from .reading.refusals import refuse_fields
 from .reading.selection import joined
 from .reading.text_lines import text_lines
 
@@ -42,17 +41,14 @@ class TinyImagenetSource(SynsetSource):
         folder = folder_at(location)
         return folder is not None and (folder / "wnids.txt").is_file() and bool(_splits(folder))
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: Annotated[str | None, Option("take only this split", ("train", "val"))] = None,
         names: ClassesCalled = "synsets",
-    ) -> None:
-        refuse_fields(fields, self.name)
-        root = Path(location)
+    ) -> dict[str, Field]:
+        root = location
         there = _splits(root)
         if not there or (split is not None and split not in there):
             raise OptionError(f"split={split or ''}: {root} has {joined(there)}")
@@ -62,7 +58,7 @@ class TinyImagenetSource(SynsetSource):
             every = read_mapping(root / "words.txt", "\t")
             words = {synset: every[synset] for synset in synsets if synset in every}
         chosen = there if split is None else [split]
-        self.start(root, synsets, words, names=names, splits=chosen, channels=channels)
+        fields = self.class_fields(synsets, words, names, chosen)
         self.beside.append(root / "wnids.txt")
         if "train" in chosen:
             for synset in synset_folders(root / "train"):
@@ -76,6 +72,7 @@ class TinyImagenetSource(SynsetSource):
         self.notes.append("boxes left out: the one of each image is its object in the full picture")
         if (root / "test").is_dir():
             self.notes.append("test left out, which has no labels")
+        return fields
 
 
 def _splits(root: Path) -> list[str]:

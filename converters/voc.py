@@ -16,16 +16,18 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field, ImageField, Schema
+from fastdata.schema import Field, ImageField
 
-from .base import FieldSpec, hash_fields
+from .base import hash_fields
 from .reading.annotations.voc_files import (
+    FROM_ZERO,
     VocReader,
     classes_of_lists,
     names_in_list,
@@ -36,17 +38,15 @@ from .reading.annotations.voc_files import (
     voc_roots,
 )
 from .reading.class_names import classes_of_texts, numbered, read_class_names
-from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
+from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at, path_inside
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option
-from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 
 __all__ = ["VocSource"]
 
 _MASKS = {"": "", "classes": "SegmentationClass", "instances": "SegmentationObject"}
-_SUFFIXES = (*SUFFIXES, *map(str.upper, SUFFIXES))
 
 
 class VocSource(ImageListSource):
@@ -61,12 +61,10 @@ class VocSource(ImageListSource):
         folder = folder_at(location)
         return folder is not None and bool(voc_roots(folder))
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: Annotated[
             str | None, Option("the list to take, e.g. trainval; default: all images")
         ] = None,
@@ -84,9 +82,8 @@ class VocSource(ImageListSource):
         one_based: OneBased = None,
         empty: AllowEmpty = False,
         check_size: CheckSize = True,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        self.begin(voc_root(Path(location)))
+    ) -> dict[str, Field]:
+        self.root = voc_root(location)
         self._masks = _MASKS[masks or ""]
         if self._masks and not (self.root / self._masks).is_dir():
             raise OptionError(f"masks={masks}: there is no folder {self.root / self._masks}")
@@ -96,12 +93,13 @@ class VocSource(ImageListSource):
         else:
             self._read_folder(lists)
         self._reject_doubles()
-        found: dict[str, Field] = {"image": ImageField(channels=channels)}
+        found: dict[str, Field] = {}
         if self._masks:
             found["mask"] = ImageField(channels=1, mask=True)
         names: tuple[str, ...] = ()
         least = math.inf
-        if (self.root / "Annotations").is_dir():
+        boxed = (self.root / "Annotations").is_dir()
+        if boxed:
             names, least = self._classes(classes)
             found |= object_fields(names)
             self.notes += left_out("of annotations", ("pose", "occluded", "parts", "actions"))
@@ -110,12 +108,9 @@ class VocSource(ImageListSource):
         if one_based is None:
             one_based = least >= 1
             if not one_based:
-                self.notes.append(
-                    "boxes begin at 0, so their numbers are taken as they are (--option "
-                    "one_based=true counts from 1, as VOC does)"
-                )
-        self.schema = Schema(found)
-        self.reader = VocReader(tuple(found), numbered(names), int(one_based), check_size, empty)
+                self.notes.append(FROM_ZERO)
+        self.reader = VocReader(numbered(names), int(one_based), check_size, empty, boxed)
+        return found
 
     def _read_folder(self, lists: Path) -> None:
         """Take all images, or those that have a mask."""
@@ -142,9 +137,9 @@ class VocSource(ImageListSource):
                 continue
             try:
                 image = path_inside(self.root / "JPEGImages", name)
-                suffix = next((s for s in _SUFFIXES if os.path.exists(f"{image}{s}")), None)
+                suffix = next((s for s in BOTH_CASES if os.path.exists(f"{image}{s}")), None)
                 if suffix is None:
-                    shown = ", ".join(_SUFFIXES)
+                    shown = ", ".join(BOTH_CASES)
                     raise SourceError(f"there is no image {image} with one of {shown}")
                 self.add(name + suffix)
             except (OSError, SourceError) as error:
@@ -169,14 +164,14 @@ class VocSource(ImageListSource):
         if own := classes_of_lists(self.root / "ImageSets" / "Main"):
             return own, math.inf
         rows = (row for row in range(self.num_samples) if row not in self._rejects)
-        xml_files = (self.files_of(self.names_of(row), [])[1] for row in rows)
+        xml_files = (self.files_of(self.names_of(row), {})[1] for row in rows)
         found, least = survey(os.path.join(self.root, name) for name in xml_files)
         names = classes_of_texts(found, str(self.root / "Annotations"))
         if not names:
             self.notes.append("no objects in any annotation file")
         return names, least
 
-    def files_of(self, names: list[str], numbers: list[int]) -> list[str]:
+    def files_of(self, names: list[str], numbers: Mapping[str, int]) -> list[str]:
         stem = os.path.splitext(names[0])[0]
         mask = [os.path.join(self._masks, f"{stem}.png")] if self._masks else []
         image, annotation = os.path.join("JPEGImages", names[0]), f"Annotations/{stem}.xml"

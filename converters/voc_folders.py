@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import SourceError
-from fastdata.schema import ImageField, Schema
+from fastdata.schema import Field
 
-from .base import FieldSpec
 from .reading.annotations.voc_files import (
+    FROM_ZERO,
     VocReader,
     object_fields,
     survey,
@@ -29,7 +29,6 @@ from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, SplitOption
-from .reading.refusals import refuse_fields
 from .reading.selection import left_out
 from .reading.splits import FolderPair
 
@@ -50,27 +49,24 @@ class VocFoldersSource(ImageListSource):
         folder = folder_at(location)
         return folder is not None and not voc_roots(folder) and bool(xml_folders(folder))
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: SplitOption = None,
         classes: ClassFile = None,
         one_based: OneBased = None,
         empty: AllowEmpty = False,
         check_size: CheckSize = True,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        root = Path(location)
+    ) -> dict[str, Field]:
+        root = location
         folders = xml_folders(root)
         if not folders:
             raise SourceError(
                 f"{root}: no images with XML files. Expected these beside each other, in images/ "
                 "and annotations/, or in train/, valid/ and test/"
             )
-        splits = self.begin_splits(root, [part.split for part in folders], split)
+        splits = self.choose_splits([part.split for part in folders], split)
         for part in folders:
             if part.split in splits:
                 self._add_all(part)
@@ -85,16 +81,11 @@ class VocFoldersSource(ImageListSource):
                 "boxes are of pixels counted from 1, as VOC's (--option one_based=false takes "
                 "their numbers as they are)"
                 if one_based
-                else "boxes begin at 0, so their numbers are taken as they are (--option "
-                "one_based=true counts from 1, as VOC does)"
+                else FROM_ZERO
             )
         self.notes += left_out("of annotations", ("pose", "occluded", "parts", "actions"))
-        image = {"image": ImageField(channels=channels)}
-        self.schema = Schema({**image, **object_fields(known), **self.split_field()})
-        self.reader = VocReader(
-            tuple(self.schema), numbered(known), int(one_based), check_size, empty,
-            ("split",) * self.with_split,
-        )  # fmt: skip
+        self.reader = VocReader(numbered(known), int(one_based), check_size, empty)
+        return {**object_fields(known), **self.split_field()}
 
     def _add_all(self, part: FolderPair) -> None:
         """Add the images of a folder; note XML files of no image."""
@@ -103,7 +94,7 @@ class VocFoldersSource(ImageListSource):
             stem = os.path.splitext(os.path.relpath(name, part.images))[0]
             annotation = os.path.normpath(os.path.join(part.others, f"{stem}.xml"))
             taken += os.path.isfile(os.path.join(self.root, annotation))
-            self.add(name, annotation, numbers=self.split_number(part.split))
+            self.add(name, annotation, **self.split_number(part.split))
         files = files_below(self.root, part.others)
         others = sum(name.endswith(".xml") for name in files) - taken
         if others > 0:

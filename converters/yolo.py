@@ -19,9 +19,8 @@ from typing import Annotated, Any
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
-from fastdata.schema import ArrayField, Schema
+from fastdata.schema import ArrayField, Field
 
-from .base import FieldSpec
 from .reading.annotations.shapes import object_fields
 from .reading.annotations.yolo_labels import YoloReader
 from .reading.annotations.yolo_layout import is_yolo, label_of, listed_images, yolo_layout
@@ -29,7 +28,6 @@ from .reading.class_names import read_class_names
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.options import ClassFile, Option, PaintedMasks, SplitOption
-from .reading.refusals import refuse_fields
 
 __all__ = ["YoloSource"]
 
@@ -45,12 +43,10 @@ class YoloSource(ImageListSource):
     def recognises(cls, location: Any) -> bool:
         return is_yolo(location)
 
-    def __init__(
+    def list_samples(
         self,
-        location: Any,
+        location: Path,
         *,
-        channels: int = 3,
-        fields: FieldSpec | None = None,
         split: SplitOption = None,
         masks: PaintedMasks = None,
         oriented: Annotated[
@@ -60,23 +56,22 @@ class YoloSource(ImageListSource):
         root: Annotated[
             str | None, Option("the folder that names in data.yaml are relative to")
         ] = None,
-    ) -> None:
-        refuse_fields(fields, self.name)
-        layout = yolo_layout(Path(location), root or "")
-        splits = self.begin_splits(layout.root, list(layout.splits), split)
+    ) -> dict[str, Field]:
+        layout = yolo_layout(location, root or "")
+        self.root = layout.root
+        splits = self.choose_splits(list(layout.splits), split)
         self.beside = layout.beside
         if layout.absent:
             self.notes.append(f"test, which {layout.beside[0].name} names, is not there")
         names = read_class_names(classes) if classes else layout.classes
         keypoints = layout.keypoints
-        found = object_fields(channels, masks, names)
+        found = object_fields(masks, names)
         if keypoints:
             found["keypoints"] = ArrayField("float32", (None, keypoints[0], 3))
         if oriented:
             found["corners"] = ArrayField("float32", (None, 4, 2))
-        self.schema = Schema({**found, **self.split_field()})
         count = None if names is None else len(names)
-        self.reader = YoloReader(tuple(self.schema), count, masks, keypoints)
+        self.reader = YoloReader(count, masks, keypoints, oriented)
         self._unlabelled = 0
         for name in splits:
             for place in layout.splits[name]:
@@ -89,8 +84,9 @@ class YoloSource(ImageListSource):
                 f"{'keypoints' if keypoints else 'corners'} are fractions of the width and height "
                 "of the whole picture: crops and flips do not move them"
             )
+        return {**found, **self.split_field()}
 
-    def _add_all(self, place: str, split: list[int]) -> None:
+    def _add_all(self, place: str, split: dict[str, int]) -> None:
         """Add the images of a folder, or of a list."""
         path = self.root / place
         if path.is_dir():
@@ -107,10 +103,10 @@ class YoloSource(ImageListSource):
             elif is_image_name(name):
                 self._add(name, split)
 
-    def _add(self, name: str, split: list[int]) -> None:
+    def _add(self, name: str, split: dict[str, int]) -> None:
         label = label_of(name)
         self._unlabelled += not os.path.isfile(os.path.join(self.root, label))
-        self.add(name, label, numbers=split)
+        self.add(name, label, **split)
 
     def _check_counts(self, drawn: bool) -> None:
         if not self.num_samples:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
-from fastdata.schema import Field, ImageField, ScalarField, Schema
+from fastdata.schema import Field, ScalarField
 
 from .class_names import numbered
 from .image_files import is_image_name
@@ -30,8 +30,8 @@ __all__ = [
     "ClassLayout",
     "Places",
     "annotation_files",
+    "class_fields",
     "class_layout",
-    "class_schema",
     "common_top",
     "doubt_of_layout",
     "doubts_of_names",
@@ -63,21 +63,18 @@ Places = Mapping[str, Collection[str]]
 """For each class folder, in which folders below it there are images: "" is directly in it."""
 
 
-def class_schema(
-    channels: int, classes: Iterable[str], splits: Sequence[str], notes: list[str]
-) -> Schema:
+def class_fields(
+    classes: Iterable[str], splits: Sequence[str], notes: list[str]
+) -> dict[str, Field]:
     """Return the fields of images in class folders, with a field of the split if there are some."""
-    fields: dict[str, Field] = {
-        "image": ImageField(channels=channels),
-        "label": ScalarField(classes=tuple(map(printable, classes))),
-    }
+    fields: dict[str, Field] = {"label": ScalarField(classes=tuple(map(printable, classes)))}
     if splits:
         fields["split"] = ScalarField(classes=tuple(splits))
         notes.append(
             f"the field 'split' is which of {', '.join(splits)} an image is in "
             "(--option split=NAME takes one, split=none takes them for classes)"
         )
-    return Schema(fields)
+    return fields
 
 
 # -- folders on disk ---------------------------------------------------------------------

@@ -1,24 +1,26 @@
 """Sources whose images are files in folders: a list of them, with what belongs to each.
 
-A format over this says which files make a sample (`add`), what fields it has (`schema`), and, where
-these are not just the image and its numbers, how a worker reads it (`reader`) or what its values
-are (`values`).  Resuming, rejects, keys, splits and the order are the same for all.
+A format over this says which files make a sample (`add`), what fields it has beside the image, and,
+where these are not just the numbers that it is added with, how a worker reads it (`reader`) or what
+its values are (`values`).  Resuming, rejects, keys, splits and the order are the same for all.
 """
 
 from __future__ import annotations
 
+import abc
 import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from fastdata.errors import SourceError
-from fastdata.schema import Field, ScalarField
+from fastdata.schema import Field, ImageField, ScalarField, Schema
 
-from ..base import Deferred, IndexedSource, Reject, Sample
+from ..base import Deferred, FieldSpec, IndexedSource, Reject, Sample
 from .fingerprints import Hashes, hash_samples
 from .locations import path_inside, printable, stat_of
+from .refusals import refuse_fields
 from .small_memory import StringTable
 from .splits import choose_folder
 
@@ -28,42 +30,50 @@ __all__ = ["DeferredSample", "ImageListSource", "SampleReader"]
 class ImageListSource(IndexedSource):
     """Samples of image files, in the order in which they were added.
 
-    A subclass calls `begin` or `begin_splits` at the start of its ``__init__``, then `add` for
-    every sample.
+    A subclass has a method `list_samples`, whose keyword arguments are the format's own options.
 
-    root: the folder that the files' names are relative to.
+    root: the folder that the files' names are relative to; the location, if the subclass does not
+        set another before it adds samples.
     beside: files that all samples depend on: a list of classes, a manifest.
     reader: how a worker reads a sample, of its files and numbers.  Without one a sample is its
-        image and as many of its numbers as there are further fields.
+        image, and those of its numbers that are fields.
+    splits, with_split: the splits that are taken, and whether there is a field of the split.
     """
 
     root: Path
     beside: list[Path]
     reader: SampleReader | None = None
+    splits: list[str]
+    with_split: bool = False
 
-    def begin(self, root: Path, count: int = 0) -> None:
-        """Begin an empty list.
-
-        count: how many numbers each sample will have, where the first may be a reject.
-        """
-        self.root, self.beside, self.notes = root, [], []
-        self._files = StringTable()
-        self._numbers = array("q")
-        self._width = count
-        self._rejects: dict[int, str] = {}
+    def __init__(
+        self,
+        location: Any,
+        *,
+        channels: int = 3,
+        fields: FieldSpec | None = None,
+        **options: Any,
+    ) -> None:
+        refuse_fields(fields, self.name)
+        self.root, self.beside, self.notes = Path(location), [], []
+        self._files, self._rejects = StringTable(), dict[int, str]()
+        self._numbers, self._number_names = array("q"), tuple[str, ...]()
         self.num_samples = 0
+        found = self.list_samples(self.root, **options)
+        self.schema = Schema({"image": ImageField(channels=channels), **found})
+        self._fields = tuple(self.schema)
 
-    def begin_splits(
-        self, root: Path, names: Sequence[str], wanted: str | None, count: int | None = None
-    ) -> list[str]:
-        """Begin an empty list of samples in splits; return the splits that are taken.
+    @abc.abstractmethod
+    def list_samples(self, location: Path, *args: Any, **options: Any) -> Mapping[str, Field]:
+        """Add all samples; return their fields, but for the image, which comes first."""
+
+    def choose_splits(self, names: Sequence[str], wanted: str | None) -> list[str]:
+        """Return the splits that are taken.
 
         names: of the splits there are; ``[""]`` where there are none.
         wanted: the option ``split=``; without it there is a field of the split.
-        count: how many numbers each sample has, if not just that of its split where it is a field.
         """
         self.with_split = not wanted and list(names) != [""]
-        self.begin(root, int(self.with_split) if count is None else count)
         self.splits = choose_folder(names, wanted, self.notes)
         return self.splits
 
@@ -72,66 +82,64 @@ class ImageListSource(IndexedSource):
         names = tuple(map(printable, self.splits))
         return {"split": ScalarField(classes=names)} if self.with_split else {}
 
-    def split_number(self, split: str) -> list[int]:
-        """Return the number of a split, in a list; none where there is no field of it."""
-        return [self.splits.index(split)] * self.with_split
+    def split_number(self, split: str) -> dict[str, int]:
+        """Return the number of a split as `add` takes it; none where there is no field of it."""
+        return {"split": self.splits.index(split)} if self.with_split else {}
 
-    def add(self, *files: str, numbers: Iterable[int] = ()) -> None:
+    def add(self, *files: str, **numbers: int) -> None:
         """Add a sample.
 
         files: the image first, then what belongs to it; relative to `root`.  Kept as one text.
-        numbers: its label, its row, whatever is wanted; the same count for every sample.
+        numbers: its label, its row, whatever is wanted; the same, in one order, for every sample.
         """
-        before = len(self._numbers)
-        self._numbers.extend(numbers)
-        width = len(self._numbers) - before
-        if width and not self._width:
-            # Those before were rejects, added when the count was not known yet.
-            self._numbers = array("q", [0] * (width * self.num_samples)) + self._numbers
-        self._width = width
+        if numbers and not self._number_names:
+            self._number_names = tuple(numbers)
+            # Those before were rejects, added when the names were not known yet.
+            self._numbers.extend([0] * (len(numbers) * self.num_samples))
+        self._numbers.extend(numbers.values())
         self._files.append("\0".join(files))
         self.num_samples += 1
 
-    def add_inside(
-        self, folder: Path | str, name: str, *files: str, numbers: Iterable[int] = ()
-    ) -> None:
+    def add_inside(self, folder: Path | str, name: str, *files: str, **numbers: int) -> None:
         """Add a sample whose image data names; it is a reject where that leads out of a folder."""
         try:
             path_inside(folder, name)
         except SourceError as error:
             self.reject(name, str(error))
         else:
-            self.add(name, *files, numbers=numbers)
+            self.add(name, *files, **numbers)
 
     def reject(self, name: str, reason: str) -> None:
         """Add what cannot be packed; it takes the place of a sample."""
         self._rejects[self.num_samples] = reason
-        self.add(name.replace("\0", " "), numbers=[0] * self._width)
+        self.add(name.replace("\0", " "), **dict.fromkeys(self._number_names, 0))
 
     def names_of(self, index: int) -> list[str]:
         """Return the names of a sample's files, as they were added."""
         return self._files[index].split("\0")
 
-    def numbers_of(self, index: int) -> list[int]:
-        """Return the numbers of a sample."""
-        return self._numbers[index * self._width : (index + 1) * self._width].tolist()
+    def numbers_of(self, index: int) -> dict[str, int]:
+        """Return the numbers of a sample by their names."""
+        names = self._number_names
+        numbers = self._numbers[index * len(names) : (index + 1) * len(names)]
+        return dict(zip(names, numbers, strict=True))
 
-    def files_of(self, names: list[str], numbers: list[int]) -> list[str]:
+    def files_of(self, names: list[str], numbers: Mapping[str, int]) -> list[str]:
         """Return all files that a sample is made from, relative to `root`."""
         return names
 
-    def key_of(self, names: list[str], numbers: list[int]) -> str:
+    def key_of(self, names: list[str], numbers: Mapping[str, int]) -> str:
         """Return the key of a sample, by its names and numbers as they were added."""
         return printable(names[0])
 
-    def values(self, files: list[str], numbers: list[int]) -> tuple[Any, ...] | Deferred:
+    def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
         """Return the values of a sample, in the schema's order.
 
         files: their paths.
         """
         if self.reader is not None:
-            return DeferredSample(self.reader, files, numbers)
-        return Path(files[0]), *numbers[: len(self.schema) - 1]
+            return DeferredSample(self.reader, self._fields, files, numbers)
+        return Path(files[0]), *(numbers[name] for name in self._fields[1:])
 
     def __getitem__(self, index: int) -> Sample | Reject:
         names, numbers = self.names_of(index), self.numbers_of(index)
@@ -149,30 +157,35 @@ class ImageListSource(IndexedSource):
         def parts(index: int) -> tuple[Any, ...]:
             names, numbers = self.names_of(index), self.numbers_of(index)
             stats = [stat_of(self.root / name) for name in self.files_of(names, numbers)]
-            return *names, *numbers, *(part for stat in stats for part in stat), *shared
+            return *names, *numbers.values(), *(part for stat in stats for part in stat), *shared
 
         return hash_samples(self.num_samples, limit, parts)
 
 
 class SampleReader(Protocol):
-    """What all samples of a source share, and how a worker reads one; it can be pickled."""
+    """How a worker reads a sample; one for all samples of a source, and it can be pickled."""
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields, in the schema's order."""
+    def read(self, files: list[str], known: dict[str, Any], /) -> Mapping[str, Any]:
+        """Return values of a sample by the names of fields; others may be among them.
 
-    @property
-    def read(self) -> Callable[..., Mapping[str, Any]]:
-        """Return the values of a sample by the names of fields; others may be among them."""
+        files: their paths.
+        known: its numbers, or whatever else the source has of it; these are values too.
+        """
 
 
 class DeferredSample(Deferred):
-    """The parts of one sample, as its reader takes them: names of files, numbers, rows."""
+    """One sample, as its reader takes it, and the fields that it has."""
 
-    def __init__(self, reader: SampleReader, *parts: Any) -> None:
-        self.reader, self.parts = reader, parts
+    def __init__(
+        self,
+        reader: SampleReader,
+        fields: tuple[str, ...],
+        files: list[str],
+        known: dict[str, Any],
+    ) -> None:
+        self.reader, self.fields, self.files, self.known = reader, fields, files, known
 
     def load(self) -> tuple[Any, ...]:
         """Read the sample."""
-        values = self.reader.read(*self.parts)
-        return tuple(values[name] for name in self.reader.fields)
+        values = {**self.known, **self.reader.read(self.files, self.known)}
+        return tuple(values[name] for name in self.fields)

@@ -63,21 +63,17 @@ class CocoReader:
     categories: tuple[int, ...] = ()  # ids of classes from 0 on, where entries read again name them
     keypoints: int = 0  # how many an object has at most
     segments: str = ""  # the folder of panoptic masks; "" where there are none
-    split: int = 0
 
-    def read(
-        self, image: str, number: int, size: tuple[int, int], packed: bytes, place: tuple[int, int]
-    ) -> dict[str, Any]:
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; what is wrong is said with the annotation's place.
 
-        size: height and width as its entry says them, 0 where it does not.
-        packed: its annotations, of dtype `ROW`.
-        place: where its own entry begins, and how long it is, in bytes.
+        known: ``size``, height and width as its entry says them, 0 where it does not; ``place``,
+            where that entry begins, and how long it is, in bytes; ``annotations``, of dtype `ROW`.
         """
-        data = read_regular(image)
-        values: dict[str, Any] = {"image": data, "image_id": number, "split": self.split}
-        rows = np.frombuffer(packed, ROW)
-        said = size if all(size) else None
+        data = read_regular(files[0])
+        values: dict[str, Any] = {"image": data}
+        rows = np.frombuffer(known["annotations"], ROW)
+        said = known["size"] if all(known["size"]) else None
         if self.segments:
             return values | self._segments(frame_of(data, said, self.check_size), rows)
         if {"boxes", "label", "labels"} & set(self.fields):
@@ -97,7 +93,7 @@ class CocoReader:
         if "captions" in self.fields:
             values["captions"] = "\n".join(map(self._caption, rows))
         if "negatives" in self.fields:
-            values |= self._federated(place)
+            values |= self._federated(known["place"])
         return values
 
     def _segments(self, frame: Frame, rows: NDArray[Any]) -> dict[str, Any]:

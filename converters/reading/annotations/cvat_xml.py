@@ -125,15 +125,14 @@ class CvatReader:
     """How a worker reads an image, and its element in the file."""
 
     path: str
-    fields: tuple[str, ...]
     classes: Mapping[str, int]  # numbers by their names
     tags: Mapping[str, int]
     masks: str | None
     check_size: bool
 
-    def read(self, files: list[str], numbers: list[int]) -> dict[str, Any]:
+    def read(self, files: list[str], known: dict[str, int]) -> dict[str, Any]:
         """Return the values of an image; what is wrong is said with the number of the object."""
-        start, length, split = numbers
+        start, length = known["start"], known["length"]
         data = read_regular(files[0])
         file = os.path.basename(self.path)
         place = f"{file}, the image at byte {start:,}"
@@ -156,7 +155,6 @@ class CvatReader:
         values["occluded"] = np.array([e.get("occluded") == "1" for e in elements], bool)
         values["attributes"] = json.dumps([_attributes(e) for e in elements], ensure_ascii=False)
         values["tags"] = np.array(tags, np.int64)
-        values["split"] = split
         return values
 
 

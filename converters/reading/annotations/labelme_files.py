@@ -40,12 +40,11 @@ _LARGEST = 256 << 20
 class LabelmeReader:
     """How a worker reads an image and its file of shapes, in which the image may be too."""
 
-    fields: tuple[str, ...]
     classes: Mapping[str, int]  # numbers by their names
     masks: str | None
     check_size: bool
 
-    def read(self, files: list[str], split: list[int]) -> dict[str, Any]:
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; what is wrong is said with file and shape."""
         image, shapes = files
         content = read_labelme(Path(shapes))
@@ -60,7 +59,7 @@ class LabelmeReader:
                 raise SourceError(f"{place}: {error}") from None
         # As labelme does it: what stands later in the file lies above.
         values = object_values(found, frame, self.masks, range(len(found)))
-        return {"image": data, **values, "split": split[0] if split else None}
+        return {"image": data, **values}
 
 
 def read_labelme(path: Path) -> dict[str, Any]:

@@ -72,12 +72,11 @@ _CITYSCAPES = {"labelIds": _ALL, "labelTrainIds": _TRAINED}
 class MaskReader:
     """How a worker reads an image and its mask."""
 
-    fields: tuple[str, ...]
     colours: tuple[int, ...]  # of classes from 0 on, (256 R + G) 256 + B; empty: pixels are numbers
     classes: int | None  # how many there are, where they have names
     lossy: bool  # whether a JPEG is taken
 
-    def read(self, files: list[str], split: list[int]) -> dict[str, Any]:
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; what is wrong is said with the mask's file."""
         image, path = files
         data = read_regular(path)
@@ -85,7 +84,7 @@ class MaskReader:
             mask = class_numbers(data, self)
         except ValueError as error:
             raise ImageError(f"{Path(path).name}: {error}") from None
-        return {"image": Path(image), "mask": mask, "split": split[0] if split else None}
+        return {"image": Path(image), "mask": mask}
 
 
 def class_numbers(data: bytes, reader: MaskReader) -> NDArray[np.uint8]:

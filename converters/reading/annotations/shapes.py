@@ -134,12 +134,9 @@ def mask_field(masks: str | None, classes: Sequence[str] | None) -> dict[str, Fi
     return {"mask": ImageField(channels=1, mask=True, classes=named)} if masks else {}
 
 
-def object_fields(
-    channels: int, masks: str | None, classes: tuple[str, ...] | None
-) -> dict[str, Field]:
-    """Return the fields of an image with objects."""
+def object_fields(masks: str | None, classes: tuple[str, ...] | None) -> dict[str, Field]:
+    """Return the fields of objects in an image."""
     return {
-        "image": ImageField(channels=channels),
         **mask_field(masks, classes),
         "boxes": ArrayField("float32", (None, 4), boxes=True),
         "labels": ArrayField("int64", (None,), classes=classes),

@@ -26,6 +26,7 @@ from .annotated import frame_of
 from .safe_xml import parse_xml
 
 __all__ = [
+    "FROM_ZERO",
     "VocReader",
     "classes_of_lists",
     "names_in_list",
@@ -40,6 +41,10 @@ __all__ = [
 _FLAGS = {"": False, "0": False, "1": True, "Unspecified": False}
 _FLAGGED = re.compile(r"(\S+)\s+(-1|0|1)")
 _LONGEST = 4096
+FROM_ZERO = (
+    "boxes begin at 0, so their numbers are taken as they are (--option one_based=true counts from "
+    "1, as VOC does)"
+)
 _IMAGES = ("images", "image", "imgs", "img", "jpegimages")
 _ANNOTATIONS = ("annotations", "annotation", "xmls", "xml", "labels")
 _XML = re.compile(rb"<annotation\b.*?<(object|filename|size|folder)\b", re.DOTALL)
@@ -59,21 +64,20 @@ def object_fields(classes: tuple[str, ...]) -> dict[str, Field]:
 class VocReader:
     """How a worker reads an image, its annotation file and, if there is one, its mask."""
 
-    fields: tuple[str, ...]
     classes: Mapping[str, int]  # numbers by their names
     origin: int  # number of the first row and column of pixels: 1 or 0
     check_size: bool
     empty: bool  # whether an image without an annotation file has no objects
-    numbers: tuple[str, ...] = ()  # fields of an image's numbers
+    boxed: bool = True  # whether annotation files are read
 
-    def read(self, files: list[str], numbers: list[int]) -> dict[str, Any]:
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; what is wrong is said with file and object."""
         image, annotation, *masks = files
         data = read_regular(image)
-        values: dict[str, Any] = {"image": data, **dict(zip(self.numbers, numbers, strict=True))}
+        values: dict[str, Any] = {"image": data}
         if masks:
             values["mask"] = read_regular(masks[0])
-        if "boxes" in self.fields:
+        if self.boxed:
             values |= self._objects(data, Path(annotation))
         return values
 

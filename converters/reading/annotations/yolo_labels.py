@@ -34,12 +34,12 @@ _BEYOND = 0.01
 class YoloReader:
     """How a worker reads an image and its label file, which may be missing."""
 
-    fields: tuple[str, ...]
     classes: int | None  # how many there are, where that is known
     masks: str | None
     keypoints: tuple[int, int] | None  # how many, and of how many numbers each
+    oriented: bool  # whether lines are oriented boxes
 
-    def read(self, files: list[str], split: list[int]) -> dict[str, Any]:
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
         """Return the values of an image; what is wrong is said with file and line."""
         image, labels = files
         data = read_regular(image)
@@ -56,10 +56,9 @@ class YoloReader:
         if self.keypoints:
             points = np.array([points for _, points in found], np.float32)
             values["keypoints"] = points.reshape(-1, self.keypoints[0], 3)
-        if "corners" in self.fields:
+        if self.oriented:
             corners = [shape.corners / (frame.width, frame.height) for shape in shapes]
             values["corners"] = np.array(corners, np.float32).reshape(-1, 4, 2)
-        values["split"] = split[0] if split else None
         return values
 
     def _parsed(self, parts: list[str], frame: Frame) -> tuple[Shape, NDArray[Any] | None]:
@@ -75,7 +74,7 @@ class YoloReader:
                 )
             points = _points(given[4:].reshape(count, width))
             given = given[:4]
-        if "corners" in self.fields and len(given) != 8:
+        if self.oriented and len(given) != 8:
             raise ValueError(f"{len(given)} numbers; of an oriented box expected 8")
         if len(given) < 4 or len(given) % 2:
             raise ValueError(

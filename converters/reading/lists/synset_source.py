@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from fastdata.errors import OptionError, SourceError
-from fastdata.schema import Field, ImageField, ScalarField, Schema
+from fastdata.schema import Field, ScalarField
 
 from ..image_files import is_image_name
 from ..image_list import ImageListSource
@@ -46,41 +46,28 @@ def synset_folders(folder: Path) -> list[str]:
 class SynsetSource(ImageListSource):
     """Images of synsets; fields ``image``, ``label`` and, where there are several, ``split``."""
 
-    def start(
-        self,
-        root: Path,
-        synsets: list[str],
-        words: Mapping[str, str],
-        *,
-        names: str,
-        splits: list[str],
-        channels: int,
-    ) -> None:
-        """Settle the schema.
+    def class_fields(
+        self, synsets: list[str], words: Mapping[str, str], names: str, splits: list[str]
+    ) -> dict[str, Field]:
+        """Number the classes and splits; return their fields.
 
-        root: the folder that all images are below.
         names: the option: ``synsets`` or ``words``.
         """
-        self.begin(root)
         synsets = sorted(synsets)
         self._numbers_of = {synset: k for k, synset in enumerate(synsets)}
         if names == "words" and (lost := [s for s in synsets if s not in words]):
-            raise OptionError(f"names=words: there are no words for {joined(lost, 5)} in {root}")
+            raise OptionError(
+                f"names=words: there are no words for {joined(lost, 5)} in {self.root}"
+            )
         classes = tuple(words[s] for s in synsets) if names == "words" else tuple(synsets)
-        fields: dict[str, Field] = {
-            "image": ImageField(channels=channels),
-            "label": ScalarField(classes=classes),
-        }
-        self.splits = splits
-        if len(splits) > 1:
-            fields["split"] = ScalarField(classes=tuple(splits))
-        self.schema = Schema(fields)
+        self.splits, self.with_split = splits, len(splits) > 1
+        return {"label": ScalarField(classes=classes), **self.split_field()}
 
     def add_synset(self, synset: str, folder: str, split: str) -> None:
         """Add the images of a folder, in sorted order."""
         number = self._numbers_of[synset]
         for name in _images(self.root / folder):
-            self.add(os.path.join(folder, name), numbers=[number, self.splits.index(split)])
+            self.add(os.path.join(folder, name), label=number, split=self.splits.index(split))
 
     def add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
         """Add the images of a folder whose synsets a list tells.
@@ -95,7 +82,7 @@ class SynsetSource(ImageListSource):
             stem = os.path.splitext(name)[0]
             synset = synsets.get(name) or synsets.get(stem)
             if synset in self._numbers_of:
-                self.add(path, numbers=[self._numbers_of[synset], number])
+                self.add(path, label=self._numbers_of[synset], split=number)
                 seen += 1
             elif synset is None:
                 self.reject(path, f"{place.name} does not list it")
