@@ -19,20 +19,21 @@ from fastdata.errors import SourceError
 from fastdata.schema import Field
 
 from .base import Deferred, IndexedSource, Reject, Sample, reason_of
-from .reading.archive_listing import archive_entries, archive_kind, refuse_groups
-from .reading.class_folders import class_fields, class_layout, doubt_of_layout, extract
+from .reading.class_folders import class_fields, class_layout, common_top, doubt_of_layout, extract
+from .reading.compression import compression_of, inflated_start
 from .reading.exported import read_exported
 from .reading.forward_reader import ForwardReader
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import files_at, folder_at, printable
+from .reading.locations import files_at, first_bytes, folder_at, printable
 from .reading.options import SplitFolder
 from .reading.refusals import no_files, not_seekable
 from .reading.selection import joined
-from .reading.small_memory import StringTable
+from .reading.small_memory import KeySet, StringTable
 from .reading.spans import FileSpan, close_files
 from .reading.splits import has_images
-from .reading.zip_archive import ZipMember
+from .reading.tar.archive import BLOCK, is_header, members
+from .reading.zip_archive import ZipMember, is_zip, zip_members
 
 __all__ = ["ArchiveSource"]
 
@@ -227,3 +228,75 @@ def _may_be(path: Path) -> bool:
     finally:
         close_files()
     return len(images) > 0 and (kind == "zip" or in_folders)
+
+
+# -- what is in an archive, whichever it is: names, problems and places ------------------
+
+
+Entry = tuple[str, str, Iterable[int]]
+"""Name, why it cannot be read (empty if it can), and place; a folder's name ends in a slash."""
+
+
+def archive_kind(path: Path) -> str:
+    """Return what an archive is: "tar", "gzip" (of tar), "zip", or "" for none."""
+    start = first_bytes(path)
+    if is_zip(start):
+        return "zip"
+    if is_header(start[:BLOCK]):
+        return "tar"
+    is_gzip = compression_of(start) == "gzip" and is_header(inflated_start(start, BLOCK))
+    return "gzip" if is_gzip else ""
+
+
+def archive_entries(path: Path, kind: str) -> Iterator[Entry]:
+    """Yield files and folders, but for what Macs put beside them; names without ``./``."""
+    for name, problem, place in _zipped(path) if kind == "zip" else _tarred(path, kind):
+        parts = [part for part in name.split("/")[:-1] if part not in ("", ".")]
+        last = name.rpartition("/")[2]
+        if "__MACOSX" in parts or last.startswith("._") or last == ".DS_Store":
+            continue
+        if ".." in parts:
+            problem = "a name with .. in it is not taken"
+        yield "/".join([*parts, last]), problem, place
+
+
+def _tarred(path: Path, kind: str) -> Iterator[Entry]:
+    with ForwardReader(path, compressed=kind == "gzip") as front:
+        for member in members(front):
+            name = os.fsdecode(member.name)
+            is_folder = member.kind == "folder"
+            problem = "" if member.kind == "file" else f"a {member.kind}, which is not read"
+            name += "/" * (is_folder and not name.endswith("/"))
+            yield name, problem, (member.offset, member.size)
+
+
+def _zipped(path: Path) -> Iterator[Entry]:
+    for name, member in zip_members(path):
+        yield name, member.problem(), member
+
+
+def refuse_groups(place: str, images: StringTable, others: list[str]) -> None:
+    """Refuse a tar file in which members of one name but for the suffix may be one sample."""
+    keys, names = KeySet(), KeySet()
+    beside = {_key(name) for name in others}
+    for name in map(images.__getitem__, range(len(images))):
+        key = _key(name)
+        # A name that stands twice is another matter.
+        is_new = names.add(os.fsencode(name))
+        if key in beside or (is_new and not keys.add(os.fsencode(key))):
+            folder = "/".join(key.split("/")[: common_top(images)]) or "."
+            raise SourceError(
+                f"{place}: there are several members called {printable(key)}, with one suffix and "
+                "another. If they are one sample: --format webdataset. If one is a picture of a "
+                "class folder and the other something beside it, extract the archive and pack the "
+                f"folder {printable(folder)}"
+            )
+
+
+def _key(name: str) -> str:
+    """Return the name before its first dot, by which WebDataset groups; or before a number."""
+    folder, _, file = name.rpartition("/")
+    stem, _, suffix = file.partition(".")
+    if any(letter.isdigit() for letter in suffix):  # img.0001.jpg: none of WebDataset's
+        stem = os.path.splitext(file)[0]
+    return f"{folder}/{stem}" if stem else name

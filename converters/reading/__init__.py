@@ -4,7 +4,7 @@
 where the data is
 ``locations``        files, folders and patterns; files that data names, never outside of these
 ``class_folders``    class folders, and what speaks against a folder being one
-``archive_listing``  what is in a tar or zip archive; ``zip_archive`` finds a zip's members
+``zip_archive``      the members of a zip archive
 ``splits``           splits in the names of files
 ``image_files``      which files are images, by name and by first bytes
 ``text_lines``       lines of lists beside a dataset

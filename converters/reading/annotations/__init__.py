@@ -6,11 +6,9 @@
 ``regions``            polygons and run lengths painted, as ``pycocotools`` does
 ``safe_xml``           XML from files of strangers
 ``coco_*``             COCO, LVIS, panoptic files
-``cvat_xml``           CVAT
-``labelme_files``      labelme
-``masks``              masks of classes and tables of their colours; ``mask_layout``: where they are
+``masks``              masks of classes, and tables of their colours
 ``voc_files``          Pascal VOC: its folders, its lists and its XML files
-``yolo_*``             YOLO
+``yolo_layout``        where a YOLO dataset has its files
 =====================  ==========================================================
 
 A module has a reader: what all images of a dataset share, and how a worker reads one
