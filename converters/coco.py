@@ -33,6 +33,7 @@ from .reading.annotations.coco_files import (
     segment_folder,
 )
 from .reading.annotations.shapes import mask_field
+from .reading.fields import BOXES
 from .reading.fingerprints import hash_samples
 from .reading.image_list import DeferredSample
 from .reading.locations import path_inside, printable, stat_of
@@ -126,7 +127,7 @@ class CocoSource(IndexedSource):
 
     def _fields(self, channels: int, masks: str | None, index: CocoIndex) -> dict[str, Field]:
         """Return the fields, by which members annotations have."""
-        seen, classes = self._seen, index.classes
+        seen, classes = self._seen, tuple(index.categories.values())
         of_image = "category_id" in seen and not seen & {"bbox", "segmentation"}
         boxed = not of_image and bool(
             seen & {"bbox", "category_id", "segments_info"} or (classes and "caption" not in seen)
@@ -139,7 +140,7 @@ class CocoSource(IndexedSource):
                 raise OptionError(f"masks={masks}: the annotations of {self.root} have no regions")
             fields |= mask_field(masks, classes)
         if boxed:
-            fields["boxes"] = ArrayField("float32", (None, 4), boxes=True)
+            fields["boxes"] = BOXES
             fields["labels"] = ArrayField("int64", (None,), classes=classes)
             fields["crowd"] = ArrayField("bool", (None,))
             fields["areas"] = ArrayField("float32", (None,))

@@ -18,11 +18,12 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, Field, ScalarField
+from fastdata.schema import Field, ScalarField
 
 from .base import Deferred
+from .reading.fields import BOXES
 from .reading.image_list import ImageListSource
-from .reading.lists.boxed_image import BoxedImage, BoxForm
+from .reading.lists.boxed_image import BoxForm
 from .reading.lists.rows import keyed_lines, rows_by_key
 from .reading.locations import folder_at, path_inside
 from .reading.options import Option
@@ -32,7 +33,6 @@ __all__ = ["CubSource"]
 _IMAGES, _LABELS, _CLASSES = "images.txt", "image_class_labels.txt", "classes.txt"
 _SPLIT, _BOXES = "train_test_split.txt", "bounding_boxes.txt"
 _SPLITS = ("train", "test")
-_FORM = BoxForm("xywh", "pixels")
 
 
 class CubSource(ImageListSource):
@@ -67,7 +67,8 @@ class CubSource(ImageListSource):
         numbers = {key: k for k, key in enumerate(classes)}
         found: dict[str, Field] = {}
         if _BOXES in there:
-            found["boxes"] = ArrayField("float32", (None, 4), boxes=True)
+            found["boxes"] = BOXES
+            self.reader = BoxForm("xywh", "pixels")
         found["label"] = ScalarField(classes=tuple(classes.values()))
         if _SPLIT in there and split is None:
             found["split"] = ScalarField(classes=_SPLITS)
@@ -91,12 +92,10 @@ class CubSource(ImageListSource):
                 self.reject(row[_IMAGES], f"image {key}: {shown}")
         return found
 
-    def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
-        if "boxes" not in self.schema:
-            return super().values(files, numbers)
+    def values(self, files: list[str], numbers: dict[str, Any]) -> tuple[Any, ...] | Deferred:
         place = 4 * numbers["box"]
-        others = tuple(numbers[name] for name in ("label", "split") if name in self.schema)
-        return BoxedImage(files[0], np.array(self._boxes[place : place + 4]), _FORM, others)
+        numbers["boxes"] = np.array(self._boxes[place : place + 4])
+        return super().values(files, numbers)
 
 
 def _root(folder: Path) -> Path | None:

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +80,9 @@ def format_of(location: Any) -> type[Source]:
 
 def options_of(kind: type[Source]) -> list[FormatOption]:
     """Return a format's own options: the keyword arguments that only its class has."""
-    declares = kind.list_samples if issubclass(kind, ImageListSource) else kind.__init__
+    declares: Callable[..., Any] = kind.__init__
+    if issubclass(kind, ImageListSource) and declares is ImageListSource.__init__:
+        declares = kind.list_samples
     hints = typing.get_type_hints(declares, include_extras=True)
     return [
         _declared(name, hints.get(name, str), parameter.default)

@@ -28,7 +28,6 @@ from .reading.class_folders import (
     class_fields,
     doubts_of_names,
     doubts_of_places,
-    folders_in,
     images_beside,
     is_annotation,
     split_folders,
@@ -36,7 +35,7 @@ from .reading.class_folders import (
 )
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at, printable
+from .reading.locations import folder_at, folders_in, printable
 from .reading.options import Option, SplitFolder
 from .reading.selection import joined
 

@@ -27,8 +27,9 @@ from .reading.class_names import read_class_names
 from .reading.field_names import safe_name
 from .reading.fields import check_names
 from .reading.fingerprints import hash_samples
+from .reading.image_list import DeferredSample
 from .reading.lists.box_rows import ObjectCells
-from .reading.lists.boxed_image import BoxedImage, box_form
+from .reading.lists.boxed_image import box_form
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.list_files import Metadata, is_file_column, metadata_files
 from .reading.lists.row_samples import ListInfo, RowSamples
@@ -102,8 +103,10 @@ class HfFolderSource(IndexedSource):
         self.notes += self._rows.notes
         found = dict(self._rows.schema)
         if self._objects_at >= 0:
-            main = next(iter(found))
-            found = {main: found.pop(main), **self._objects.fields(), **found}
+            main, objects = next(iter(found)), self._objects.fields()
+            if twice := set(found) & set(objects):
+                raise SourceError(f"{info.place}: columns and 'objects' both have {joined(twice)}")
+            found = {main: found.pop(main), **objects, **found}
             self.notes.append(f"boxes are {', '.join(self._form[:2])} (--option boxes=FORM,UNIT)")
         self.schema = Schema(found)
         self.num_samples = self._rows.num_samples
@@ -170,9 +173,10 @@ class HfFolderSource(IndexedSource):
         if self._objects_at < 0:
             return Sample(self.key_at(index), (image, *others))
         boxes, labels = self._objects[index]
-        labelled = (labels,) * self._objects.labelled
-        values = BoxedImage(str(image), boxes, self._form, (*labelled, *others))
-        return Sample(self.key_at(index), values)
+        known = dict(zip(self._rows.schema, (image, *others), strict=True))
+        known |= {"boxes": boxes, "labels": labels}
+        fields = tuple(self.schema)
+        return Sample(self.key_at(index), DeferredSample(self._form, fields, [str(image)], known))
 
     def key_at(self, index: int) -> str:
         return printable(self._rows.key_at(index))

@@ -41,7 +41,7 @@ from .reading.annotations.shapes import (
     of_ellipse,
     of_polygon,
 )
-from .reading.class_names import classes_of_texts, numbered, read_class_names
+from .reading.class_names import classes_of_texts, numbered
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.json_files import read_object
@@ -93,9 +93,7 @@ class LabelmeSource(ImageListSource):
                 labels |= self._add(path, self.split_number(name))
         if not self.num_samples:
             raise SourceError(f"{root}: no JSON files of labelme in it")
-        known = (
-            classes_of_texts(labels, str(root)) if classes is None else read_class_names(classes)
-        )
+        known = classes_of_texts(labels, str(root), classes)
         self.reader = LabelmeReader(numbered(known), masks, check_size)
         shown = [f"{count:,} shapes of kind {kind}" for kind, count in self._kinds.items()]
         self.notes += left_out("of annotations", [*sorted(shown), "flags", "group_id"])

@@ -29,7 +29,7 @@ from fastdata.schema import Field, ImageField
 from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, folder_at
+from .reading.locations import first_bytes, folder_at, folders_in
 from .reading.options import Option, SplitOption
 from .reading.splits import FolderPair, pairs_of_splits, pairs_within, split_folders_in
 
@@ -182,7 +182,7 @@ def mask_pairs(root: Path, images: str = "", masks: str = "") -> list[FolderPair
 
 
 def _side_by_side(root: Path, place: str) -> list[FolderPair]:
-    names = sorted(entry.name for entry in os.scandir(root / place) if entry.is_dir())
+    names = folders_in(root / place)
     images = [name for name in names if name.lower() in _IMAGES]
     masks = [name for name in names if name.lower() in _MASKS]
     masks = [_inner(root / place, name) for name in masks]
@@ -208,7 +208,7 @@ def _first_image(folder: Path, name: str) -> str | None:
 
 def _called_alike(root: Path) -> list[FolderPair]:
     """Return pairs as ``train`` and ``trainannot``, ``val_images`` and ``val_masks``."""
-    names = {entry.name for entry in os.scandir(root) if entry.is_dir()}
+    names = set(folders_in(root))
     found = []
     for name in [*split_folders_in(root), *sorted(names)]:
         plain = name.removesuffix("_images").removesuffix("_imgs")

@@ -28,8 +28,9 @@ from .base import Deferred
 from .reading.annotations.annotated import frame_of
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at, printable
+from .reading.locations import folder_at, folders_in, printable
 from .reading.options import Option
+from .reading.selection import joined
 
 __all__ = ["MvtecSource"]
 
@@ -166,9 +167,8 @@ def _beside(root: Path) -> str:
     if _is_category(root):
         return ""
     taken = set(_categories(root))
-    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    left = [printable(name) for name in folders if taken and root / name not in taken]
-    return ", ".join(left[:12]) + " ..." * (len(left) > 12)
+    left = [printable(name) for name in folders_in(root) if taken and root / name not in taken]
+    return joined(left) if left else ""
 
 
 def _chosen(root: Path, category: str | None) -> list[Path]:
@@ -198,8 +198,7 @@ def _folders(root: Path, categories: list[Path], split: str | None) -> list[_Fol
     found = []
     for path in categories:
         for part in [split] if split else _SPLITS:
-            names = sorted(entry.name for entry in os.scandir(path / part) if entry.is_dir())
-            for name in sorted(names, key=lambda name: name != _GOOD):
+            for name in sorted(folders_in(path / part), key=lambda name: name != _GOOD):
                 top = path.name if path != root else ""
                 found.append(_Folder(top, path.resolve().name, part, name))
     return found

@@ -31,10 +31,11 @@ from .reading.annotations.voc_files import VocReader, survey
 from .reading.arrays.mat_file import mat_kind
 from .reading.arrays.mat_values import mat_values, whole_number
 from .reading.class_names import numbered
+from .reading.fields import BOXES
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.synset_source import is_synset
-from .reading.locations import folder_at
+from .reading.locations import folder_at, folders_in
 from .reading.options import AllowEmpty, CheckSize, OneBased, Option
 from .reading.selection import left_out
 
@@ -89,7 +90,7 @@ class StanfordSource(ImageListSource):
             raise SourceError(f"{self.beside[0]}: labels that are none of 1 to {len(names)}")
         found: dict[str, Field] = {"label": ScalarField(classes=tuple(names))}
         if self._boxes or self._xml:
-            found["boxes"] = ArrayField("float32", (None, 4), boxes=True)
+            found["boxes"] = BOXES
         if self._xml:
             found["labels"] = ArrayField("int64", (None,), classes=tuple(names))
         if self._split:
@@ -212,9 +213,8 @@ def _folders(path: Path) -> list[str]:
     """Return the folders of Dogs' classes, sorted: ``n02085620-Chihuahua``."""
     if not path.is_dir():
         return []
-    with os.scandir(path) as entries:
-        names = [entry.name for entry in entries if entry.is_dir()]
-    return sorted(n for n in names if is_synset(n.partition("-")[0]) and n.partition("-")[2])
+    names = (name.partition("-") for name in folders_in(path))
+    return ["-".join((synset, name)) for synset, _, name in names if is_synset(synset) and name]
 
 
 def _has_dogs(folder: Path) -> bool:

@@ -24,7 +24,7 @@ from .reading.annotations.voc_files import (
     voc_roots,
     xml_folders,
 )
-from .reading.class_names import classes_of_texts, numbered, read_class_names
+from .reading.class_names import classes_of_texts, numbered
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import folder_at
@@ -74,7 +74,7 @@ class VocFoldersSource(ImageListSource):
             raise SourceError(f"{root}: no images in {', '.join(part.images for part in folders)}")
         count = self.num_samples if classes is None or one_based is None else 0
         found, least = survey(os.path.join(root, self.names_of(k)[1]) for k in range(count))
-        known = classes_of_texts(found, f"{root}") if classes is None else read_class_names(classes)
+        known = classes_of_texts(found, str(root), classes)
         if one_based is None:
             one_based = least >= 1
             self.notes.append(

@@ -20,13 +20,15 @@ from typing import Annotated, Any
 import numpy as np
 
 from fastdata.errors import SourceError
-from fastdata.schema import ArrayField, ImageField, Schema
+from fastdata.schema import ImageField, Schema
 
 from .base import FieldSpec, IndexedSource, Sample
+from .reading.fields import BOXES
 from .reading.fingerprints import hash_samples
 from .reading.image_files import is_image_name
+from .reading.image_list import DeferredSample
 from .reading.lists.box_rows import BoxTable
-from .reading.lists.boxed_image import BoxedImage, BoxForm
+from .reading.lists.boxed_image import BoxForm
 from .reading.lists.image_finder import folder_named
 from .reading.locations import path_inside, path_of, printable, stat_of
 from .reading.options import Option
@@ -87,12 +89,7 @@ class WiderFaceSource(IndexedSource):
                 f"{self._skipped:,} faces that are marked invalid left out (--option invalid=true)"
             )
         self.notes.append("of faces left out: blur, expression, illumination, occlusion, pose")
-        self.schema = Schema(
-            {
-                "image": ImageField(channels=channels),
-                "boxes": ArrayField("float32", (None, 4), boxes=True),
-            }
-        )
+        self.schema = Schema({"image": ImageField(channels=channels), "boxes": BOXES})
 
     def _folder(self, images: str | None) -> Path:
         here = self.path.parent
@@ -134,7 +131,9 @@ class WiderFaceSource(IndexedSource):
     def __getitem__(self, index: int) -> Sample:
         path = path_inside(self.folder, self._table.name(index))
         boxes, _ = self._table.of(index)
-        return Sample(self.key_at(index), BoxedImage(path, boxes, _FORM, ()))
+        return Sample(
+            self.key_at(index), DeferredSample(_FORM, ("image", "boxes"), [path], {"boxes": boxes})
+        )
 
     def key_at(self, index: int) -> str:
         return printable(self._table.name(index))

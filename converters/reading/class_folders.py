@@ -8,7 +8,6 @@ order of images as the folder that it is extracted to.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from fastdata.schema import Field, ScalarField
 
 from .class_names import numbered
 from .image_files import is_image_name
-from .locations import printable
+from .locations import is_folder, printable
 from .selection import joined
 from .small_memory import StringTable
 from .splits import SPLIT_NAMES
@@ -37,7 +36,6 @@ __all__ = [
     "doubts_of_names",
     "doubts_of_places",
     "extract",
-    "folders_in",
     "images_beside",
     "is_annotation",
     "split_folders",
@@ -99,7 +97,7 @@ def walk(folder: Path, loops: list[str]) -> Iterator[tuple[str, list[str]]]:
         files = []
         with os.scandir(path) as entries:
             for entry in entries:
-                if not _is_folder(entry):
+                if not is_folder(entry):
                     files.append(entry.name)
                 elif _identity(entry.path) in above:
                     loops.append(os.path.relpath(entry.path, folder.parent))
@@ -112,21 +110,6 @@ def _identity(path: str | Path) -> tuple[int, int]:
     """Return what two names of one folder have in common."""
     status = os.stat(path)
     return status.st_dev, status.st_ino
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a folder or a link to one; a link to itself is none."""
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        return False
-
-
-def folders_in(path: Path) -> list[str]:
-    """Return the names of the folders in a folder, sorted."""
-    return sorted(entry.name for entry in os.scandir(path) if _is_folder(entry))
 
 
 def images_beside(root: Path, splits: list[str]) -> str:

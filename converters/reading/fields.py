@@ -29,6 +29,7 @@ from .field_names import is_mask_name
 from .image_files import is_image_bytes
 
 __all__ = [
+    "BOXES",
     "KINDS",
     "check_names",
     "convert",
@@ -40,6 +41,9 @@ __all__ = [
     "resolve_fields",
     "to_numpy",
 ]
+
+BOXES = ArrayField("float32", (None, 4), boxes=True)
+"""The field of boxes: left, top, right, bottom, in pixels."""
 
 KINDS = ("image", "mask", "label", "int", "float", "bool", "string", "bytes", "array", "boxes")
 """What ``fields=`` and ``--field`` take for a field's kind."""
@@ -59,7 +63,7 @@ def named_field(kind: Field | str, channels: int) -> Field:
         "string": StringField(),
         "bytes": BytesField(),
         "array": ArrayField("float32", (None,)),
-        "boxes": ArrayField("float32", (None, 4), boxes=True),
+        "boxes": BOXES,
     }
     if kind not in fields:
         raise OptionError(f"field kind {kind!r} is not one of {', '.join(KINDS)}")

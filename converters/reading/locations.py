@@ -7,6 +7,7 @@ all be there; what a wildcard stands for is what is there.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from collections.abc import Iterable
@@ -22,6 +23,8 @@ __all__ = [
     "files_at",
     "first_bytes",
     "folder_at",
+    "folders_in",
+    "is_folder",
     "is_pattern",
     "path_inside",
     "path_of",
@@ -43,6 +46,22 @@ def folder_at(location: Any) -> Path | None:
     """Return the folder that a location is; None if it is none."""
     path = path_of(location)
     return path if path is not None and path.is_dir() else None
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Tell whether it is a folder or a link to one; a link to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
+
+
+def folders_in(folder: str | Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if is_folder(entry))
 
 
 def is_pattern(location: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fastdata.errors import OptionError
 
 from .image_files import is_image_name
-from .locations import files_at, folder_at
+from .locations import files_at, folder_at, folders_in
 
 __all__ = [
     "SPLIT_NAMES",
@@ -65,9 +65,7 @@ def split_of(path: PurePath) -> str:
 
 def split_folders_in(folder: Path) -> list[str]:
     """Return the names of the folders in a folder that are called like splits, in usual order."""
-    if not folder.is_dir():
-        return []
-    names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+    names = folders_in(folder) if folder.is_dir() else []
     return in_usual_order(name for name in names if name.lower() in SPLIT_NAMES)
 
 
@@ -199,10 +197,10 @@ def has_folders_of_images(location: object) -> bool:
 
     These are then the dataset, and not a file (weights, features, a backup) beside them.
     """
-    if not isinstance(location, (str, os.PathLike)) or not os.path.isdir(location):
+    folder = folder_at(location)
+    if folder is None:
         return False
-    below = sorted(entry.name for entry in os.scandir(Path(location)) if entry.is_dir())
-    return any(has_images(Path(location, n)) for n in below if not n.startswith("."))
+    return any(has_images(folder / n) for n in folders_in(folder) if not n.startswith("."))
 
 
 def _walk(folder: str | Path, depth: int) -> Iterator[os.DirEntry[str]]:

@@ -22,7 +22,7 @@ from fastdata.errors import OptionError, SourceError
 
 from ...base import Reject
 from ..json_files import Member, json_members
-from ..locations import first_bytes, path_inside, path_of, printable
+from ..locations import first_bytes, folders_in, path_inside, path_of, printable
 from ..selection import joined
 from ..small_memory import StringTable
 from ..splits import in_usual_order
@@ -61,9 +61,7 @@ def _files_in(folder: Path, most: int | None = None) -> list[str]:
         for name in _jsons(folder / place, most)
         if _looks_so(folder / place / name)
     ]
-    with os.scandir(folder) as entries:
-        splits = sorted(entry.name for entry in entries if entry.is_dir())
-    inner = [os.path.join(split, "_annotations.coco.json") for split in splits]
+    inner = [os.path.join(split, "_annotations.coco.json") for split in folders_in(folder)]
     return found + [name for name in inner if _looks_so(folder / name)]
 
 
@@ -243,11 +241,6 @@ class CocoIndex:
         return f"{printable(self._path.name)}@{member.start}"
 
     # -- what belongs to what ------------------------------------------------------------
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the categories, in the order of their ids."""
-        return tuple(self._categories[number] for number in sorted(self._categories))
 
     @property
     def categories(self) -> dict[int, str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError
 from fastdata.schema import ArrayField, Field, ImageField
 
+from ..fields import BOXES
 from .annotated import Frame
 from .regions import paint
 
@@ -138,7 +139,7 @@ def object_fields(masks: str | None, classes: tuple[str, ...] | None) -> dict[st
     """Return the fields of objects in an image."""
     return {
         **mask_field(masks, classes),
-        "boxes": ArrayField("float32", (None, 4), boxes=True),
+        "boxes": BOXES,
         "labels": ArrayField("int64", (None,), classes=classes),
     }
 

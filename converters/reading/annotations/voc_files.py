@@ -19,6 +19,7 @@ from fastdata.regular_files import open_regular, read_regular
 from fastdata.schema import ArrayField, Field
 
 from ..class_names import MOST_CLASSES
+from ..fields import BOXES
 from ..image_files import is_image_name
 from ..locations import start_of_first
 from ..splits import FolderPair, has_images, pairs_of_splits, pairs_within
@@ -53,7 +54,7 @@ _XML = re.compile(rb"<annotation\b.*?<(object|filename|size|folder)\b", re.DOTAL
 def object_fields(classes: tuple[str, ...]) -> dict[str, Field]:
     """Return the fields that XML files give an image."""
     return {
-        "boxes": ArrayField("float32", (None, 4), boxes=True),
+        "boxes": BOXES,
         "labels": ArrayField("int64", (None,), classes=classes),
         "difficult": ArrayField("bool", (None,)),
         "truncated": ArrayField("bool", (None,)),

@@ -20,8 +20,10 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ArrayField, Field, ImageField, Schema
 
 from ..class_names import MOST_CLASSES, check_number
+from ..fields import BOXES
+from ..image_list import DeferredSample
 from ..small_memory import StringTable
-from .boxed_image import BoxedImage, BoxForm, settled_unit
+from .boxed_image import BoxForm, likely_unit
 from .columns import LABELS, BoxRoles
 from .image_finder import ImageFinder
 
@@ -140,14 +142,14 @@ class BoxSamples:
         finder.settle(self._table.name(k) for k in range(min(self.num_samples, 1000)))
         self.notes += [finder.note] * bool(finder.note)
         if not form.unit:
-            unit = settled_unit(self._table.largest, self._table.whole, place)
+            unit = likely_unit(self._table.largest, self._table.whole, place)
             form = form._replace(unit=unit)
             shown = "parts of the image's size" if unit == "normalised" else "pixels"
             self.notes.append(f"boxes are {form.form} in {shown} (--option boxes=FORM,UNIT)")
         self._form = form
         fields: dict[str, Field] = {
             "image": ImageField(channels=channels),
-            "boxes": ArrayField("float32", (None, 4), boxes=True),
+            "boxes": BOXES,
         }
         if roles.label is not None:
             found = self._settle_classes(classes)
@@ -201,7 +203,7 @@ class BoxSamples:
     def key_at(self, index: int) -> str:
         return self._table.name(index)
 
-    def values(self, index: int) -> BoxedImage:
+    def values(self, index: int) -> DeferredSample:
         """Return what the worker makes the values of."""
         boxes, labels = self._table.of(index)
         for number in np.unique(labels).tolist() if self._labelled else ():
@@ -209,9 +211,11 @@ class BoxSamples:
                 raise SourceError(
                     f"it has a {self._unknown[number]!r}, which is none of the classes"
                 )
-        others = (self._final[labels],) if self._labelled else ()
+        known: dict[str, Any] = {"boxes": boxes, "size": self._table.size(index)}
+        if self._labelled:
+            known["labels"] = self._final[labels]
         path = str(self._finder.path(self._table.name(index)))
-        return BoxedImage(path, boxes, self._form, others, self._table.size(index))
+        return DeferredSample(self._form, tuple(self.schema), [path], known)
 
     def parts(self, index: int) -> tuple[Any, ...]:
         """Return what a sample is made of, for fingerprints."""
@@ -291,7 +295,7 @@ class ObjectCells:
             raise SourceError("the column 'objects' has no bbox; take it out, or rename it")
         names = self._classes or tuple(sorted(self._names)) or None
         self._numbers = {name: k for k, name in enumerate(names or ())}
-        fields: dict[str, Field] = {"boxes": ArrayField("float32", (None, 4), boxes=True)}
+        fields: dict[str, Field] = {"boxes": BOXES}
         if self.labelled:
             fields["labels"] = ArrayField("int64", (None,), classes=names)
         return fields

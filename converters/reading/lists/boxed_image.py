@@ -1,4 +1,4 @@
-"""One image with the boxes that a list has of it, put into pixels by a worker."""
+"""What the boxes of a list are, and an image with its boxes, put into pixels by a worker."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 
-from ...base import Deferred
 from ..annotations.annotated import frame_of
 
-__all__ = ["BoxForm", "BoxedImage", "box_form", "settled_unit"]
+__all__ = ["BoxForm", "box_form", "likely_unit"]
 
 _FORMS = ("xyxy", "xywh", "cxcywh")
 UNITS = ("pixels", "normalised")
@@ -29,6 +28,31 @@ class BoxForm(NamedTuple):
     form: str = ""
     unit: str = ""  # ``pixels``, ``normalised`` (parts of the image's width and height), or ""
     check_size: bool = True  # whether an image of another size than the list says is rejected
+
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
+        """Return image and boxes, as a `SampleReader`.
+
+        known: ``boxes``, shape [n, 4], and ``size``, height and width as the list says them, or
+            None.
+        """
+        data = read_regular(files[0])
+        frame = frame_of(data, known.get("size"), self.check_size)
+        boxes = corners(known["boxes"], self.form)
+        if self.unit == "normalised":
+            boxes = boxes * [frame.width, frame.height, frame.width, frame.height]
+        for box in boxes.tolist():
+            left, top, right, bottom = box
+            shown = ", ".join(f"{value:g}" for value in box)
+            if not all(map(math.isfinite, box)) or right < left or bottom < top:
+                raise SourceError(f"its box {shown} (left, top, right, bottom) is inside out")
+            if left >= frame.width or top >= frame.height or right < 0 or bottom < 0:
+                raise SourceError(
+                    f"its box {shown} (left, top, right, bottom) is outside of the picture, which "
+                    f"has {frame.width} x {frame.height} pixels. The numbers may mean something "
+                    "else: --option boxes=xyxy, xywh or cxcywh, and pixels or normalised"
+                )
+        placed = frame.boxes(boxes).astype(np.float32)
+        return {"image": data, "boxes": placed.reshape(-1, 4)}
 
 
 def box_form(words: Sequence[str], check_size: bool = True) -> BoxForm:
@@ -45,7 +69,7 @@ def box_form(words: Sequence[str], check_size: bool = True) -> BoxForm:
     return BoxForm(chosen["form"], chosen["unit"], check_size)
 
 
-def settled_unit(largest: float, whole: bool, place: str) -> str:
+def likely_unit(largest: float, whole: bool, place: str) -> str:
     """Return the unit of boxes, by the largest of all numbers and whether all are whole."""
     if largest <= 1 and not whole:
         return "normalised"
@@ -55,46 +79,6 @@ def settled_unit(largest: float, whole: bool, place: str) -> str:
             "of the image's size? Say which: --option boxes=pixels or --option boxes=normalised"
         )
     return "pixels"
-
-
-class BoxedImage(Deferred):
-    """An image, its boxes, and further values."""
-
-    def __init__(
-        self,
-        image: str,
-        boxes: NDArray[np.float64],
-        form: BoxForm,
-        others: tuple[Any, ...],
-        said: tuple[int, int] | None = None,
-    ) -> None:
-        """Keep what a list says of an image.
-
-        others: what follows image and boxes in the schema.
-        """
-        self.image, self.boxes, self.form = image, boxes, form
-        self.others, self.said = others, said
-
-    def load(self) -> tuple[Any, ...]:
-        """Read the image, and place its boxes."""
-        data = read_regular(self.image)
-        frame = frame_of(data, self.said, self.form.check_size)
-        boxes = corners(self.boxes, self.form.form)
-        if self.form.unit == "normalised":
-            boxes = boxes * [frame.width, frame.height, frame.width, frame.height]
-        for box in boxes.tolist():
-            left, top, right, bottom = box
-            shown = ", ".join(f"{value:g}" for value in box)
-            if not all(map(math.isfinite, box)) or right < left or bottom < top:
-                raise SourceError(f"its box {shown} (left, top, right, bottom) is inside out")
-            if left >= frame.width or top >= frame.height or right < 0 or bottom < 0:
-                raise SourceError(
-                    f"its box {shown} (left, top, right, bottom) is outside of the picture, which "
-                    f"has {frame.width} x {frame.height} pixels. The numbers may mean something "
-                    "else: --option boxes=xyxy, xywh or cxcywh, and pixels or normalised"
-                )
-        placed = frame.boxes(boxes).astype(np.float32)
-        return data, placed.reshape(-1, 4), *self.others
 
 
 def corners(boxes: NDArray[np.float64], form: str) -> NDArray[np.float64]:

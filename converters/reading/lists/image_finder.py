@@ -14,7 +14,7 @@ from pathlib import Path
 from fastdata.errors import OptionError, SourceError
 
 from ..image_files import BOTH_CASES, SUFFIXES, is_image_name
-from ..locations import stat_of
+from ..locations import folders_in, stat_of
 from ..selection import joined
 
 __all__ = ["ImageFinder", "folder_named"]
@@ -105,7 +105,7 @@ class ImageFinder:
     def _beside(self) -> list[str]:
         """Return the folders beside the list; those of many images too, none in them."""
         try:
-            names = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+            names = folders_in(self.root)
         except OSError:
             return []
         return [name for name in names if not name.startswith(".")][:_TRIED_FOLDERS]

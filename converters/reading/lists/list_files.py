@@ -11,6 +11,7 @@ from pathlib import Path
 from fastdata.errors import FastdataError, MissingExtraError, SourceError
 
 from ..image_files import is_image_name
+from ..locations import folders_in
 from ..selection import joined
 from ..small_memory import KeySet
 from ..tables.arrow_types import arrow, table_errors
@@ -168,4 +169,4 @@ def metadata_files(root: Path) -> list[Metadata]:
 
 
 def _folders(root: Path) -> list[Path]:
-    return [root / name for name in sorted(e.name for e in os.scandir(root) if e.is_dir())]
+    return [root / name for name in folders_in(root)]

@@ -13,7 +13,7 @@ from fastdata.schema import Field, ScalarField
 
 from ..image_files import is_image_name
 from ..image_list import ImageListSource
-from ..locations import printable
+from ..locations import folders_in, printable
 from ..options import Option
 from ..selection import joined
 
@@ -37,10 +37,7 @@ def is_synset(name: str) -> bool:
 
 def synset_folders(folder: Path) -> list[str]:
     """Return the folders that are called like synsets, sorted; none where there is no folder."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if is_synset(e.name) and e.is_dir())
+    return list(filter(is_synset, folders_in(folder))) if folder.is_dir() else []
 
 
 class SynsetSource(ImageListSource):
