@@ -223,7 +223,7 @@ def _may_be(path: Path) -> bool:
         if kind != "zip":
             refuse_groups("", images, others)
     except SourceError:
-        # No other format reads a zip: opening it says what is the matter.
+        # No other format reads a zip: opening it raises an error with the reason.
         return kind == "zip" and path.suffix.lower() == ".zip"
     finally:
         close_files()

@@ -5,9 +5,8 @@ https://cocodataset.org/#format-data specifies it: boxes as left, top, width, he
 top left corner, in pixels; regions as polygons or run lengths; keypoints; captions; panoptic
 segments.  Variants: LVIS, iNaturalist (a class an image), Roboflow's export (a file a split).
 
-A file is gone through once, entry by entry (``reading/json_files.py``).  Kept of it
-are the images' names and numbers, and 57 bytes an annotation.  What is no number is read again by
-workers.
+A file is read once, entry by entry (``reading/json_files.py``).  In memory are the images' names
+and numbers, and 57 bytes an annotation.  What is no number is read again by workers.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     annotations.xml      <annotations><image name="0.jpg" width="640" height="480"><box .../>...
     images/0.jpg
 
-The file may have any size: it is gone through once, and kept of it is where each ``<image>`` begins
-and ends.  Workers read their pieces again.
+The file may have any size: it is read once, for where each ``<image>`` begins and ends.  Workers
+read these pieces again.
 
 Source: https://docs.cvat.ai/docs/manual/advanced/formats/format-cvat/ (version 1.1), "Annotation".
 CVAT shows pictures upright, and coordinates are of those.
@@ -240,7 +240,7 @@ class CvatReader:
     check_size: bool
 
     def read(self, files: list[str], known: dict[str, int]) -> dict[str, Any]:
-        """Return the values of an image; what is wrong is said with the number of the object."""
+        """Return the values of an image; errors name the object by its number."""
         start, length = known["start"], known["length"]
         data = read_regular(files[0])
         file = os.path.basename(self.path)
@@ -278,7 +278,7 @@ def _attributes(element: Element) -> dict[str, str]:
 
 
 def _size(root: Element) -> tuple[int, int] | None:
-    """Return height and width as the element says them; None where it does not."""
+    """Return height and width as the element has them; None where it does not."""
     height, width = root.get("height", ""), root.get("width", "")
     if height.isdecimal() and width.isdecimal() and len(height + width) < 20:
         return (int(height), int(width)) if int(height) and int(width) else None

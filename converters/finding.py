@@ -219,9 +219,9 @@ def _is_ours(point: EntryPoint) -> bool:
 
 def _declared(name: str, hint: Any, default: Any) -> FormatOption:
     """Return the option that a parameter of a constructor declares."""
-    said = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Option)]
+    declared = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Option)]
     plain = hint.__origin__ if hasattr(hint, "__metadata__") else hint
-    return FormatOption(name, _plain(plain), default, *(said[0] if said else ()))
+    return FormatOption(name, _plain(plain), default, *(declared[0] if declared else ()))
 
 
 def _plain(hint: Any) -> type:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from fastdata.errors import SourceError
 from fastdata.schema import Field
 
-from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, suffix_of
+from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, reraise, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import has_own_images, list_of_folder, lists_of_folder
 from .reading.locations import folder_at, printable
@@ -53,7 +53,7 @@ class FlatSource(ImageListSource):
         if not self.root.is_dir():
             raise SourceError(f"{self.root}: not a folder")
         ignored: Counter[str] = Counter()
-        for folder, inner, files in os.walk(self.root, onerror=_refuse, followlinks=True):
+        for folder, inner, files in os.walk(self.root, onerror=reraise, followlinks=True):
             inner.sort()
             below = os.path.relpath(folder, self.root)
             files.sort()
@@ -103,8 +103,3 @@ def _has_image(folder: Path, name: str) -> bool:
     """Tell whether there is an image of a file's name but for the suffix."""
     stem = os.path.join(folder, os.path.splitext(name)[0])
     return any(os.path.exists(stem + suffix) for suffix in BOTH_CASES)
-
-
-def _refuse(error: OSError) -> None:
-    """Say that a folder cannot be listed, rather than leave out what is in it."""
-    raise error

@@ -107,13 +107,7 @@ class FlowersSource(ImageListSource):
 
 
 def _vector(path: Path, name: str) -> Any:
-    """Return a row of whole numbers of a file.
-
-    Raises
-    ------
-    SourceError
-        If there is none of that name.
-    """
+    """Return a row of whole numbers of a file; SourceError if there is none of that name."""
     found = [array for array in mat_columns(path) if array.label == name]
     if len(found) == 1 and found[0].dtype is not None and 0 in found[0].shape:
         return np.zeros(0, np.int64)

@@ -120,10 +120,10 @@ class LabelmeSource(ImageListSource):
 
     def _image_of(self, path: str, content: dict[str, Any]) -> str:
         """Return the image of a file, relative to the root; the file where it is in there."""
-        said = content.get("imagePath")
-        if isinstance(said, str) and said:
-            relative = os.path.join(os.path.dirname(path), said.replace("\\", "/"))
-            beside = os.path.join(os.path.dirname(path), re.split(r"[/\\]", said)[-1])
+        named = content.get("imagePath")
+        if isinstance(named, str) and named:
+            relative = os.path.join(os.path.dirname(path), named.replace("\\", "/"))
+            beside = os.path.join(os.path.dirname(path), re.split(r"[/\\]", named)[-1])
             for name in (os.path.normpath(relative), beside):
                 try:
                     if os.path.isfile(path_inside(self.root, name)):
@@ -131,7 +131,9 @@ class LabelmeSource(ImageListSource):
                 except SourceError:  # outside of the folder: the next is inside
                     continue
         if embedded(content) is None:
-            raise SourceError(f"its image {said!r:.200} is not in {self.root}, and not in the file")
+            raise SourceError(
+                f"its image {named!r:.200} is not in {self.root}, and not in the file"
+            )
         return path
 
 
@@ -163,7 +165,7 @@ class LabelmeReader:
     check_size: bool
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of an image; what is wrong is said with file and shape."""
+        """Return the values of an image; errors name file and shape."""
         image, shapes = files
         content = read_labelme(Path(shapes))
         data = embedded(content) or b"" if image == shapes else read_regular(image)

@@ -180,7 +180,7 @@ class YoloReader:
     oriented: bool  # whether lines are oriented boxes
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of an image; what is wrong is said with file and line."""
+        """Return the values of an image; errors name file and line."""
         image, labels = files
         data = read_regular(image)
         frame = upright_frame_of(data)

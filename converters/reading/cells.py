@@ -140,7 +140,7 @@ _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?inf|na
 class ColumnGuess:
     """What type fits all cells of a column so far.
 
-    may_be_label: whether the different cells are kept, as `classes`.
+    may_be_label: whether the different cells are collected, as `classes`.
     separator: where a cell may have several labels, what stands between them; see `labels_of`.
     is_int, is_float, is_image: whether all cells that are not empty are such; an image is the name
         of a file.
@@ -180,7 +180,7 @@ class ColumnGuess:
         if self._may_be_label and len(self._values) <= MOST_CLASSES:
             self._values.add(cell)
 
-    def settle(self, *, is_there: bool) -> None:
+    def conclude(self, *, is_there: bool) -> None:
         """Call a column without any content text, and images those that are there.
 
         is_there: whether `first` is the name of a file.

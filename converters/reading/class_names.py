@@ -84,7 +84,7 @@ def classes_of_texts(
     They are those of the user's file, so that the option ``classes=`` means the same whether
     labels are numbers or text; without it the different texts, sorted.
 
-    texts: of all samples; not gone through where the user names a file.
+    texts: of all samples; not read where the user names a file.
     path: the option ``classes=``.
     """
     if path is not None:

@@ -1,7 +1,7 @@
 """Files that are compressed as a whole, read from their front, and pieces of Zstandard.
 
 gzip (RFC 1952) and zlib (RFC 1950) are recognised by their first bytes; of bzip2 and Zstandard
-(RFC 8878) an index says so.  Damage and an early end are a `SourceError`, never less data.
+(RFC 8878) an index names them.  Damage and an early end are a `SourceError`, never less data.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class InflatedPiece:
         return b"".join(pieces)
 
     def _inflate(self) -> None:
-        """Inflate some more, in the place of what was; a little stays, for who goes back to it."""
+        """Inflate some more in the place of what was; its end stays, for reads that go back."""
         self._start += max(0, len(self._buffer) - _KEPT)
         self._buffer = self._buffer[-_KEPT:]
         end = self._start + len(self._buffer)

@@ -17,6 +17,7 @@ __all__ = [
     "ignored_files",
     "is_image_bytes",
     "is_image_name",
+    "reraise",
     "suffix_of",
 ]
 
@@ -44,15 +45,15 @@ def files_below(root: Path, place: str) -> Iterator[str]:
 
     Links are followed; what is hidden (``._0.png`` of a Mac) is left out.
     """
-    for folder, folders, files in os.walk(root / place, onerror=_refuse, followlinks=True):
+    for folder, folders, files in os.walk(root / place, onerror=reraise, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for file in sorted(files):
             if not file.startswith("."):
                 yield os.path.relpath(os.path.join(folder, file), root)
 
 
-def _refuse(error: OSError) -> NoReturn:
-    """Say that a folder cannot be listed, rather than leave out what is in it."""
+def reraise(error: OSError) -> NoReturn:
+    """Raise that a folder cannot be listed, for `os.walk`, which would leave out what is in it."""
     raise error
 
 

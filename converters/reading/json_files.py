@@ -160,7 +160,7 @@ class _Window:
         return Member(key, start, start + len(part), value)
 
     def _more(self) -> bool:
-        """Drop what has been gone through, and read as much again as is left, or a window."""
+        """Drop what is parsed, and read as much again as is left, or a window."""
         rest = self._text[self._at :]
         if len(rest) > _LARGEST:
             raise self.broken(f"an entry of more than {_LARGEST:,} bytes")

@@ -2,7 +2,7 @@
 
 To know where a sample is, what is before it must be looked at, though not read.  In
 order that costs nothing beside: `ScannedSource` streams.  To reach any sample at once, or
-to count them, all files are looked at first, and what is kept of each sample is four
+to count them, all files are looked at first, and an entry of the index is four
 numbers.
 """
 
@@ -89,7 +89,7 @@ class ScannedSource(FileSource):
             yield from self.samples_of(file)
 
     def records(self) -> Iterator[bytes | Exception]:
-        """Yield what is in the records, or why one cannot be read; before the schema is settled.
+        """Yield what is in the records, or why one cannot be read; before the schema is known.
 
         For formats whose samples are a `DeferredRecord` each.
         """

@@ -88,12 +88,7 @@ class Selection:
         refusals: Mapping[str, str],
         there: str = "there are",
     ) -> None:
-        """Refuse a choice of parts that are not there, or of which `refusals` has a reason.
-
-        Raises
-        ------
-        OptionError
-        """
+        """Refuse a choice of parts that are not there, or of which `refusals` has a reason."""
         for field, name in chosen.items():
             if name not in refusals:
                 raise self.missing(place, field, name, refusals, there)

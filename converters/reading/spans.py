@@ -1,4 +1,4 @@
-"""Pieces of files: who reads them, and how nothing is believed that a file claims.
+"""Pieces of files, and how they are read without believing what a file claims.
 
 A `FileSpan` is a few bytes that stand for many: the packing process sends it to a
 worker, which reads the piece.  Reading is by ``os.pread`` from a descriptor that is kept

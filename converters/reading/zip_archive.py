@@ -35,7 +35,7 @@ _UTF8 = 0x800
 
 
 class ZipMember(NamedTuple):
-    """A member of an archive, to be read by whoever has these numbers."""
+    """A member of an archive, which these numbers are enough to read."""
 
     offset: int  # of its header
     packed: int  # packed, size: bytes in the archive, and of the content
@@ -109,8 +109,8 @@ def zip_members(path: Path) -> Iterator[tuple[str, ZipMember]]:
         if max(packed, offset) > total or length > 1100 * (packed + 1):
             raise _damaged(path, f"a member claims {length:,} bytes, {packed:,} in the archive")
         name = raw.decode("utf-8" if flags & _UTF8 else "cp437", "surrogateescape")
-        kept = -1 if flags & _ENCRYPTED else method
-        yield name, ZipMember(offset + moved, packed, length, crc, kept)
+        method = -1 if flags & _ENCRYPTED else method
+        yield name, ZipMember(offset + moved, packed, length, crc, method)
         found += 1
 
 

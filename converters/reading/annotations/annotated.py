@@ -63,40 +63,40 @@ class Frame(NamedTuple):
         return mask if self.upright else orient(mask, self.orientation)
 
 
-def frame_of(data: bytes, said: tuple[int, int] | None, check: bool = True) -> Frame:
+def frame_of(data: bytes, size: tuple[int, int] | None, check: bool = True) -> Frame:
     """Return the frame of an image file's annotations.
 
     data: the image file; only its header is read.
-    said: height and width of which the annotations say they are.
+    size: height and width that the annotations state.
     """
     height, width, orientation = _header(data)
-    if said is None or said == (height, width):
+    if size is None or size == (height, width):
         return Frame(height, width, orientation, False)
-    if said == (width, height) and orientation >= 5:
+    if size == (width, height) and orientation >= 5:
         return Frame(width, height, orientation, True)
     if check:
         raise ImageError(
-            f"its annotations are of a picture of {said[1]} x {said[0]} pixels, and it has "
+            f"its annotations are of a picture of {size[1]} x {size[0]} pixels, and it has "
             f"{width} x {height} (--option check_size=false believes the picture)"
         )
     return Frame(height, width, orientation, False)
 
 
-def upright_frame_of(data: bytes, said: tuple[int, int] | None = None, check: bool = True) -> Frame:
+def upright_frame_of(data: bytes, size: tuple[int, int] | None = None, check: bool = True) -> Frame:
     """Return the frame of annotations that were made of the upright picture.
 
     Tools that show pictures upright write what they show: labelme, CVAT, and what trains on
     YOLO's files reads them so.
 
     data: the image file; only its header is read.
-    said: height and width of which the annotations say they are.  Where these are the file's and
+    size: height and width that the annotations state.  Where these are the file's and
         not those of the upright picture, the annotations are of the file.
     """
     height, width, orientation = _header(data)
     upright = (width, height) if orientation >= 5 else (height, width)
-    if said is None or said == upright or not check:
+    if size is None or size == upright or not check:
         return Frame(*upright, orientation, True)
-    return frame_of(data, said)
+    return frame_of(data, size)
 
 
 def _header(data: bytes) -> tuple[int, int, int]:

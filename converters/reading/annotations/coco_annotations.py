@@ -65,17 +65,17 @@ class CocoReader:
     segments: str = ""  # the folder of panoptic masks; "" where there are none
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of an image; what is wrong is said with the annotation's place.
+        """Return the values of an image; errors name the annotation's place.
 
-        known: ``size``, height and width as its entry says them, 0 where it does not; ``place``,
+        known: ``size``, height and width as its entry states them, 0 where it does not; ``place``,
             where that entry begins, and how long it is, in bytes; ``annotations``, of dtype `ROW`.
         """
         data = read_regular(files[0])
         values: dict[str, Any] = {"image": data}
         rows = np.frombuffer(known["annotations"], ROW)
-        said = known["size"] if all(known["size"]) else None
+        stated = known["size"] if all(known["size"]) else None
         if self.segments:
-            return values | self._segments(frame_of(data, said, self.check_size), rows)
+            return values | self._segments(frame_of(data, stated, self.check_size), rows)
         if {"boxes", "label", "labels"} & set(self.fields):
             for row in rows[rows["label"] < 0][:1]:
                 raise self._bad(row, "its category_id is none of the categories")
@@ -83,7 +83,7 @@ class CocoReader:
         if "label" in self.fields:
             values["label"] = rows["label"][0]
         if "boxes" in self.fields:
-            frame = frame_of(data, said, self.check_size)
+            frame = frame_of(data, stated, self.check_size)
             values["boxes"] = frame.boxes(rows["box"])
             values["crowd"], values["areas"] = rows["crowd"], rows["area"]
             if self.keypoints:

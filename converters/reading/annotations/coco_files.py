@@ -1,6 +1,6 @@
 """Where a COCO dataset has its annotation files and its images, and what such a file lists.
 
-A file's entries are kept in arrays, not objects: an image takes its name and 56 bytes, an
+A file's entries are held in arrays, not objects: an image takes its name and 56 bytes, an
 annotation 57.
 """
 
@@ -158,7 +158,7 @@ class CocoIndex:
     """Images and their annotations.
 
     names: file names, in the file's order; empty where an entry is damaged.
-    ids, sizes: numbers of the images; heights and widths, one behind the other, 0 where not said.
+    ids, sizes: numbers of the images; heights and widths, one behind the other, 0 where not stated.
     places: where the images' entries begin and how long they are, one behind the other, in bytes.
     strays: what belongs to no image.
     seen: names of the members that annotations have.
@@ -185,7 +185,7 @@ class CocoIndex:
                 add(self, member)
         if not len(self.names):
             raise SourceError(f"{path}: lists no images")
-        self._settle_order()
+        self._order_annotations()
         self.strays += self._dangling()
 
     # -- going through the file ----------------------------------------------------------
@@ -274,7 +274,7 @@ class CocoIndex:
         sound = (row for row in range(len(self.names)) if row not in self._rejects)
         return [self.names[row] for row, _ in zip(sound, range(16), strict=False)]
 
-    def _settle_order(self) -> None:
+    def _order_annotations(self) -> None:
         """Find each image's annotations, and images whose number another one has."""
         ids = np.frombuffer(self.ids, np.int64)
         numbered = np.ones(len(ids), bool)

@@ -77,7 +77,7 @@ class MaskReader:
     lossy: bool  # whether a JPEG is taken
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of an image; what is wrong is said with the mask's file."""
+        """Return the values of an image; errors name the mask's file."""
         image, path = files
         data = read_regular(path)
         try:
@@ -173,7 +173,7 @@ def _modes_of(paths: Iterable[Path]) -> set[str]:
         try:
             with open(path, "rb", opener=open_regular) as file, Image.open(file) as image:
                 modes.add("JPEG" if image.format == "JPEG" else image.mode)
-        except Exception:  # a worker says what is the matter
+        except Exception:  # the worker that reads it rejects it, with the reason
             continue
     return modes
 
@@ -187,7 +187,7 @@ def _colours_of(paths: Iterable[Path]) -> tuple[int, ...]:
                 if image.mode not in _COLOURED or image.width * image.height > MAX_PIXELS:
                     continue
                 found.update(np.unique(_packed(np.asarray(image.convert("RGB")))).tolist())
-        except Exception:  # a worker says what is the matter
+        except Exception:  # the worker that reads it rejects it, with the reason
             continue
         if len(found) > _MOST:
             raise SourceError(

@@ -72,7 +72,7 @@ class VocReader:
     boxed: bool = True  # whether annotation files are read
 
     def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of an image; what is wrong is said with file and object."""
+        """Return the values of an image; errors name file and object."""
         image, annotation, *masks = files
         data = read_regular(image)
         values: dict[str, Any] = {"image": data}
@@ -122,7 +122,7 @@ def survey(paths: Iterable[str]) -> tuple[set[str], float]:
     found: set[str] = set()
     least = math.inf
     for path in paths:
-        with contextlib.suppress(OSError, SourceError):  # the worker says what is the matter
+        with contextlib.suppress(OSError, SourceError):  # the worker that reads it rejects it
             root = parse_xml(read_regular(path), path)
             found |= {_text(element, "name") for element in root.findall("object")} - {""}
             for box in root.iterfind("object/bndbox"):
@@ -130,7 +130,7 @@ def survey(paths: Iterable[str]) -> tuple[set[str], float]:
                     with contextlib.suppress(ValueError):
                         least = min(least, _number(box, side))
         if len(found) > MOST_CLASSES:
-            break  # these are too many for classes, which whoever asks refuses
+            break  # too many for classes: the caller refuses them
     return found, least
 
 

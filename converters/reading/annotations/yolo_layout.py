@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,15 +190,12 @@ def _keypoints(path: Path, content: dict[str, Any]) -> tuple[int, int] | None:
     shape = content.get("kpt_shape")
     if shape is None:
         return None
-    text = " ".join(shape) if isinstance(shape, list) and all(map(_is_text, shape)) else ""
+    is_list = isinstance(shape, list) and all(isinstance(part, str) for part in shape)
+    text = " ".join(shape) if is_list else ""
     found = re.fullmatch(r"(\d{1,4}) ([23])", text)
     if not found or found[1] == "0":
         raise SourceError(f"{path}: kpt_shape is {shape!r:.40}, not as [17, 3]")
     return int(found[1]), int(found[2])
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 # -- not described -----------------------------------------------------------------------
@@ -274,12 +271,9 @@ def _has_labels(folder: Path) -> bool:
 
 
 def _texts(folder: Path) -> Iterator[Path]:
-    def files(entries: Iterable[os.DirEntry[str]]) -> Iterator[Path]:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.name.endswith(".txt") and entry.is_file():
-                yield Path(entry.path)
-
-    return files(os.scandir(folder))
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.name.endswith(".txt") and entry.is_file():
+            yield Path(entry.path)
 
 
 # -- lists of images ----------------------------------------------------------------------
@@ -296,8 +290,8 @@ def listed_images(root: Path, path: Path) -> Iterator[tuple[int, str, str]]:
     for number, line in text_lines(path):
         name = _parts(line)
         try:
-            kept = "/".join(name[leading:] or name)
-            place = os.path.join(base, path_inside("", kept))
+            inside = path_inside("", "/".join(name[leading:] or name))
+            place = os.path.join(base, inside)
             problem = "" if os.path.isfile(os.path.join(root, place)) else "there is no such image"
             yield number, place, problem
         except SourceError as error:

@@ -139,7 +139,7 @@ class BoxSamples:
         self.num_samples = self._table.num_images
         if not self.num_samples:
             raise SourceError(f"{place}: the manifest has a header but no rows")
-        finder.settle(self._table.name(k) for k in range(min(self.num_samples, 1000)))
+        finder.locate(self._table.name(k) for k in range(min(self.num_samples, 1000)))
         self.notes += [finder.note] * bool(finder.note)
         if not form.unit:
             unit = likely_unit(self._table.largest, self._table.whole, place)
@@ -152,7 +152,7 @@ class BoxSamples:
             "boxes": BOXES,
         }
         if roles.label is not None:
-            found = self._settle_classes(classes)
+            found = self._number_classes(classes)
             fields["labels"] = ArrayField("int64", (None,), classes=found)
         self._labelled = roles.label is not None
         self.schema = Schema(fields)
@@ -185,8 +185,8 @@ class BoxSamples:
             raise OptionError(f"{self._place}: more than {MOST_CLASSES:,} different classes")
         return number
 
-    def _settle_classes(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Settle the numbers of classes; return their names, where they have such."""
+    def _number_classes(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Give classes their final numbers; return their names, where they have such."""
         numeric = all(text.lstrip("+-").isdecimal() for text in self._texts)
         if names is None and not numeric:
             names = tuple(sorted(self._texts))
@@ -260,7 +260,7 @@ _CLASSES = (
 
 
 class ObjectCells:
-    """The objects of each row, kept as text.
+    """The objects of each row, as text.
 
     labelled: whether objects have classes.
     """

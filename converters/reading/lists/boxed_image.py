@@ -24,7 +24,7 @@ class BoxForm(NamedTuple):
     """What the four numbers of a box are."""
 
     # ``xyxy``: left, top, right, bottom.  ``xywh``: left, top, width, height.  ``cxcywh``: the
-    # centre, then width and height.  "" where it is not said
+    # centre, then width and height.  "" where it is not known
     form: str = ""
     unit: str = ""  # ``pixels``, ``normalised`` (parts of the image's width and height), or ""
     check_size: bool = True  # whether an image of another size than the list says is rejected

@@ -178,7 +178,7 @@ def choose_columns(
 
 
 def known_fields(place: Path, names: list[str], channels: int) -> dict[str, Field]:
-    """Return the fields of the columns that a schema beside the list tells."""
+    """Return the fields of the columns that are in a schema beside the list."""
     schema = read_schema(place)
     known = schema.items() if schema is not None else ()
     fields = {name: field for name, field in known if name in names}

@@ -41,7 +41,7 @@ class ImageFinder:
         self._suffixes: tuple[str, ...] = (suffix,)
         self.note = ""
 
-    def settle(self, names: Iterable[str]) -> None:
+    def locate(self, names: Iterable[str]) -> None:
         """Find out where files are, by the first names."""
         if self._pattern is not None:
             return
@@ -72,7 +72,7 @@ class ImageFinder:
                     "(or a pattern, --option 'images=FOLDER/{}.jpg'), and which column names "
                     "them: --option columns=image=COLUMN"
                 )
-            return  # names of image files that are not there: every row says so
+            return  # names of image files that are not there: every row becomes a reject
         ((folder, ends),) = found.items()
         for name in tried:
             self._one_of(folder, name, tuple(ends))
@@ -89,7 +89,7 @@ class ImageFinder:
         return is_image_name(name) or bool(self._suffix)
 
     def is_there(self, name: str) -> bool:
-        """Tell whether a name is that of a file, as settled."""
+        """Tell whether a name is that of a file, where they are found to be."""
         return any(
             self._exists(os.path.join(folder, name + suffix))
             for folder in self._folders

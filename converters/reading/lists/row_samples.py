@@ -89,21 +89,21 @@ class RowSamples:
         if not self.num_samples:
             raise SourceError(f"{info.place}: the manifest has a header but no rows")
         self._finders: dict[str, ImageFinder] = {}
-        settled = {
+        fields = {
             name: self._field(k, name, guess)
             for k, (name, guess) in enumerate(zip(info.columns, guesses, strict=True))
         }
         main = info.columns[info.image]
-        others = [n for n, f in settled.items() if isinstance(f, ImageField) and n != main]
+        others = [n for n, f in fields.items() if isinstance(f, ImageField) and n != main]
         if guessed := [name for name in others if name not in info.known and name != "mask"]:
             self.notes.append(
                 f"columns of image files: {', '.join(guessed)} (--field NAME=string keeps names)"
             )
-        order = sorted(settled, key=lambda name: name != main)
-        self.schema = Schema({name: settled[name] for name in order})
+        order = sorted(fields, key=lambda name: name != main)
+        self.schema = Schema({name: fields[name] for name in order})
         self._numbers = {
             name: {label: k for k, label in enumerate(field.classes)}
-            for name, field in settled.items()
+            for name, field in fields.items()
             if isinstance(field, (ScalarField, ArrayField)) and field.classes is not None
         }
 
@@ -122,12 +122,12 @@ class RowSamples:
         return name.lower() in LABELS or self._info.known.get(name) == "label"
 
     def _field(self, column: int, name: str, guess: ColumnGuess) -> Field:
-        """Return the field of a column, and settle where its images are if it has such."""
+        """Return the field of a column, and find where its images are if it has such."""
         info = self._info
         types = info.kinds[column] if info.kinds is not None else None
         if column == info.image:
             self._add_finder(name, column, True)
-        guess.settle(is_there=column != info.image and self._names_images(name, column, guess))
+        guess.conclude(is_there=column != info.image and self._names_images(name, column, guess))
         if name in info.known:
             field = named_field(info.known[name], info.channels)
             if info.known[name] == "label" and not guess.is_int:
@@ -201,7 +201,7 @@ class RowSamples:
     def _add_finder(self, name: str, column: int, main: bool) -> ImageFinder:
         finder = self._finder_of(name, main)
         count = min(self.num_samples, 1000)
-        finder.settle(self._cells(index)[column] for index in range(count))
+        finder.locate(self._cells(index)[column] for index in range(count))
         if finder.note:
             self.notes.append(finder.note)
         self._finders[name] = finder

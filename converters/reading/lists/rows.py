@@ -113,7 +113,7 @@ def join_flags(
     )
 
 
-# -- tables that share their keys, read side by side: nothing of them is kept -----------
+# -- tables that share their keys, read side by side, without holding them -----------
 
 
 Row = TypeVar("Row")

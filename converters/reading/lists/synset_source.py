@@ -67,7 +67,7 @@ class SynsetSource(ImageListSource):
             self.add(os.path.join(folder, name), label=number, split=self.splits.index(split))
 
     def add_listed(self, folder: str, split: str, synsets: Mapping[str, str], place: Path) -> None:
-        """Add the images of a folder whose synsets a list tells.
+        """Add the images of a folder whose synsets are in a list.
 
         synsets: by name of the file, with suffix or without.
         """
