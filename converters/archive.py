@@ -12,6 +12,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ class ArchiveSource(ImageListSource):
         self._kind = archive_kind(self.root)
         if not self._kind:
             raise SourceError(f"{self.root}: neither a tar file, gzip'd or not, nor a zip file")
+        self.reader = ZipReader(str(self.root)) if self._kind == "zip" else None
         self._list(split)
         layout = self._layout
         return class_fields(layout.classes, list(layout.splits), self.notes)
@@ -112,8 +114,8 @@ class ArchiveSource(ImageListSource):
             if row in problems:
                 self._rejects[self.num_samples] = problems[row]
             place_of = zip(fields, places[row * width : (row + 1) * width], strict=True)
-            labels = zip(("label", "split"), layout.numbers(name) or (), strict=False)
-            self.add(name.split("/", layout.top)[-1], **dict(place_of), **dict(labels))
+            labels = layout.numbers(name) or {}
+            self.add(name.split("/", layout.top)[-1], **dict(place_of), **labels)
         shown = joined(map(printable, sorted(left)), 5)
         self.notes += [f"{len(left):,} images in no class folder left out: {shown}"] * bool(left)
         self.notes += ignored_files(
@@ -164,11 +166,10 @@ class ArchiveSource(ImageListSource):
                 )
 
     def values(self, files: list[str], numbers: dict[str, int]) -> tuple[Any, ...] | Deferred:
-        labels = tuple(numbers[name] for name in ("label", "split") if name in numbers)
-        if self._kind == "zip":
-            member = ZipMember(*(numbers[name] for name in ZipMember._fields))
-            return Zipped(str(self.root), member, labels)
-        return FileSpan(str(self.root), numbers["offset"], numbers["length"]), *labels
+        if self.reader is not None:
+            return super().values(files, numbers)
+        place = FileSpan(str(self.root), numbers["offset"], numbers["length"])
+        return place, *(numbers[name] for name in self._fields[1:])
 
     def indexed(self) -> IndexedSource:
         if self._kind == "gzip":
@@ -194,15 +195,16 @@ class ArchiveSource(ImageListSource):
                     yield Sample(sample.key, (data, *labels))
 
 
-class Zipped(Deferred):
-    """An image of a zip archive, which the worker inflates."""
+@dataclass(frozen=True)
+class ZipReader:
+    """How a worker reads an image of a zip archive: it inflates it."""
 
-    def __init__(self, path: str, member: ZipMember, labels: tuple[int, ...]) -> None:
-        self.path, self.member, self.labels = path, member, labels
+    path: str
 
-    def load(self) -> tuple[Any, ...]:
-        """Read the image file."""
-        return self.member.read(self.path), *self.labels
+    def read(self, files: list[str], known: dict[str, Any]) -> dict[str, Any]:
+        """Return the image file."""
+        member = ZipMember(*(known[name] for name in ZipMember._fields))
+        return {"image": member.read(self.path)}
 
 
 def _may_be(path: Path) -> bool:

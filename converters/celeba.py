@@ -56,16 +56,15 @@ class CelebaSource(ImageListSource):
         *,
         split: Annotated[str | None, Option("take only this split", _SPLITS)] = None,
     ) -> dict[str, Field]:
-        top = location
-        attributes, images = _table(top, _ATTRIBUTES), _folder(top)
+        attributes, images = _table(location, _ATTRIBUTES), _folder(location)
         if attributes is None or images is None:
             raise SourceError(
-                f"{top}: expected {_ATTRIBUTES}.txt (or .csv) and {_FOLDERS[1]} in it"
+                f"{location}: expected {_ATTRIBUTES}.txt (or .csv) and {_FOLDERS[1]} in it"
             )
         self.root = images
-        paths = {name: _table(top, name) for name in (_IDENTITY, _SPLIT)}
+        paths = {name: _table(location, name) for name in (_IDENTITY, _SPLIT)}
         if split is not None and paths[_SPLIT] is None:
-            raise SourceError(f"split={split}: there is no {_SPLIT} in {top}")
+            raise SourceError(f"split={split}: there is no {_SPLIT} in {location}")
         self.beside = [attributes, *(path for path in paths.values() if path is not None)]
         table = TextTable(attributes, is_image_name)
         titles = table.columns
@@ -91,7 +90,7 @@ class CelebaSource(ImageListSource):
             if split is None or _SPLITS[of_split] == split:
                 bits = sum(1 << order[label] for label in json.loads(labels))
                 self.add(image, labels=bits, identity=row.get(_IDENTITY, 0), split=of_split)
-        self.notes += left_out("tables", (n for n in _OTHERS if _table(top, n) is not None))
+        self.notes += left_out("tables", (n for n in _OTHERS if _table(location, n) is not None))
         return found
 
     def values(self, files: list[str], numbers: dict[str, Any]) -> tuple[Any, ...] | Deferred:

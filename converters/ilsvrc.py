@@ -70,11 +70,10 @@ class IlsvrcSource(SynsetSource):
             str | None, Option("a file of synsets in the order of the ground truth's numbers")
         ] = None,
     ) -> dict[str, Field]:
-        top = location
-        data = _data_folder(top)
+        data = _data_folder(location)
         if data is None:
-            raise SourceError(f"{top}: expected train/<synset> and val/{_VAL}*.JPEG in it")
-        self._places = list(dict.fromkeys([top, *data.parents[:3], data]))
+            raise SourceError(f"{location}: expected train/<synset> and val/{_VAL}*.JPEG in it")
+        self._places = list(dict.fromkeys([location, *data.parents[:3], data]))
         mapping = self._find(_MAPPING)
         words = read_mapping(mapping) if mapping is not None else {}
         train = synset_folders(data / "train")

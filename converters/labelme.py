@@ -80,24 +80,23 @@ class LabelmeSource(ImageListSource):
         classes: ClassFile = None,
         check_size: CheckSize = True,
     ) -> dict[str, Field]:
-        root = location
-        if not root.is_dir():
-            raise SourceError(f"{root}: not a folder")
-        names = [name for name in split_folders_in(root) if any(_jsons(root, name))] or [""]
-        splits = self.choose_splits(names, split)
+        if not location.is_dir():
+            raise SourceError(f"{location}: not a folder")
+        names = [name for name in split_folders_in(location) if any(_jsons(location, name))]
+        splits = self.choose_splits(names or [""], split)
         labels: set[str] = set()
         self._kinds: Counter[str] = Counter()
         self._taken = 0
         for name in splits:
-            for path in _jsons(root, name):
+            for path in _jsons(location, name):
                 labels |= self._add(path, self.split_number(name))
         if not self.num_samples:
-            raise SourceError(f"{root}: no JSON files of labelme in it")
-        known = classes_of_texts(labels, str(root), classes)
+            raise SourceError(f"{location}: no JSON files of labelme in it")
+        known = classes_of_texts(labels, str(location), classes)
         self.reader = LabelmeReader(numbered(known), masks, check_size)
         shown = [f"{count:,} shapes of kind {kind}" for kind, count in self._kinds.items()]
         self.notes += left_out("of annotations", [*sorted(shown), "flags", "group_id"])
-        images = sum(is_image_name(file) for name in splits for file in files_below(root, name))
+        images = sum(is_image_name(file) for name in splits for file in files_below(location, name))
         if images > self._taken:
             self.notes.append(f"{images - self._taken:,} images without a JSON file left out")
         return {**object_fields(masks, known), **self.split_field()}

@@ -80,13 +80,12 @@ class MaskFoldersSource(ImageListSource):
         ] = None,
         lossy: Annotated[bool, Option("whether a JPEG is taken for a mask")] = False,
     ) -> dict[str, Field]:
-        root = location
-        if not root.is_dir():
-            raise SourceError(f"{root}: not a folder")
-        pairs = mask_pairs(root, images or "", masks or "")
+        if not location.is_dir():
+            raise SourceError(f"{location}: not a folder")
+        pairs = mask_pairs(location, images or "", masks or "")
         if not pairs:
             raise SourceError(
-                f"{root}: no folders of images and masks. Name both: --option images=FOLDER "
+                f"{location}: no folders of images and masks. Name both: --option images=FOLDER "
                 "--option masks=FOLDER"
             )
         names = list(dict.fromkeys(pair.split for pair in pairs))
@@ -96,14 +95,14 @@ class MaskFoldersSource(ImageListSource):
                 self._add_all(pair, which, ending)
         if self.num_samples == len(self._rejects):
             raise SourceError(
-                f"{root}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If their "
-                "names differ by an ending, say by which: --option ending=_mask"
+                f"{location}: no image of {pairs[0].images} has a mask in {pairs[0].others}. If "
+                "their names differ by an ending, say by which: --option ending=_mask"
             )
-        if (root / "ImageSets").is_dir():
+        if (location / "ImageSets").is_dir():
             self.notes.append(
                 "lists in ImageSets are not read (--format voc --option masks=classes reads them)"
             )
-        table = class_table(root, self._mask_paths, classes, which, lossy, self.notes)
+        table = class_table(location, self._mask_paths, classes, which, lossy, self.notes)
         self.beside += [table.path] if table.path is not None else []
         mask = ImageField(channels=1, mask=True, classes=table.names or None)
         self.reader = MaskReader(table.colours, len(table.names) or None, lossy)

@@ -48,29 +48,28 @@ class TinyImagenetSource(SynsetSource):
         split: Annotated[str | None, Option("take only this split", ("train", "val"))] = None,
         names: ClassesCalled = "synsets",
     ) -> dict[str, Field]:
-        root = location
-        there = _splits(root)
+        there = _splits(location)
         if not there or (split is not None and split not in there):
-            raise OptionError(f"split={split or ''}: {root} has {joined(there)}")
-        synsets = [line.strip() for _, line in text_lines(root / "wnids.txt")]
+            raise OptionError(f"split={split or ''}: {location} has {joined(there)}")
+        synsets = [line.strip() for _, line in text_lines(location / "wnids.txt")]
         words = {}
         if names == "words":
-            every = read_mapping(root / "words.txt", "\t")
+            every = read_mapping(location / "words.txt", "\t")
             words = {synset: every[synset] for synset in synsets if synset in every}
         chosen = there if split is None else [split]
         fields = self.class_fields(synsets, words, names, chosen)
-        self.beside.append(root / "wnids.txt")
+        self.beside.append(location / "wnids.txt")
         if "train" in chosen:
-            for synset in synset_folders(root / "train"):
+            for synset in synset_folders(location / "train"):
                 if synset not in synsets:
-                    raise SourceError(f"{root}: wnids.txt has no {synset}, which train has")
+                    raise SourceError(f"{location}: wnids.txt has no {synset}, which train has")
                 self.add_synset(synset, os.path.join("train", synset, "images"), "train")
         if "val" in chosen:
-            rows = read_mapping(root / _LIST, "\t")
+            rows = read_mapping(location / _LIST, "\t")
             found = {name: rest.split("\t", 1)[0] for name, rest in rows.items()}
-            self.add_listed("val/images", "val", found, root / _LIST)
+            self.add_listed("val/images", "val", found, location / _LIST)
         self.notes.append("boxes left out: the one of each image is its object in the full picture")
-        if (root / "test").is_dir():
+        if (location / "test").is_dir():
             self.notes.append("test left out, which has no labels")
         return fields
 

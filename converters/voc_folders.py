@@ -59,22 +59,23 @@ class VocFoldersSource(ImageListSource):
         empty: AllowEmpty = False,
         check_size: CheckSize = True,
     ) -> dict[str, Field]:
-        root = location
-        folders = xml_folders(root)
+        folders = xml_folders(location)
         if not folders:
             raise SourceError(
-                f"{root}: no images with XML files. Expected these beside each other, in images/ "
-                "and annotations/, or in train/, valid/ and test/"
+                f"{location}: no images with XML files. Expected these beside each other, in "
+                "images/ and annotations/, or in train/, valid/ and test/"
             )
         splits = self.choose_splits([part.split for part in folders], split)
         for part in folders:
             if part.split in splits:
                 self._add_all(part)
         if not self.num_samples:
-            raise SourceError(f"{root}: no images in {', '.join(part.images for part in folders)}")
+            raise SourceError(
+                f"{location}: no images in {', '.join(part.images for part in folders)}"
+            )
         count = self.num_samples if classes is None or one_based is None else 0
-        found, least = survey(os.path.join(root, self.names_of(k)[1]) for k in range(count))
-        known = classes_of_texts(found, str(root), classes)
+        found, least = survey(os.path.join(location, self.names_of(k)[1]) for k in range(count))
+        known = classes_of_texts(found, str(location), classes)
         if one_based is None:
             one_based = least >= 1
             self.notes.append(

@@ -247,20 +247,20 @@ class ClassLayout(NamedTuple):
     splits: dict[str, int]
     chosen: str = ""  # the one split that is taken; empty for all
 
-    def numbers(self, name: str) -> list[int] | None:
+    def numbers(self, name: str) -> dict[str, int] | None:
         """Return label (and split) of a file; None if it is in no class folder that is taken."""
         parts = name.split("/")
         if len(parts) < self.depth + 2:
             return None
         if self.chosen and parts[self.depth - 1] != self.chosen:
             return None
-        label = [self.classes[parts[self.depth]]]
-        return [*label, self.splits[parts[self.depth - 1]]] if self.splits else label
+        numbers = {"label": self.classes[parts[self.depth]]}
+        return numbers | {"split": self.splits[parts[self.depth - 1]]} if self.splits else numbers
 
-    def order(self, name: str, numbers: list[int]) -> str:
+    def order(self, name: str, numbers: dict[str, int]) -> str:
         """Return what names are sorted by: split, class, folder, file."""
         folder, _, file = name.rpartition("/")
-        split = chr(numbers[1]) if self.splits else ""
+        split = chr(numbers["split"]) if self.splits else ""
         return "\0".join((split + name.split("/")[self.depth], folder, file))
 
 
