@@ -80,8 +80,10 @@ class IlsvrcSource(SynsetSource):
         classes = sorted({*train, *words})
         there = [s for s, has in (("train", train), ("val", _has_flat_val(data))) if has]
         chosen = there if split is None else [split]
+        self.root = data
         if split == "test":
-            self._take_test(data)
+            for name in sorted(os.listdir(data / "test")):
+                self.add(os.path.join("test", name))
             return {}
         if split is not None and split not in there:
             raise OptionError(f"split={split}: {data} has {joined(there)}")
@@ -90,7 +92,6 @@ class IlsvrcSource(SynsetSource):
         if "val" in chosen:
             places, listing = self._validation(synsets)
             classes = classes or sorted(set(listing.values()))
-        self.root = data
         found = self.class_fields(classes, words, names, chosen)
         for synset in train if "train" in chosen else []:
             self.add_synset(synset, os.path.join("train", synset), "train")
@@ -102,11 +103,6 @@ class IlsvrcSource(SynsetSource):
         if split is None and (data / "test").is_dir():
             self.notes.append("test left out, which has no labels (--option split=test takes it)")
         return found
-
-    def _take_test(self, data: Path) -> None:
-        self.root = data
-        for name in sorted(entry.name for entry in os.scandir(data / "test")):
-            self.add(os.path.join("test", name))
 
     def _find(self, *names: str) -> Path | None:
         found = (place / name for place in self._places for name in names)

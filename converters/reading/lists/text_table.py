@@ -267,7 +267,7 @@ class _BlankLines:
 
     def _named(self, names: list[str], width: int) -> list[str]:
         if not names:
-            return ["path", "label", *(f"column{k}" for k in range(2, width))][:width]
+            return column_names(width)
         if len(names) == width - 1:
             names = ["path", *names]
         if len(names) != width:
