@@ -341,7 +341,7 @@ class Schema(Mapping[str, Field]):
                 options = dict(entry)
                 name, kind = options.pop("name"), options.pop("kind")
                 if name in fields:
-                    raise ValueError(f"field {name!r} occurs twice")
+                    raise ValueError(f"field {name!r} stands twice")
                 if kind not in _KINDS:
                     raise ValueError(f"field {name!r} is of unknown kind {kind!r}")
                 for attribute in ("classes", "shape"):
