@@ -59,6 +59,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # some libraries report at the interpreter's end what is still there
+
+
 def _descriptors() -> set[str]:
     """Return the open file descriptors and what they are, where the system tells."""
     # These two live until the interpreter ends: multiprocessing keeps them.
