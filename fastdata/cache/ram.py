@@ -199,7 +199,7 @@ def _fill(
                 return
         except (OSError, FastdataError) as error:
             if stopped.is_set():
-                return  # nobody waits for it, and the files may have gone as well
+                return  # the backend is closed, and the files may have gone as well
             log.warning(
                 "%s cannot be held in memory (%s); it goes on to be read from where it is",
                 copy.path,
@@ -299,12 +299,8 @@ class FileCopy(SharedFile):
     def fill(self, ranges: Sequence[Range], go_on: Callable[[], bool]) -> bool:
         """Read some ranges of the file; return whether `go_on` allowed all of it.
 
-        Raises
-        ------
-        OSError
-            If the file cannot be read.
-        ShardCorruptError
-            If it is another file than when this was made, shorter, or was written to.
+        Raises an `OSError` if the file cannot be read, and a `ShardCorruptError` if it is another
+        file than when this was made, shorter, or was written to.
         """
         assert self._status is not None, "the process that made a copy fills it"
         with open(self.path, "rb", buffering=0) as file:

@@ -2,8 +2,7 @@
 
     Stream of FeedJobs (threads that load) --> Runs (a thread that drives DALI) --> batches
 
-The thread in the middle keeps DALI busy while the training loop computes, and waits for it
-in its stead.
+The thread in the middle keeps DALI busy while the training loop computes, and waits for it.
 
 DALI ends a whole pipeline over one image that it cannot decode, and does not say which it
 was.  Then the batch is made by fastdata's own decoder: it names the damaged sample, or
@@ -264,7 +263,7 @@ class _Run:
 
 
 class Runs(Ahead):
-    """Launches feeds, and makes batches of what comes back; see `Ahead`.
+    """Launches feeds, and makes batches of the results; see `Ahead`.
 
     On a GPU batches are copied on the stream `side` of its `streams`.
     """
@@ -333,7 +332,7 @@ class Runs(Ahead):
         if self._streams is not None:
             return self._batch_on_gpu(feed, images, self._streams)
         # Copying 256 images of 224 x 224 takes 6 ms, and 1.5% of the speed (1,980 images/s
-        # against 2,010 where DALI's own memory is handed out).  For that, memory goes round in a
+        # against 2,010 where DALI's own memory is handed out).  For that, memory comes from a
         # pool that counts it, and a table of pixel values is one pass from there to here.
         work = self._maker.work
         job = RenderJob(self._maker, feed.request)

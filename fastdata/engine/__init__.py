@@ -6,7 +6,7 @@
 
     What a loader is:
       loader.py           Loader: epochs, ranks, resuming, statistics
-      epoch.py            its passes: where it stands, its iterators and their streams
+      epoch.py            its passes: its position, its iterators and their streams
       surface.py          the attributes of a DataLoader, for other libraries
     What makes batches:
       backend.py          Backend: everything between a request and a finished batch; CpuBackend

@@ -44,7 +44,7 @@ class Backend(ABC):
     """
 
     slow_to_start = False
-    """Whether a stream is worth keeping also where it stands at no next batch."""
+    """Whether a stream is worth keeping for its workers alone, without a next batch."""
 
     cache_bytes = 0
     """As of `LoaderStats`."""

@@ -1,4 +1,4 @@
-"""Memory of batches, used again once nobody has a view of it any more.
+"""Memory of batches, used again once no view of it is left.
 
 Fresh memory is expensive: the kernel zeroes each page when it is first
 touched, which made a normalised float32 batch of 256 x 3 x 224 x 224 (154 MB)
@@ -83,7 +83,7 @@ class BufferPool:
     """Hands out memory; takes it back by itself.
 
     At most `keep` unused blocks are kept; more are freed, the oldest first.  So the pool grows
-    while somebody keeps a hundred batches, and shrinks after.  Pinned memory is from torch's own
+    while a hundred batches are kept, and shrinks after.  Pinned memory is from torch's own
     caching allocator, which keeps what it likes.  A block of shared memory is a file that has no
     name: it can be sent to another process, takes nothing of ``/dev/shm``, and is gone with the
     last process that has it, however that ends.
@@ -147,7 +147,7 @@ class BufferPool:
 
     @property
     def in_use(self) -> int:
-        """Slots that somebody still has a view of."""
+        """Slots of which there is still a view."""
         return len(self._state.leased)
 
     @property
@@ -292,7 +292,7 @@ def _register(memory: NDArray[np.uint8]) -> bool:
             memory.nbytes / 1e6,
             int(status),
         )
-        # CUDA also keeps the error for whoever asks next, which would be an innocent kernel.
+        # CUDA also keeps the error for the next call, which would be that of an innocent kernel.
         with suppress(RuntimeError, AssertionError):
             torch.zeros(1, device="cuda")
         return False

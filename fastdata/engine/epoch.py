@@ -312,7 +312,7 @@ class Epoch(Iterator[Any]):
         self._position.batch += 1
         if self._position.batch < self._length:
             self._stream = stream
-        else:  # at once: who counts batches, as Lightning does, never asks for one more
+        else:  # at once: a loop that counts batches, as Lightning does, never asks for one more
             passes.give_back(stream, Position(self._position.epoch + 1, 0))
         return self._format_batch(batch)
 

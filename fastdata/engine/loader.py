@@ -1,4 +1,4 @@
-"""The loader of packed data: an epoch of batches at each pass, and where it stands.
+"""The loader of packed data: an epoch of batches at each pass, and its position.
 
 `Loader` puts two parts together: the order of batches (`fastdata.sampling`) and a `Backend`,
 which makes them.  What it adds is bookkeeping: epochs, ranks, resuming, statistics, and the end.
@@ -241,7 +241,7 @@ class Loader(DataLoaderSurface):
         return self
 
     def position_restored(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which iterating does not move where the loader stands."""
+        """Return a context in which iterating does not change the position of the loader."""
         return self._passes.restored()
 
     def _current(self) -> Position:
@@ -252,7 +252,7 @@ class Loader(DataLoaderSurface):
     # -- resuming ------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iterator that began last stands, as plain JSON types.
+        """Return the position of the iterator that began last, as plain JSON types.
 
         Batches handed out count as done; those made ahead do not.  After the
         last batch of an epoch the state is the beginning of the next.  It is

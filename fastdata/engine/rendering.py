@@ -1,14 +1,12 @@
-"""Render images straight into their places in a batch, many with one plan.
+"""From stored bytes to pixels in the memory of a batch, many images with one plan.
 
-raw, as they are        copied all at once
-cut, resized, flipped   one call of the compiled library for all of them, which leaves out what it
-                        does not understand, and images whose bytes are damaged
-
-The rest, or all where that library is not there:
+Raw images of which nothing changes are copied all at once.  For all others there is one call of the
+compiled library, which leaves out what it does not understand, and damaged images.  What it leaves,
+or everything where there is no such library, is made so:
 
 raw, small, one size    copied all at once, then cut and flipped all at once
-raw, large              a view of the file, cut, resized, flipped
-compressed              only what the crop needs is decoded, then resized, flipped
+raw, large              each cut from a view of the file, resized and flipped
+compressed              of each only what the crop needs is decoded, then resized and flipped
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ def _render_samples(
     outputs: dict[str, NDArray[Any]],
     done: Done,
 ) -> dict[int, ShardCorruptError]:
-    """Render all image fields of samples; return the corrupt ones, by place in `keys`."""
+    """Render all image fields of samples; return the corrupt ones, by their number in `keys`."""
     schema = work.dataset.schema
     images = {name: work.dataset.images(name, keys.indices, work.decoder) for name in outputs}
     shapes = {name: output.shape for name, output in outputs.items()}
@@ -243,7 +241,7 @@ def _fill_compiled(
     table: PixelTable | None,
     mask: bool,
 ) -> Indices:
-    """Make images of one field, [m, H, W, C], by the compiled library; return the places left."""
+    """Make images of one field, [m, H, W, C], by the compiled library; return which are left."""
     crops = stored.crops()
     if decoder.name != "native":
         crops["codec"][crops["codec"] == JPEG] = OTHER_CODEC
@@ -279,7 +277,7 @@ def _fill(
     mask: bool,
     on_corrupt: str,
 ) -> dict[int, ShardCorruptError]:
-    """Make those images of one field, [m, H, W, C], that stand at `places`, one by one."""
+    """Make some images of one field, [m, H, W, C], one by one: those with these numbers."""
     failed: dict[int, ShardCorruptError] = {}
     scratch = np.empty(output.shape[1:], np.uint8) if table else None
     for at in places.tolist():

@@ -24,7 +24,7 @@ class SampleTask:
     """Make some samples of a batch one by one, the `first` of which has that number in it.
 
     `layouts` are for images that are expected to be tensors of one shape and dtype.  What is as
-    expected is left there, anything else comes back as a value.
+    expected is left there, anything else is returned as a value.
     """
 
     keys: SampleKeys

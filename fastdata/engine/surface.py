@@ -1,10 +1,9 @@
-"""What a loader shows to the libraries that it is given to: the attributes of a `DataLoader`.
+"""The attributes of a `DataLoader` that other libraries read, for a loader of packed data.
 
 A loader has them and is no `torch.utils.data.DataLoader`: libraries that are given one (Accelerate,
-Lightning, Fabric) make another of its dataset and sampler, which would have neither the transforms
-nor the draws of this one, and nobody would notice.  So its samplers are there to be told the epoch,
-and to be asked for their class, by which libraries learn whether the order is shuffled; they cannot
-be iterated over.
+Lightning, Fabric) make another of its dataset and sampler, which would silently have neither the
+transforms nor the draws of this one.  So its samplers only forward `set_epoch`, and have the class
+by which libraries learn whether the order is shuffled; they cannot be iterated over.
 """
 
 from __future__ import annotations
@@ -115,12 +114,7 @@ class DataLoaderSurface:
 
 
 class LoaderSampler(Sampler[int]):
-    """The order of a loader on this rank.
-
-    Parameters
-    ----------
-    loader : Loader
-    """
+    """The order of a loader on this rank."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -161,12 +155,7 @@ def _sampler(loader: Any, kind: str) -> LoaderSampler:
 
 
 class LoaderBatchSampler(BatchSampler):
-    """How a loader's order is cut into batches.
-
-    Parameters
-    ----------
-    loader : Loader
-    """
+    """How a loader's order is cut into batches."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader

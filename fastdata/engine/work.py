@@ -110,15 +110,9 @@ class ReadAheadTask:
 class BatchWork:
     """What batches are made of and by; picklable, and safe in any number of threads.
 
-    ``dataclasses.replace(work, dataset=...)`` is the same over other data.
-
-    Attributes
-    ----------
-    pixels : bool
-        False leaves out a direct pipeline's pixel stage: the caller runs it,
-        on another device.
-    part : ndarray of int64, optional
-        The samples that may take the place of corrupt ones; all by default.
+    ``dataclasses.replace(work, dataset=...)`` is the same over other data.  Without `pixels` a
+    direct pipeline's pixel stage is left out: the caller runs it, on another device.  `part`, int64
+    [n], are the samples that may take the place of corrupt ones; all by default.
     """
 
     dataset: PackedData
@@ -134,12 +128,8 @@ class BatchWork:
     def __call__(self, task: Task, memory: NDArray[np.uint8] | None) -> Any:
         """Carry out a task; see `Task.run`.
 
-        Raises
-        ------
-        OptionError
-            If the transforms do not fit the images, or leave them in different sizes.
-        ShardCorruptError
-            If the bytes of an image are damaged and `on_corrupt` is "raise".
+        Raises an `OptionError` if the transforms do not fit the images, or leave them in different
+        sizes; a `ShardCorruptError` if an image is damaged and `on_corrupt` is "raise".
         """
         return task.run(self, memory)
 

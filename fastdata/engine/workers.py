@@ -1,4 +1,4 @@
-"""Which workers there are: the caller itself, threads of this process, or other processes.
+"""Workers: the caller itself, threads of this process, or other processes.
 
 Decoding, resizing and copying release the GIL, so threads of the training process use all cores
 without sending a batch anywhere.
@@ -122,10 +122,10 @@ class CallerWorkers:
         return _Later(self._work, task, slot)
 
     def check(self) -> None:
-        """Do nothing: nobody can die."""
+        """Do nothing: the caller is the worker."""
 
     def close(self) -> None:
-        """Do nothing: there is nobody to end."""
+        """Do nothing: there is no worker to end."""
 
 
 class _Later:

@@ -193,7 +193,7 @@ class Background(ItemQueue):
         self._shared.stop()
         if self._shared.has_thread and threading.current_thread() is not self.thread:
             self.thread.join()
-        # An error holds, by its traceback, whoever it was raised to, and with it this object.
+        # An error holds, by its traceback, the frames it was raised to, and with them this object.
         super()._end()
 
 
@@ -255,7 +255,7 @@ _running: dict[threading.Thread, _Shared] = {}
 
 
 def _run(pull: Pull, shared: _Shared) -> None:
-    """Pull until the end, or until nobody wants any more."""
+    """Pull until the end, or until the queue is closed."""
     try:
         while shared.wait_for_room():
             try:

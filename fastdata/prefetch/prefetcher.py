@@ -166,7 +166,7 @@ class CUDAPrefetcher:
         return value
 
     def _forgetting_state(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method of the iterable, behind which it stands elsewhere."""
+        """Return a method of the iterable that changes its state."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)

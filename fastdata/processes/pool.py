@@ -5,7 +5,7 @@
 
 Each message is read whole by one process (see `fastdata.processes.sharing`), so the
 kernel is the queue and there is no lock that a killed worker could hold.  There
-is no thread either: results are taken when somebody asks for one.
+is no thread either: results are received when one is asked for.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SharedBlock(NamedTuple):
     """Memory that a task writes to, with a file behind it.
 
     A worker maps each block once, and knows it by its number.  The `lease` is held until the task
-    is done, wherever the caller has gone meanwhile: nobody else may use the memory while a worker
-    writes.
+    is done, also where the caller has dropped it: the memory must not be used otherwise while a
+    worker writes.
     """
 
     number: int
@@ -243,7 +243,7 @@ class _Crew:
     def check(self) -> None:
         """Raise `WorkerError` if a worker has died, or the crew has ended; does not wait.
 
-        Asked before every batch: as long as other workers keep up, nobody waits, and a wait
+        Asked before every batch: as long as other workers keep up, there is no wait, which
         is where a death would be seen otherwise.
         """
         if self._ended is None and os.getpid() == self._owner:

@@ -127,7 +127,7 @@ def limit_bytes(cgroup: Path = CGROUP) -> int | None:
 def available_on(device: torch.device) -> int:
     """Return the bytes that may still be taken on a device, the host's for the CPU.
 
-    On a GPU memory counts as available that torch has taken from it and nobody uses.
+    On a GPU, memory that torch has taken from it and does not use counts as available.
     """
     if device.type != "cuda":
         return available_bytes()
