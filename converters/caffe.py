@@ -20,9 +20,8 @@ from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
 from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
-from .reading.lmdb.datum import datum_class, parse_datum
-from .reading.lmdb.lmdb_file import lmdb_at
-from .reading.lmdb.lmdb_source import LmdbSource, first_values, is_ours
+from .reading.lmdb_files import LmdbSource, first_values, is_ours, lmdb_at
+from .reading.records.datum import datum_class, parse_datum
 from .reading.refusals import check_choice
 
 __all__ = ["CaffeSource"]

@@ -25,7 +25,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import open_regular
 from fastdata.schema import Field
 
-from .reading.arrays.mat_values import mat_values, whole_number
+from .reading.arrays.mat_file import mat_values, whole_number
 from .reading.lists.rows import read_mapping
 from .reading.lists.synset_source import ClassesCalled, SynsetSource, is_synset, synset_folders
 from .reading.locations import folder_at

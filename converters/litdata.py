@@ -25,15 +25,7 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import Field, ImageField, ScalarField, Schema, StringField
 
 from .base import FieldSpec, Reject, Sample, reason_of
-from .reading.chunks.chunk_source import (
-    ChunkDecoder,
-    ChunkSource,
-    count_of,
-    index_path,
-    inside,
-    list_of,
-    read_index,
-)
+from .reading.chunks.chunk_source import ChunkDecoder, ChunkSource, index_path
 from .reading.chunks.column_choice import RefusedColumnError, choose_columns, guessed_field
 from .reading.chunks.litdata_chunks import (
     NUMBERS,
@@ -87,14 +79,10 @@ class LitDataSource(ChunkSource):
         columns: tuple[str, ...] = (),
         classes: str | None = None,
     ) -> None:
-        index = index_path(location)
-        if index is None:
-            raise SourceError(f"{location}: no index.json there, which LitData has beside chunks")
-        self.index, self.root, self.notes = index, index.parent, []
-        self._channels = channels
-        content = read_index(index)
+        content = self.open_index(location, "LitData has beside chunks")
+        index, self._channels = self.index, channels
         config = content.get("config")
-        encodings = tuple(list_of(config, "data_format", str, index))
+        encodings = tuple(self.list_of(config, "data_format", str))
         assert isinstance(config, dict)
         _check_kind(config, index)
         level = config.get("compression_level") or "chunk"
@@ -104,11 +92,11 @@ class LitDataSource(ChunkSource):
         if codec is not None and level not in ("chunk", "batch", "sample"):
             raise SourceError(f"{index}: compression_level {level!r} is not known")
         self._framed = codec is not None and level == "batch"
-        chunks = list_of(content, "chunks", dict, index)
+        chunks = self.list_of(content, "chunks", dict)
         if not chunks or not encodings:
             raise SourceError(f"{index}: lists no chunks, or no columns")
-        self.paths = [inside(self.root, chunk.get("filename"), index) for chunk in chunks]
-        self.counts = [count_of(chunk, "chunk_size", index) for chunk in chunks]
+        self.paths = [self.path_of(chunk.get("filename")) for chunk in chunks]
+        self.counts = [self.count_of(chunk, "chunk_size") for chunk in chunks]
         self.codecs = ["zstd" if codec is not None and level != "sample" else ""] * len(chunks)
         decoder = ChunkDecoder(
             encodings,

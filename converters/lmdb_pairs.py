@@ -24,12 +24,12 @@ from .reading.class_names import classes_of_texts, named_classes
 from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
-from .reading.lmdb.lmdb_file import lmdb_at
-from .reading.lmdb.lmdb_source import (
+from .reading.lmdb_files import (
     META_INFO,
     LmdbSource,
     is_ours,
     keys_of_meta_info,
+    lmdb_at,
     missing_keys,
 )
 from .reading.locations import folder_at

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -22,17 +22,8 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import Field, ImageField, ScalarField, StringField
 
 from .base import FieldSpec
-from .reading.chunks.chunk_source import (
-    ChunkDecoder,
-    ChunkSource,
-    count_of,
-    index_path,
-    inside,
-    list_of,
-    read_index,
-)
+from .reading.chunks.chunk_source import ChunkDecoder, ChunkSource, index_path, raw_image
 from .reading.chunks.column_choice import RefusedColumnError, guessed_field
-from .reading.chunks.raw_image import raw_image
 from .reading.compression import check_codec
 from .reading.deferred import array_of, json_text
 from .reading.locations import first_bytes, stat_of
@@ -85,46 +76,66 @@ class MDSSource(ChunkSource):
         classes: str | None = None,
         check: bool = True,
     ) -> None:
-        index = index_path(location)
-        if index is None:
-            raise SourceError(f"{location}: no index.json there, which MDS has beside its shards")
-        self.index, self.root, self.notes = index, index.parent, []
+        content = self.open_index(location, "MDS has beside its shards")
         self._channels, self._check = channels, check
         self.paths, self.counts, self.codecs = [], [], []
-        self._files: list[_File] = []
+        self._hashes: list[dict[str, str]] = []  # of each shard, as the index says
         # Size and time of shards whose hashes are right: samples may be gone through twice.
         self._verified: dict[int, tuple[int, int]] = {}
-        content = read_index(index)
         if content.get("version") != 2:
-            raise SourceError(f"{index}: version {content.get('version')!r} of MDS; 2 is known")
-        shards = list_of(content, "shards", dict, index)
+            version = content.get("version")
+            raise SourceError(f"{self.index}: version {version!r} of MDS; 2 is known")
+        shards = self.list_of(content, "shards", dict)
         if not shards:
-            raise SourceError(f"{index}: lists no shards")
-        known = [_columns_of(shards[0], index)]
+            raise SourceError(f"{self.index}: lists no shards")
+        names, encodings, sizes = known = self._columns_of(shards[0])
         for shard in shards:
-            if _columns_of(shard, index) != known[0]:
-                raise SourceError(f"{index}: shards have different columns")
+            if self._columns_of(shard) != known:
+                raise SourceError(f"{self.index}: shards have different columns")
             self._add(shard)
-        names, encodings, sizes = known[0]
         decoder = ChunkDecoder(encodings, sizes, decode)
         self.settle(names, decoder, columns, fields or {}, channels, classes)
 
+    def _columns_of(
+        self, shard: dict[str, Any]
+    ) -> tuple[list[str], tuple[str, ...], tuple[int | None, ...]]:
+        """Return the names of a shard's columns, their encodings, and their lengths if fixed."""
+        if shard.get("format") != "mds" or shard.get("version") != 2:
+            raise SourceError(
+                f"{self.index}: a shard of format {shard.get('format')!r}, version "
+                f"{shard.get('version')!r}; mds, version 2, is read"
+            )
+        names = list(self.list_of(shard, "column_names", str))
+        encodings = tuple(self.list_of(shard, "column_encodings", str))
+        listed = self.list_of(shard, "column_sizes", (int, type(None)))
+        sizes = tuple(size or None for size in listed)
+        if not names or not len(names) == len(encodings) == len(sizes):
+            raise SourceError(f"{self.index}: {len(names)} columns with {len(encodings)} encodings")
+        if not all(size is None or 0 < size < 2**31 for size in sizes):
+            raise SourceError(f"{self.index}: column_sizes {sizes} are no lengths in bytes")
+        return names, encodings, sizes
+
     def _add(self, shard: dict[str, Any]) -> None:
-        raw = _file_of(shard.get("raw_data"), self.root, self.index)
-        zipped = _file_of(shard.get("zip_data"), self.root, self.index)
+        raw, zipped = shard.get("raw_data"), shard.get("zip_data")
+        path = self.path_of(raw.get("basename")) if isinstance(raw, dict) else None
         file, codec = raw, ""
-        if zipped is not None and (raw is None or not raw.path.exists()):
-            file, codec = zipped, check_codec(str(shard.get("compression")), str(self.index))
-        if file is None:
+        if isinstance(zipped, dict):
+            packed = self.path_of(zipped.get("basename"))
+            if path is None or not path.exists():
+                codec = check_codec(str(shard.get("compression")), str(self.index))
+                file, path = zipped, packed
+        if path is None:
             raise SourceError(f"{self.index}: a shard without a file (raw_data, zip_data)")
-        self._files.append(file)
-        self.paths.append(file.path)
+        hashes = file.get("hashes") if isinstance(file, dict) else None
+        known = hashes.items() if isinstance(hashes, dict) else ()
+        self._hashes.append({str(name): str(value) for name, value in known})
+        self.paths.append(path)
         self.codecs.append(codec)
-        self.counts.append(count_of(shard, "samples", self.index))
+        self.counts.append(self.count_of(shard, "samples"))
 
     def verify(self, file: int) -> None:
         path = self.paths[file]
-        wanted = dict(self._files[file].hashes) if self._check else {}
+        wanted = self._hashes[file] if self._check else {}
         status = stat_of(path)
         if not wanted or self._verified.get(file) == status:
             return
@@ -166,45 +177,6 @@ class MDSSource(ChunkSource):
         if not values:
             raise LookupError(encoding)
         return guessed_field(values, self._channels)
-
-
-# -- the index -----------------------------------------------------------------------
-
-
-class _File(NamedTuple):
-    """A shard's file, and what the index says its hashes are."""
-
-    path: Path
-    hashes: tuple[tuple[str, str], ...]
-
-
-def _file_of(entry: Any, root: Path, index: Path) -> _File | None:
-    if not isinstance(entry, dict):
-        return None
-    given = entry.get("hashes")
-    hashes = given.items() if isinstance(given, dict) else ()
-    return _File(
-        inside(root, entry.get("basename"), index),
-        tuple((str(name), str(value)) for name, value in hashes),
-    )
-
-
-def _columns_of(
-    shard: dict[str, Any], index: Path
-) -> tuple[list[str], tuple[str, ...], tuple[int | None, ...]]:
-    if shard.get("format") != "mds" or shard.get("version") != 2:
-        raise SourceError(
-            f"{index}: a shard of format {shard.get('format')!r}, version "
-            f"{shard.get('version')!r}; mds, version 2, is read"
-        )
-    names = list(list_of(shard, "column_names", str, index))
-    encodings = tuple(list_of(shard, "column_encodings", str, index))
-    sizes = tuple(size or None for size in list_of(shard, "column_sizes", (int, type(None)), index))
-    if not names or not len(names) == len(encodings) == len(sizes):
-        raise SourceError(f"{index}: {len(names)} columns with {len(encodings)} encodings")
-    if not all(size is None or 0 < size < 2**31 for size in sizes):
-        raise SourceError(f"{index}: column_sizes {sizes} are no lengths in bytes")
-    return names, encodings, sizes
 
 
 def _hash_file(path: Path, names: Sequence[str]) -> dict[str, str]:

@@ -23,13 +23,13 @@ from fastdata.schema import ImageField, Schema
 from .base import FieldSpec, IndexedSource, Reject, Sample
 from .reading.fingerprints import FileSource
 from .reading.image_files import is_image_bytes
-from .reading.lmdb.lmdb_file import lmdb_at
-from .reading.lmdb.lmdb_source import (
+from .reading.lmdb_files import (
     META_INFO,
     LmdbIndex,
     first_values,
     is_ours,
     keys_of_meta_info,
+    lmdb_at,
     missing_keys,
 )
 from .reading.locations import folder_at, printable

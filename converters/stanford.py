@@ -28,8 +28,7 @@ from fastdata.schema import ArrayField, Field, ScalarField
 
 from .base import Deferred
 from .reading.annotations.voc_files import VocReader, survey
-from .reading.arrays.mat_file import mat_kind
-from .reading.arrays.mat_values import mat_values, whole_number
+from .reading.arrays.mat_file import mat_kind, mat_values, whole_number
 from .reading.class_names import numbered
 from .reading.fields import BOXES
 from .reading.image_files import is_image_name

@@ -2,15 +2,17 @@
 
 ``000017.jpg``, ``000017.cls``, ``000017.json`` are one sample, whose key is what is before
 the first dot of the file name, folders included, and whose members are called by what is
-behind it, in lower case (``reading/tar/sample_groups.py``).  Source: the README of
-``github.com/webdataset/webdataset`` and its ``tariterators.py``, whose grouping this follows.
+behind it, in lower case.  Source: the README of ``github.com/webdataset/webdataset`` and its
+``tariterators.py``, whose grouping this follows.
 
 No member is ever unpacked: workers read the images as pieces of the tar file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,24 +29,28 @@ from .reading.options import Option
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
 from .reading.small_memory import KeySet
-from .reading.spans import FileSpan, read_at
+from .reading.spans import MAX_RECORD, FileSpan, read_at
 from .reading.splits import has_images
-from .reading.tar.archive import BLOCK, is_header
+from .reading.tar.archive import BLOCK, is_header, members
 from .reading.tar.members import (
     FieldMembers,
-    KeyOfExport,
     Members,
     choose_members,
     exported_members,
     main_suffixes,
     member_fields,
 )
-from .reading.tar.sample_groups import PEEK_BYTES, Group, groups
 
 __all__ = ["WebDatasetSource"]
 
 _SUFFIXES = (".tar", ".tgz")
 _PEEK = 16
+_PEEK_BYTES = 16 << 20
+"""Bytes of a member by which its kind is recognised."""
+
+# Unlike webdataset's, this takes no ``._0.jpg`` (of a Mac's archives) in a folder for a member.
+_NAME = re.compile(rb"((?:.*/)?[^./]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(rb"__[^/]*__($|/)")
 
 
 class WebDatasetSource(ScannedSource):
@@ -110,7 +116,7 @@ class WebDatasetSource(ScannedSource):
         failure = "there is no sample in the files"
         for file, path in enumerate(self.paths):
             with self._opened(file) as front:
-                for group in groups(front, self._wanted):
+                for group in _groups(front, self._wanted):
                     if isinstance(group, Reject):
                         failure = group.reason
                         continue
@@ -131,14 +137,14 @@ class WebDatasetSource(ScannedSource):
         path = printable(str(self.paths[file]))
         try:
             with self._opened(file) as front:
-                for group in groups(front, self._wanted, seen=KeySet()):
+                for group in _groups(front, self._wanted, seen=KeySet()):
                     yield self._sample(file, group)
         except (OSError, SourceError) as error:
             yield Reject(path, str(error))
 
     def scan(self, file: int) -> Iterator[Place | Reject]:
         with self._opened(file) as front:
-            for group in groups(front, self._wanted, seen=KeySet()):
+            for group in _groups(front, self._wanted, seen=KeySet()):
                 sample = self._sample(file, group)
                 if isinstance(sample, Reject) or isinstance(group, Reject):
                     yield Reject(*sample)
@@ -148,12 +154,12 @@ class WebDatasetSource(ScannedSource):
     def at(self, place: Place) -> Sample | Reject:
         with ForwardReader(self.paths[place.file], compressed=False) as front:
             stop = place.offset + place.length
-            return self._sample(place.file, next(groups(front, self._wanted, place.offset, stop)))
+            return self._sample(place.file, next(_groups(front, self._wanted, place.offset, stop)))
 
     def compressed(self, file: int) -> bool:
         return self._compressed[file]
 
-    def _sample(self, file: int, group: Group | Reject) -> Sample | Reject:
+    def _sample(self, file: int, group: _Group | Reject) -> Sample | Reject:
         shard = printable(self.paths[file].name)
         if isinstance(group, Reject):
             return Reject(f"{shard}/{group.key}" if group.key else shard, group.reason)
@@ -171,15 +177,15 @@ class WebDatasetSource(ScannedSource):
             return Reject(key, f"{reason} (the sample is at byte {group.start:,})")
         if not self._field_members.exported:
             return Sample(key, Members(tuple(places), self._field_members))
-        main = next((s for s in self._main if s in group.members), "")
-        key_of_export = KeyOfExport(f"{name}.{main}", group.members.get("json"))
-        return Sample(key, Members(tuple(places), self._field_members, key_of_export))
+        name += "." + next((s for s in self._main if s in group.members), "")
+        document = group.members.get("json")
+        return Sample(key, Members(tuple(places), self._field_members, name, document))
 
 
 def _content(path: Path, at: FileSpan | bytes) -> bytes:
     if isinstance(at, bytes):
         return at
-    return read_at(path, at.offset, min(at.length, PEEK_BYTES))
+    return read_at(path, at.offset, min(at.length, _PEEK_BYTES))
 
 
 def _is_compressed(path: Path) -> bool:
@@ -192,3 +198,70 @@ def _is_compressed(path: Path) -> bool:
             "become smaller, and workers can then read them from the file themselves."
         )
     return compression_of(start) != ""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Members with one key, one behind the other."""
+
+    key: bytes
+    start: int  # start, end: in bytes
+    end: int
+    members: dict[str, FileSpan | bytes]  # by their suffixes
+    problem: str = ""  # why they are no sample
+    held: int = 0  # bytes of members that are in memory
+
+
+def _groups(
+    front: ForwardReader,
+    wanted: Container[str] | None,
+    start: int = 0,
+    stop: int | None = None,
+    seen: KeySet | None = None,
+) -> Iterator[_Group | Reject]:
+    """Yield the samples of an archive, or of a part of it, and where there is damage.
+
+    wanted: suffixes of the members that are taken.  Without it all are, and of those in a
+        compressed archive no more than the first `_PEEK_BYTES`.
+    seen: keys that have come already: a group whose key is one of them has a problem.
+    """
+    group: _Group | None = None
+    try:
+        for member in members(front, start, stop):
+            match = _NAME.fullmatch(member.name)
+            if match is None or _META.match(member.name) or member.kind == "folder":
+                continue
+            key, suffix = match[1].removeprefix(b"./"), match[2].decode("utf-8", "replace")
+            suffix = suffix.lower()
+            if group is None or key != group.key:
+                if group is not None:
+                    yield group
+                group = _Group(key, member.start, member.end, {})
+                if seen is not None and not seen.add(key):
+                    group.problem = "its key has come before in this file, not just before it"
+            group.end = member.end
+            if wanted is not None and suffix not in wanted:
+                continue
+            if member.kind != "file":
+                group.problem = f"{suffix} is a {member.kind}, which is not read"
+            elif suffix in group.members:
+                group.problem = f"two members {suffix}"
+            elif front.size is not None:
+                group.members[suffix] = FileSpan(front.name, member.offset, member.size)
+            elif wanted is None:
+                data = front.read(member.offset, min(member.size, _PEEK_BYTES))
+                group.members[suffix] = data
+            elif group.held + member.size > MAX_RECORD:
+                group.problem = f"more than {MAX_RECORD:,} bytes"
+            else:
+                data = front.read(member.offset, member.size)
+                if len(data) < member.size:
+                    raise SourceError(f"{front.name}: ends within a member at {member.offset}")
+                group.members[suffix] = data
+                group.held += member.size
+    except SourceError as error:
+        # What came of the group is there, but it may not be all.
+        yield Reject(group.key.decode("utf-8", "replace") if group else "", str(error))
+        return
+    if group is not None:
+        yield group

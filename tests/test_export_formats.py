@@ -297,8 +297,7 @@ def test_only_an_export_is_replaced(tmp_path: Path, format: str) -> None:
 def test_a_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, module: str
 ) -> None:
-    from fastdata.converters.reading.lmdb import datum
-    from fastdata.converters.reading.records import framing
+    from fastdata.converters.reading.records import datum, framing
 
     made(tmp_path / "p.lmdb", count=1)
     monkeypatch.setitem(sys.modules, module, None)

@@ -22,7 +22,7 @@ from fastdata.errors import OptionError
 from fastdata.formats.lmdb import disk_errors
 from fastdata.schema import ImageField, ScalarField, Schema
 
-from ..reading.lmdb.datum import datum_class
+from ..reading.records.datum import datum_class
 from .base import Exporter, PackedSample, label_field, main_image
 
 __all__ = ["DatumExporter"]

@@ -15,7 +15,7 @@ from cases import Picture, make_pictures
 
 import fastdata
 from fastdata.converters.finding import find_source
-from fastdata.converters.reading.lmdb.datum import datum_class
+from fastdata.converters.reading.records.datum import datum_class
 from fastdata.errors import MissingExtraError, OptionError, SourceError
 
 COUNT = 6

@@ -1,9 +1,12 @@
-"""The arrays of numbers in a ``.mat`` file of MATLAB's, without loading them.
+"""MATLAB's ``.mat`` files: arrays of numbers without loading them, and small values of all kinds.
 
 ``scipy.io.loadmat`` loads all of a file, 2 GB of SVHN's; here an array is a place, and its rows
-are inflated when they are asked for.  Structs, cells and text are named and not read.  MATLAB has
-pictures H x W x C x N, and labels N x 1.  Source: "MAT-File Format", MathWorks, chapter 1, Level 5.
-Files since version 7.3 are HDF5 with all dimensions in the opposite order.
+are inflated when they are asked for (`mat_columns`).  MATLAB has pictures H x W x C x N, and labels
+N x 1.  Text, cells and structs are read by `mat_values` alone, an entry at a time, so that a list
+of images takes no memory.  Nothing is executed.
+
+Source: "MAT-File Format", MathWorks, chapter 1, Level 5.  Files since version 7.3 are HDF5 with
+all dimensions in the opposite order.
 """
 
 from __future__ import annotations
@@ -13,38 +16,41 @@ import math
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
 from fastdata.errors import SourceError
 
-from ...base import reason_of
 from ..forward_reader import ZLIB, InflatedPiece
 from ..locations import first_bytes, printable, stat_of
 from ..spans import read_at
 from .columns import ArrayColumn
+from .hdf5_columns import opened_hdf5
 
-__all__ = ["CLASSES", "STORED", "MatColumn", "element_at", "mat_columns", "mat_kind", "mat_places"]
+__all__ = ["MatColumn", "mat_columns", "mat_kind", "mat_values", "whole_number"]
 
 _HEAD = 128
 _MATRIX, _COMPRESSED = 14, 15
-STORED = {
+_STORED = {
     1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8",
     13: "<u8",
 }  # fmt: skip
-CLASSES = {
+_CLASSES = {
     6: "<f8", 7: "<f4", 8: "i1", 9: "u1", 10: "<i2", 11: "<u2", 12: "<i4", 13: "<u4", 14: "<i8",
     15: "<u8",
 }  # fmt: skip
 _OTHERS = {1: "a cell array", 2: "a struct", 3: "an object", 4: "text", 5: "a sparse array"}
 _COMPLEX = 0x800
-_MOST_DIMS = 32
+_CELL, _STRUCT, _TEXT = 1, 2, 4
+_ENCODINGS = {1: "latin-1", 2: "latin-1", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le"}
+_MOST_DIMS, _LONGEST_NAME = 32, 4096
+_DEPTH = 8
+_MOST_BYTES, _MOST_ENTRIES = 16 << 20, 1 << 16
+"""Of one value, and of a cell or struct array inside another."""
 
-Take = Callable[[int, int], bytes]
-"""Returns a part of a file, or of what is inflated: from where, and how many bytes."""
-Rows = Callable[[int, int], np.ndarray[Any, Any]]
+_Rows = Callable[[int, int], np.ndarray[Any, Any]]
 
 
 class MatColumn(ArrayColumn):
@@ -61,7 +67,7 @@ class MatColumn(ArrayColumn):
         shape: tuple[int, ...],
         dtype: np.dtype[Any] | None = None,
         stored: np.dtype[Any] | None = None,
-        elements: Rows | None = None,
+        elements: _Rows | None = None,
         refused: str = "",
     ) -> None:
         self.label, self.shape, self.dtype, self._elements = name, shape, dtype, elements
@@ -107,17 +113,41 @@ def mat_columns(path: Path) -> Iterator[MatColumn]:
     if mat_kind(path) == "7.3":
         yield from _hdf5_arrays(path)
         return
-    for take, at, compressed in mat_places(path):
-        column = _matrix(path, take, at)
+    for part, at, compressed in _variables(path):
+        column = part.column(at)
         column.compressed = compressed
         yield column
 
 
-def mat_places(path: Path) -> Iterator[tuple[Take, int, bool]]:
-    """Yield the variables of a file of level 5: what reads them, where, and whether it inflates.
+def mat_values(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of the variables of a file of level 5.
 
-    Raises SourceError if the file is damaged, or of a kind that is not read.
+    Numbers are arrays as MATLAB has them, text is str; of a cell array the value is an iterator of
+    its cells, of a struct array one of dicts; inside others these are lists.  What is no value (an
+    object, a function) is None.
+
+    Raises SourceError if it is no such file, or is damaged; the iterators raise it too.
     """
+    for part, at, _ in _variables(path):
+        head = part.head(at)
+        yield head.name, part.value(head, 0)
+
+
+def whole_number(value: Any, what: str) -> int:
+    """Return the one whole number that a value has.
+
+    Raises SourceError if it is none; `what` begins the message.
+    """
+    if not isinstance(value, (np.ndarray, np.number)) or value.size != 1:
+        raise SourceError(f"{what}: expected a whole number, found {value!r:.60}")
+    number = value.item()
+    if not math.isfinite(number) or number != int(number) or abs(number) >= 1 << 31:
+        raise SourceError(f"{what}: expected a whole number, found {number}")
+    return int(number)
+
+
+def _variables(path: Path) -> Iterator[tuple[_Part, int, bool]]:
+    """Yield what reads each variable of a file of level 5, its place there, whether it inflates."""
     if mat_kind(path) != "5":
         raise SourceError(f"{path}: no .mat file of level 5; in MATLAB: save(FILE, '-v7')")
     if first_bytes(path, _HEAD)[126:128] != b"IM":
@@ -128,70 +158,152 @@ def mat_places(path: Path) -> Iterator[tuple[Take, int, bool]]:
         if at + 8 + length > size:
             raise SourceError(f"{path}: ends within the array at byte {at:,}: it is cut short")
         if kind == _COMPRESSED:
-            yield InflatedPiece(path, at + 8, length, ZLIB).read, 0, True
+            yield _Part(path, InflatedPiece(path, at + 8, length, ZLIB).read), 0, True
         elif kind == _MATRIX:
-            yield functools.partial(read_at, path), at, False
+            yield _Part(path, functools.partial(read_at, path)), at, False
         at += 8 + length
 
 
-def _matrix(path: Path, take: Take, at: int) -> MatColumn:
-    """Return the array at a place of a file, or of what is inflated."""
-    kind, total = struct.unpack("<II", take(at, 8))
-    if kind != _MATRIX:
-        raise SourceError(f"{path}: where an array should be is an element of kind {kind}")
-    end = at + 8 + total
-    _, _, flags_at, at = element_at(take, at + 8)
-    (flags,) = struct.unpack("<I", take(flags_at, 4))
-    _, dims_size, dims_at, at = element_at(take, at)
-    if dims_size > 4 * _MOST_DIMS:
-        raise SourceError(f"{path}: an array claims {dims_size // 4:,} dimensions")
-    shape = struct.unpack(f"<{dims_size // 4}i", take(dims_at, dims_size // 4 * 4))
-    _, name_size, name_at, at = element_at(take, at)
-    if name_size > 4096:
-        raise SourceError(f"{path}: an array's name claims {name_size:,} bytes")
-    name = printable(take(name_at, name_size).decode("utf-8", "replace"))
-    number = flags & 0xFF
-    dtype = np.dtype(CLASSES[number]) if number in CLASSES else None
-    if dtype is None or flags & _COMPLEX:
-        what = _OTHERS.get(number, "complex numbers" if dtype is not None else "something else")
-        return MatColumn(name, shape, refused=f"{what}, not an array of numbers")
-    kind, size, data_at, _ = element_at(take, at)
-    stored = np.dtype(STORED[kind]) if kind in STORED else None
-    count = 1
-    for length in shape:
-        count *= length
-    if stored is None or min(shape) < 0 or count * stored.itemsize != size or data_at + size > end:
-        raise SourceError(f"{path}: {name!r} of shape {shape} has {size:,} bytes: it is damaged")
-    width = stored.itemsize
+class _ArrayHead(NamedTuple):
+    """What stands before an array's content, which begins at byte `at`."""
 
-    def elements(start: int, stop: int) -> np.ndarray[Any, Any]:
-        return np.frombuffer(take(data_at + start * width, (stop - start) * width), stored)
-
-    return MatColumn(name, shape, dtype, stored, elements)
+    shape: tuple[int, ...]
+    flags: int  # the lowest byte is the array's class
+    name: str
+    at: int
 
 
-def element_at(take: Take, at: int) -> tuple[int, int, int, int]:
-    """Return kind and size of an element, where its data begins, and where the next does."""
-    first, size = struct.unpack("<II", take(at, 8))
-    if first >> 16:  # of four bytes or less, which stand in the tag
-        return first & 0xFFFF, min(first >> 16, 4), at + 4, at + 8
-    return first, size, at + 8, at + 8 + -(-size // 8) * 8
+class _Part(NamedTuple):
+    """A file, or what is inflated of it; `take` returns bytes of that, from where and how many."""
+
+    path: Path
+    take: Callable[[int, int], bytes]
+
+    def element(self, at: int) -> tuple[int, int, int, int]:
+        """Return kind and size of an element, where its data begins, and where the next does."""
+        first, size = struct.unpack("<II", self.take(at, 8))
+        if first >> 16:  # of four bytes or less, which stand in the tag
+            return first & 0xFFFF, min(first >> 16, 4), at + 4, at + 8
+        return first, size, at + 8, at + 8 + -(-size // 8) * 8
+
+    def head(self, at: int) -> _ArrayHead:
+        """Return what stands before the content of the array that begins at byte `at`."""
+        _, _, start, at = self.element(at + 8)
+        (flags,) = struct.unpack("<I", self.take(start, 4))
+        _, size, start, at = self.element(at)
+        if size > 4 * _MOST_DIMS:
+            raise SourceError(f"{self.path}: an array claims {size // 4:,} dimensions")
+        shape = struct.unpack(f"<{size // 4}i", self.take(start, size // 4 * 4))
+        _, size, start, at = self.element(at)
+        if size > _LONGEST_NAME:
+            raise SourceError(f"{self.path}: an array's name claims {size:,} bytes")
+        return _ArrayHead(shape, flags, self.take(start, size).decode("utf-8", "replace"), at)
+
+    def column(self, at: int) -> MatColumn:
+        """Return the array that begins at byte `at`, whose rows are read when they are wanted."""
+        kind, total = struct.unpack("<II", self.take(at, 8))
+        if kind != _MATRIX:
+            raise SourceError(f"{self.path}: where an array should be is an element of kind {kind}")
+        shape, flags, name, content = self.head(at)
+        name, number = printable(name), flags & 0xFF
+        dtype = np.dtype(_CLASSES[number]) if number in _CLASSES else None
+        if dtype is None or flags & _COMPLEX:
+            what = _OTHERS.get(number, "complex numbers" if dtype is not None else "something else")
+            return MatColumn(name, shape, refused=f"{what}, not an array of numbers")
+        kind, size, start, _ = self.element(content)
+        stored = np.dtype(_STORED[kind]) if kind in _STORED else None
+        beyond = start + size > at + 8 + total
+        if stored is None or not _fits(shape, stored, size) or beyond:
+            raise SourceError(
+                f"{self.path}: {name!r} of shape {shape} has {size:,} bytes: it is damaged"
+            )
+        width = stored.itemsize
+
+        def elements(first: int, stop: int) -> np.ndarray[Any, Any]:
+            return np.frombuffer(self.take(start + first * width, (stop - first) * width), stored)
+
+        return MatColumn(name, shape, dtype, stored, elements)
+
+    def value(self, head: _ArrayHead, depth: int) -> Any:
+        """Return what an array holds; see `mat_values`."""
+        shape, number, at = head.shape, head.flags & 0xFF, head.at
+        if min(shape, default=-1) < 0:
+            raise SourceError(
+                f"{self.path}: an array {head.name!r:.80} of shape {shape[:8]}: it is damaged"
+            )
+        count = math.prod(shape)
+        if depth > _DEPTH or (depth and count > _MOST_ENTRIES):
+            raise SourceError(f"{self.path}: arrays in arrays, too deep or too many: it is damaged")
+        if number in (_CELL, _STRUCT):
+            read = self._cells if number == _CELL else self._structs
+            entries = read(at, count, depth)
+            return list(entries) if depth else entries
+        if number != _TEXT and number not in _CLASSES:
+            return None
+        kind, size, start, _ = self.element(at)
+        content = self._small(start, size)
+        if number == _TEXT:
+            try:
+                return content.decode(_ENCODINGS[kind]) if kind in _ENCODINGS else None
+            except UnicodeDecodeError as error:
+                raise SourceError(f"{self.path}: text that is none: {error}") from error
+        if kind not in _STORED or not _fits(shape, np.dtype(_STORED[kind]), size):
+            raise SourceError(
+                f"{self.path}: an array of shape {shape} has {size:,} bytes: it is damaged"
+            )
+        return np.frombuffer(content, _STORED[kind]).reshape(shape[::-1]).T
+
+    def _small(self, at: int, size: int) -> bytes:
+        if size > _MOST_BYTES:
+            raise SourceError(
+                f"{self.path}: a value claims {size:,} bytes, too many for a list of images"
+            )
+        return self.take(at, size)
+
+    def _cells(self, at: int, count: int, depth: int) -> Iterator[Any]:
+        return (value for value, _ in self._entries(at, count, depth))
+
+    def _structs(self, at: int, count: int, depth: int) -> Iterator[dict[str, Any]]:
+        _, _, start, at = self.element(at)
+        (width,) = struct.unpack("<i", self.take(start, 4))
+        _, size, start, at = self.element(at)
+        text = self._small(start, size)
+        if width < 1 or not text:
+            raise SourceError(f"{self.path}: a struct array without fields")
+        pieces = (text[k : k + width] for k in range(0, size, width))
+        names = [piece.split(b"\0")[0].decode("utf-8", "replace") for piece in pieces]
+        for _ in range(count):
+            row = {}
+            entries = self._entries(at, len(names), depth)
+            for name, (value, following) in zip(names, entries, strict=True):
+                row[name], at = value, following
+            yield row
+
+    def _entries(self, at: int, count: int, depth: int) -> Iterator[tuple[Any, int]]:
+        """Yield the values of arrays one behind the other, and where the next one is."""
+        for _ in range(count):
+            kind, size, _, following = self.element(at)
+            if kind != _MATRIX:
+                raise SourceError(
+                    f"{self.path}: an element of kind {kind} where an array should be"
+                )
+            yield (self.value(self.head(at), depth + 1) if size else None), following
+            at = following
+
+
+def _fits(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bool:
+    return min(shape, default=-1) >= 0 and math.prod(shape) * dtype.itemsize == size
 
 
 def _hdf5_arrays(path: Path) -> Iterator[MatColumn]:
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            for name in file:
-                link = file.get(name, getlink=True)
-                found = file[name] if isinstance(link, h5py.HardLink) else None
-                if isinstance(found, h5py.Dataset) and found.dtype.kind in "biuf":
-                    yield _hdf5_array(path, name, found)
-                elif not name.startswith("#"):
-                    yield MatColumn(printable(name), (), refused="no array of numbers")
-    except SourceError:
-        raise
-    except Exception as error:  # what h5py raises on damage
-        raise SourceError(f"{path}: cannot be read as HDF5: {reason_of(error)}") from error
+    with opened_hdf5(path) as file:
+        for name in file:
+            link = file.get(name, getlink=True)
+            found = file[name] if isinstance(link, h5py.HardLink) else None
+            if isinstance(found, h5py.Dataset) and found.dtype.kind in "biuf":
+                yield _hdf5_array(path, name, found)
+            elif not name.startswith("#"):
+                yield MatColumn(printable(name), (), refused="no array of numbers")
 
 
 def _hdf5_array(path: Path, name: str, found: Any) -> MatColumn:

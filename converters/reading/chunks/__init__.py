@@ -1,5 +1,5 @@
 """Formats of packed samples: FFCV's .beton, MDS, LitData.
 
 ``column_choice`` says which columns are taken, ``chunk_source`` is a folder of chunks with an
-``index.json``, ``raw_image`` PIL's pixels in them; the others are LitData's chunks and tables.
+``index.json``; the others are LitData's chunks and tables.
 """

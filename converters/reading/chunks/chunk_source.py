@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from fastdata.errors import SourceError
 from fastdata.regular_files import open_regular
@@ -42,21 +43,16 @@ from ..selection import TableColumn
 from ..spans import MAX_RECORD, FileSpan, check_length, read_exactly
 from .column_choice import RefusedColumnError, choose_columns
 
-__all__ = [
-    "ChunkDecoder",
-    "ChunkSource",
-    "count_of",
-    "index_path",
-    "inside",
-    "list_of",
-    "read_index",
-]
+__all__ = ["ChunkDecoder", "ChunkSource", "index_path", "raw_image"]
 
 _INDEX_BYTES = 256 << 20
 _LARGEST_COUNT = 1 << 30
 """Samples in a chunk: offsets are 32 bits wide, and each takes four of the chunk's bytes."""
 _OFFSETS = 4096
 """Entries of the table of samples that are read at once."""
+_PIXEL_BYTES = {"L": 1, "P": 1, "LA": 2, "I;16": 2, "RGB": 3, "HSV": 3, "LAB": 3, "YCbCr": 3}
+_PIXEL_BYTES |= {"RGBA": 4, "RGBX": 4, "CMYK": 4, "I": 4, "F": 4}
+_RAW_HEAD = 12
 
 
 class ChunkDecoder(NamedTuple):
@@ -108,42 +104,10 @@ def index_path(location: Any) -> Path | None:
     return path if path.name == "index.json" and path.is_file() else None
 
 
-def read_index(path: Path) -> Mapping[str, Any]:
-    """Return what an index says. Raises SourceError if it is no JSON object, or too large."""
-    return read_object(path, _INDEX_BYTES)
-
-
-def inside(root: Path, name: Any, place: Path) -> Path:
-    """Return the path of a file that data names, which is in the folder `root`.
-
-    Raises SourceError if the name is none, or leads out of the folder.
-    """
-    try:
-        return Path(path_inside(root, name))
-    except SourceError as error:
-        raise SourceError(f"{place}: {error}") from None
-
-
-def list_of(entry: Any, name: str, kind: type | tuple[type, ...], place: Path) -> Sequence[Any]:
-    """Return a list of the index all of whose entries are of one kind."""
-    found = entry.get(name) if isinstance(entry, dict) else None
-    if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
-        raise SourceError(f"{place}: {name!r} is {str(found)[:60]!r}, which is no such list")
-    return found
-
-
-def count_of(entry: Any, name: str, place: Path) -> int:
-    """Return a number of samples. Raises SourceError if it is none that a chunk can have."""
-    found = entry.get(name) if isinstance(entry, dict) else None
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < _LARGEST_COUNT:
-        raise SourceError(f"{place}: {name!r} is {str(found)[:60]!r}, not a number of samples")
-    return found
-
-
 class ChunkSource(ScannedSource):
-    """A folder of chunks and their index; a subclass reads that and calls `settle`.
+    """A folder of chunks and their index; a subclass reads that by `open_index`, calls `settle`.
 
-    It sets `index`, `root`, `notes`, and for each chunk `paths`, `counts` and `codecs`.
+    It sets `paths`, `counts` and `codecs`, an entry a chunk.
     """
 
     index: Path
@@ -154,6 +118,43 @@ class ChunkSource(ScannedSource):
     codecs: list[str]
     """How each chunk is compressed as a whole; empty where it is not."""
     decoder: ChunkDecoder
+
+    # -- the index -----------------------------------------------------------------------
+
+    def open_index(self, location: Any, owner: str) -> Mapping[str, Any]:
+        """Return what the index at a location says; `owner` ends the error where there is none."""
+        index = index_path(location)
+        if index is None:
+            raise SourceError(f"{location}: no index.json there, which {owner}")
+        self.index, self.root, self.notes = index, index.parent, []
+        return read_object(index, _INDEX_BYTES)
+
+    def path_of(self, name: Any) -> Path:
+        """Return the path of a file that the index names; SourceError if it is elsewhere."""
+        try:
+            return Path(path_inside(self.root, name))
+        except SourceError as error:
+            raise SourceError(f"{self.index}: {error}") from None
+
+    def list_of(self, entry: Any, name: str, kind: type | tuple[type, ...]) -> Sequence[Any]:
+        """Return a list of the index all of whose entries are of one kind, else a SourceError."""
+        found = entry.get(name) if isinstance(entry, dict) else None
+        if not isinstance(found, list) or not all(isinstance(item, kind) for item in found):
+            raise SourceError(
+                f"{self.index}: {name!r} is {str(found)[:60]!r}, which is no such list"
+            )
+        return found
+
+    def count_of(self, entry: Mapping[str, Any], name: str) -> int:
+        """Return a number of samples of the index; SourceError if no chunk can have so many."""
+        found = entry.get(name)
+        if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < _LARGEST_COUNT:
+            raise SourceError(
+                f"{self.index}: {name!r} is {str(found)[:60]!r}, not a number of samples"
+            )
+        return found
+
+    # -- its columns ---------------------------------------------------------------------
 
     @abc.abstractmethod
     def field_for(self, encoding: str, values: Sequence[Any]) -> Field:
@@ -187,12 +188,12 @@ class ChunkSource(ScannedSource):
         for number, (name, encoding) in enumerate(zip(names, decoder.encodings, strict=True)):
             try:
                 try:
-                    column = TableColumn(name, self.field_for(encoding, ()))
+                    field = self.field_for(encoding, ())
                 except LookupError:
-                    column = TableColumn(name, self.field_for(encoding, values(number)))
+                    field = self.field_for(encoding, values(number))
+                columns.append(TableColumn(name, field))
             except RefusedColumnError as error:
-                column = TableColumn(name, None, str(error))
-            columns.append(column)
+                columns.append(TableColumn(name, None, str(error)))
         settled, picked, notes = choose_columns(columns, wanted, fields, channels, str(self.index))
         self.schema = Schema(named_classes(settled, "label", classes))
         self.decoder = decoder._replace(schema=self.schema, picked=tuple(picked))
@@ -297,3 +298,29 @@ def _misplaced(begin: int, end: int, last: int, size: int) -> str:
 def _skip(stream: IO[bytes], length: int, path: str, offset: int) -> None:
     while length > 0:
         length -= len(read_exactly(stream, min(length, 1 << 20), path, offset))
+
+
+def raw_image(data: bytes) -> Image.Image:
+    """Return an image of PIL's as both formats have it that is no file; a column's bytes.
+
+    Three numbers of 4 bytes, width, height and the length of the mode's name (``RGB``); the name;
+    the pixels.
+
+    Raises SourceError if the pixels are more or fewer than the head says, or the mode is not known.
+    """
+    if len(data) < _RAW_HEAD:
+        raise SourceError(f"an image of {len(data)} bytes has no head")
+    width, height, named = struct.unpack_from("<3I", data)
+    mode = data[_RAW_HEAD : _RAW_HEAD + named].decode("ascii", "replace")
+    pixels = data[_RAW_HEAD + named :]
+    if mode == "1":
+        expected = (width + 7) // 8 * height
+    elif mode in _PIXEL_BYTES:
+        expected = width * height * _PIXEL_BYTES[mode]
+    else:
+        raise SourceError(f"an image of PIL's mode {mode[:20]!r} cannot be read")
+    if expected != len(pixels) or not expected:
+        raise SourceError(
+            f"an image of {width} x {height} {mode} has {expected:,} bytes, not {len(pixels):,}"
+        )
+    return Image.frombytes(mode, (width, height), pixels)

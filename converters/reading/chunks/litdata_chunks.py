@@ -31,7 +31,7 @@ from fastdata.errors import SourceError
 from ..compression import inflate_zstd
 from ..deferred import array_of
 from ..spans import MAX_RECORD, read_exactly
-from .raw_image import raw_image
+from .chunk_source import raw_image
 
 __all__ = [
     "NUMBERS",

@@ -1,5 +1,3 @@
-"""Tar archives and their members: WebDataset.
-
-``archive`` finds members, ``sample_groups`` those of one sample; ``members`` says which of them
-become fields, and what values.
+"""Tar archives and their members: ``archive`` finds these, for class folders in archives too;
+``members`` says which of WebDataset's become fields, and what values.
 """

@@ -28,7 +28,6 @@ from ..spans import FileSpan
 __all__ = [
     "ChosenMember",
     "FieldMembers",
-    "KeyOfExport",
     "Members",
     "choose_members",
     "exported_members",
@@ -225,7 +224,7 @@ def _value_of(at: FileSpan | bytes, field: Field, entry: ChosenMember, name: str
     """Return the value of a field from a member; an image is left where it is."""
     if isinstance(field, ImageField) and not entry.key:
         return at
-    data = at if isinstance(at, bytes) else at.read()
+    data = _bytes(at)
     if entry.key:
         value = _entry(data, entry.key)
         return _number(value, field, name) if isinstance(value, str) else value
@@ -277,44 +276,48 @@ class FieldMembers(NamedTuple):
 
     schema: Schema
     chosen: tuple[ChosenMember, ...]
-    exported: bool
+    exported: bool  # whether fastdata wrote them, with a key
 
 
-class KeyOfExport(NamedTuple):
-    """How an exported sample is called: by its members' name, unless JSON says otherwise."""
+class Members(Deferred):
+    """The members of a sample, in the schema's order: places, or what was inflated.
 
-    name: str
-    json: FileSpan | bytes | None
+    An exported sample is called `name`, that of its image's file, unless its member `document`, of
+    JSON, has another key.
+    """
 
-    @property
-    def key(self) -> str:
-        """The key."""
-        if self.json is None:
+    def __init__(
+        self,
+        places: tuple[FileSpan | bytes, ...],
+        field_members: FieldMembers,
+        name: str = "",
+        document: FileSpan | bytes | None = None,
+    ) -> None:
+        self.places, self.field_members, self.name, self.document = (
+            places,
+            field_members,
+            name,
+            document,
+        )
+
+    def load(self) -> tuple[Any, ...]:
+        """Return values; images are left as they are."""
+        if self.field_members.exported:
+            self.stored_key = self._key()
+        columns = zip(
+            self.field_members.schema.items(), self.field_members.chosen, self.places, strict=True
+        )
+        return tuple(_value_of(at, field, entry, name) for (name, field), entry, at in columns)
+
+    def _key(self) -> str:
+        if self.document is None:
             return self.name
-        data = self.json if isinstance(self.json, bytes) else self.json.read()
-        document = json.loads(data)
+        document = json.loads(_bytes(self.document))
         key = document.get("key", self.name) if isinstance(document, dict) else None
         if not isinstance(key, str):
             raise ValueError("the key in the JSON member is no text")
         return key
 
 
-class Members(Deferred):
-    """The members of a sample, in the schema's order: places, or what was inflated."""
-
-    def __init__(
-        self,
-        places: tuple[FileSpan | bytes, ...],
-        field_members: FieldMembers,
-        key_of_export: KeyOfExport | None = None,
-    ) -> None:
-        self.places, self.field_members, self.key_of_export = places, field_members, key_of_export
-
-    def load(self) -> tuple[Any, ...]:
-        """Return values; images are left as they are."""
-        if self.key_of_export is not None:
-            self.stored_key = self.key_of_export.key
-        columns = zip(
-            self.field_members.schema.items(), self.field_members.chosen, self.places, strict=True
-        )
-        return tuple(_value_of(at, field, entry, name) for (name, field), entry, at in columns)
+def _bytes(at: FileSpan | bytes) -> bytes:
+    return at if isinstance(at, bytes) else at.read()

@@ -1,4 +1,7 @@
-"""What the formats that are kept in LMDB files share: an index, and samples by it."""
+"""What formats in LMDB files share: where the file is, an index of it, and samples by that.
+
+Its pages are read by `fastdata.formats.lmdb_pages`.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import FastdataError, OptionError, SourceError
-from fastdata.formats.lmdb_pages import Entry, LmdbFile
+from fastdata.formats.lmdb_pages import MAGIC, Entry, LmdbFile
 from fastdata.formats.reader import ShardReader
 
-from ...base import IndexedSource, Reject
-from ..fingerprints import FileSource
-from ..locations import printable
-from ..refusals import already_packed
-from ..small_memory import StringTable
-from ..spans import FileSpan, read_at
-from ..text_lines import text_lines
-from .lmdb_file import lmdb_at
+from ..base import IndexedSource, Reject
+from .fingerprints import FileSource
+from .locations import first_bytes, path_of, printable
+from .refusals import already_packed
+from .small_memory import StringTable
+from .spans import FileSpan, read_at
+from .text_lines import text_lines
 
 __all__ = [
     "META_INFO",
@@ -28,12 +30,24 @@ __all__ = [
     "first_values",
     "is_ours",
     "keys_of_meta_info",
+    "lmdb_at",
     "missing_keys",
 ]
 
 META_INFO = "meta_info.txt"
 """BasicSR's list of keys, beside ``data.mdb``."""
 _PEEK = 16
+
+
+def lmdb_at(location: Any) -> Path | None:
+    """Return the data file of an LMDB at a location, a file or a folder; None if there is none."""
+    path = path_of(location)
+    if path is None:
+        return None
+    path = path / "data.mdb" if path.is_dir() else path
+    start = first_bytes(path, 32)
+    magic = MAGIC.to_bytes(4, "little")
+    return path if magic in (start[16:20], start[24:28]) else None
 
 
 def first_values(path: Path, count: int = _PEEK) -> list[bytes]:

@@ -1,1 +1,0 @@
-"""LMDB files of others, read without LMDB: Caffe's, and key -> image file."""
