@@ -114,25 +114,17 @@ class BetonSource(FileSource, IndexedSource):
         self.notes = notes
         self.schema = Schema(named_classes(settled, "label", classes))
         self._picked = [(f"f{number}", layout.fields[number]) for number in picked]
-        self._read_table(self._has_jpegs())
+        self._read_table()
 
     def _records(self, first: int, count: int) -> np.ndarray[Any, Any]:
         at = self._layout.metadata + first * self._layout.record.itemsize
         data = _read_piece(self._file, at, count * self._layout.record.itemsize)
         return np.frombuffer(data, self._layout.record)
 
-    def _has_jpegs(self) -> bool:
-        """Tell whether the lengths of images must be looked up: not those of pixels."""
-        parts = [part for part, field in self._picked if field.kind == RGB]
-        for first in range(0, self.num_samples if parts else 0, _TABLE_BLOCK):
-            records = self._records(first, min(_TABLE_BLOCK, self.num_samples - first))
-            if any((records[part]["mode"] == JPEG).any() for part in parts):
-                return True
-        return False
-
-    def _read_table(self, wanted: bool) -> None:
-        """Read how long pieces are: 16 bytes each, in the order of their places."""
-        count = (self.path.stat().st_size - self._layout.end) // _ENTRY.itemsize if wanted else 0
+    def _read_table(self) -> None:
+        """Read how long pieces are, 16 bytes each, where images are taken: JPEGs say it there."""
+        has_images = any(field.kind == RGB for _, field in self._picked)
+        count = (self.path.stat().st_size - self._layout.end) // _ENTRY.itemsize * has_images
         places, lengths = np.empty(count, np.uint64), np.empty(count, np.uint64)
         for first in range(0, count, _TABLE_BLOCK):
             some = min(_TABLE_BLOCK, count - first)
@@ -184,10 +176,11 @@ class BetonSource(FileSource, IndexedSource):
 
     def _lengths_at(self, places: np.ndarray[Any, Any]) -> list[int]:
         """Return how long the pieces at some places are; 0 where none is."""
+        if not len(self._places):
+            return [0] * len(places)
         found = np.searchsorted(self._places, places, side="right") - 1
-        known = (found >= 0) & (self._places[found] == places) if len(self._places) else found > 0
-        lengths = self._lengths[found] if len(self._lengths) else np.zeros(len(found), np.uint64)
-        return [int(length) for length in np.where(known, lengths, 0)]
+        known = (found >= 0) & (self._places[found] == places)
+        return [int(length) for length in np.where(known, self._lengths[found], 0)]
 
     def _image(
         self, field: _BetonField, mode: int, width: int, height: int, place: int, length: int

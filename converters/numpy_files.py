@@ -20,7 +20,6 @@ from .base import FieldSpec, reason_of
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.columns import ArrayColumn
 from .reading.arrays.roles import arrays_by_split, choose_arrays
-from .reading.deferred import ValueSpan
 from .reading.forward_reader import RAW, InflatedPiece
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
 from .reading.npy import NpyHead, read_npy_head
@@ -34,7 +33,6 @@ _SUFFIXES = (".npy", ".npz")
 _BESIDE = (*_SUFFIXES, ".txt", ".md", ".json", ".csv", ".yaml", ".pdf", "")
 _MAGIC = b"\x93NUMPY"
 _HEAD = 16 << 10
-_PLACED_BYTES = 256
 
 
 class NumpySource(ArraySource):
@@ -160,8 +158,8 @@ class _NpyColumn(ArrayColumn):
             self.refused = _refused(head, size)
         except (OSError, ValueError) as error:  # SourceError is a ValueError
             self.kind, self.refused = "unknown", reason_of(error)
-        self.contiguous = piece is None and not self.refused
-        self.placed = self.contiguous and self.row_bytes >= _PLACED_BYTES
+        if piece is None and not self.refused:
+            self.lies_at(path, start + self._body)
 
     def _bytes(self, at: int, length: int) -> bytes:
         if self._piece is not None:
@@ -177,12 +175,6 @@ class _NpyColumn(ArrayColumn):
         if len(data) < length:
             raise SourceError(f"{self._path}: {self.label!r} ends before row {stop:,}")
         return np.frombuffer(data, self.dtype).reshape(stop - start, *self.shape[1:])
-
-    def place(self, index: int) -> ValueSpan:
-        assert self.dtype is not None
-        size = self.row_bytes
-        offset, dtype = self._start + self._body + index * size, self.dtype.str
-        return ValueSpan(str(self._path), offset, size, "array", dtype, self.shape[1:])
 
 
 def _refused(head: NpyHead, size: int) -> str:

@@ -21,7 +21,10 @@ from fastdata.errors import ImageError
 
 from ...packing.boxes import turn_boxes
 
-__all__ = ["Frame", "frame_of", "upright_frame_of"]
+__all__ = ["Frame", "check_parts", "frame_of", "upright_frame_of"]
+
+_BEYOND = 0.1
+"""How much of a picture's size a box may stand out of it; more is no part of a size."""
 
 
 class Frame(NamedTuple):
@@ -97,6 +100,17 @@ def upright_frame_of(data: bytes, size: tuple[int, int] | None = None, check: bo
     if size is None or size == upright or not check:
         return Frame(*upright, orientation, True)
     return frame_of(data, size)
+
+
+def check_parts(boxes: NDArray[Any]) -> None:
+    """Refuse boxes, N x 4 (x1, y1, x2, y2), that are no parts of a picture's width and height."""
+    if boxes.size and not (boxes.min() >= -_BEYOND and boxes.max() <= 1 + _BEYOND):  # or NaN
+        raise ValueError(
+            f"boxes from {boxes.min():g} to {boxes.max():g}: they should be parts of the "
+            "picture's size, 0 to 1"
+        )
+    if np.any(boxes[:, 2:] < boxes[:, :2]):
+        raise ValueError("a box ends before it begins")
 
 
 def _header(data: bytes) -> tuple[int, int, int]:

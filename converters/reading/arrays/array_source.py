@@ -43,7 +43,7 @@ __all__ = ["ArrayFile", "ArrayOptions", "ArraySource"]
 _READ_BYTES = 32 << 20
 _READ_ROWS = 32
 """Rows read at once where blocks are smaller: as many as a chunk of the packer's."""
-_PLACED_ROWS = 256
+_ROWS_BY_WORKERS = 256
 _STEP = 4096
 """Rows of a small column, of texts or offsets, that are read at once."""
 
@@ -85,9 +85,9 @@ class _Part(NamedTuple):
 
     def rows_at_once(self) -> tuple[int, int]:
         """Return how many rows are read at once, and how many of these one block has."""
-        pictures = [column for column in self.columns if not column.placed]
-        if not pictures or self.columns[0].placed:
-            return _PLACED_ROWS, _READ_ROWS
+        pictures = [column for column in self.columns if not column.read_by_workers]
+        if not pictures or self.columns[0].read_by_workers:
+            return _ROWS_BY_WORKERS, _READ_ROWS
         first = max(pictures, key=lambda column: column.row_bytes)
         block = max(1, first.block)
         fitting = max(1, _READ_BYTES // max(1, first.row_bytes))
@@ -229,7 +229,7 @@ class ArraySource(FileSource, IndexedSource):
                     row = stop
                 row = 0
         finally:
-            close_files()  # which `place` may have looked into
+            close_files()  # which `span` may have looked into
 
     def key_at(self, index: int) -> str:
         number, row = self._part(index)
@@ -240,8 +240,8 @@ def _samples(part: _Part, start: int, stop: int, block: int = 1) -> Iterator[Sam
     """Yield some samples; where they cannot be read together, block by block."""
     try:
         columns = [
-            [_placed(column, row) for row in range(start, stop)]
-            if column.placed
+            [_span(column, row) for row in range(start, stop)]
+            if column.read_by_workers
             else column.read(start, stop)
             for column in part.columns
         ]
@@ -266,9 +266,9 @@ def _samples(part: _Part, start: int, stop: int, block: int = 1) -> Iterator[Sam
             yield Sample(part.key(row), DeferredValues(values, part.layouts))
 
 
-def _placed(column: ArrayColumn, row: int) -> Any:
+def _span(column: ArrayColumn, row: int) -> Any:
     try:
-        return column.place(row)
+        return column.span(row)
     except Exception as error:
         return error
 

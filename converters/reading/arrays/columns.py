@@ -11,17 +11,29 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from fastdata.errors import OptionError
 
+from ..deferred import ValueSpan
 from ..refusals import check_choice
 from ..spans import MAX_RECORD, FileSpan
 
-__all__ = ["Array", "ArrayColumn", "ConstantColumn", "FlatColumn", "NamesColumn", "PictureLayout"]
+__all__ = [
+    "WORKER_BYTES",
+    "Array",
+    "ArrayColumn",
+    "ConstantColumn",
+    "FlatColumn",
+    "NamesColumn",
+    "PictureLayout",
+]
 
+WORKER_BYTES = 256
+"""Smaller rows, labels say, are read in the packing process, many at once."""
 Array = np.ndarray[Any, Any]
 
 
@@ -40,10 +52,10 @@ class ArrayColumn(abc.ABC):
     """Why it cannot be read, with what helps; empty where it can."""
     block: int = 1
     """Rows that are stored together, so that they are read together."""
-    placed: bool = False
-    """Whether workers read the rows, where `place` tells."""
-    contiguous: bool = False
-    """Whether all rows lie one behind the other as they are, so that `place` could tell."""
+    read_by_workers: bool = False
+    """Whether workers read the rows, by `span`."""
+    contiguous: tuple[str, int] | None = None
+    """Path and offset in bytes of the first row, where all rows lie one behind the other there."""
     compressed: bool = False
     """Whether rows can be read only one behind the other."""
 
@@ -59,9 +71,18 @@ class ArrayColumn(abc.ABC):
     def read(self, start: int, stop: int) -> Sequence[Any] | Array:
         """Return rows; an exception in the place of one is why that one cannot be read."""
 
-    def place(self, index: int) -> Any:
-        """Return a span of a row (something with a ``read()``), if the column is `placed`."""
-        raise NotImplementedError(f"{self.label} is read by blocks")
+    def span(self, index: int) -> Any:
+        """Return the place of a row, something with a ``read()``, if it is `read_by_workers`."""
+        assert self.contiguous is not None
+        assert self.dtype is not None
+        (path, first), size = self.contiguous, self.row_bytes
+        offset, shape = first + index * size, self.shape[1:]
+        return ValueSpan(path, offset, size, "array", self.dtype.str, shape)
+
+    def lies_at(self, path: Path, offset: int) -> None:
+        """Note that all rows lie in a file one behind the other; workers read them if not small."""
+        self.contiguous = str(path), offset
+        self.read_by_workers = self.row_bytes >= WORKER_BYTES
 
     @property
     def row_bytes(self) -> int:
@@ -75,7 +96,8 @@ class FlatColumn(ArrayColumn):
 
     def __init__(self, flat: ArrayColumn, starts: Array, ends: Array) -> None:
         self._flat, self._starts, self._ends = flat, starts, ends
-        self.label, self.shape, self.placed = flat.label, (len(starts),), flat.contiguous
+        self.label, self.shape = flat.label, (len(starts),)
+        self.read_by_workers = flat.contiguous is not None
 
     def _bounds(self, index: int) -> tuple[int, int]:
         start, end = int(self._starts[index]), int(self._ends[index])
@@ -96,10 +118,10 @@ class FlatColumn(ArrayColumn):
                 rows.append(error)
         return rows
 
-    def place(self, index: int) -> FileSpan:
-        start, end = self._bounds(index)
-        first = self._flat.place(start)
-        return FileSpan(first.path, first.offset, end - start)
+    def span(self, index: int) -> FileSpan:
+        assert self._flat.contiguous is not None
+        (path, first), (start, end) = self._flat.contiguous, self._bounds(index)
+        return FileSpan(path, first + start, end - start)
 
 
 class NamesColumn(ArrayColumn):

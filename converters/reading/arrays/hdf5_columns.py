@@ -30,16 +30,13 @@ import numpy as np
 from fastdata.errors import FastdataError, SourceError
 
 from ...base import reason_of
-from ..deferred import ValueSpan
 from ..locations import printable
 from ..spans import MAX_RECORD, FileSpan, read_at
-from .columns import ArrayColumn
+from .columns import WORKER_BYTES, ArrayColumn
 
 __all__ = ["BlockRow", "Hdf5Column", "hdf5_columns", "opened_hdf5"]
 
 _MOST_ARRAYS = 10_000
-_PLACED_BYTES = 256
-"""Smaller rows, labels say, are read in the packing process, many at once."""
 _MOST_EMPTY = 1000
 """Blocks that may be missing for each that is there."""
 
@@ -114,7 +111,6 @@ class Hdf5Column(ArrayColumn):
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name, self.label = path, name, printable(name)
         self._opened: Any = None
-        self._offset: int | None = None
         self._filters: tuple[int, ...] | None = None
         self._heap: _Heap | None = None
         self._block: tuple[int, BlockRow | None] = (-1, None)
@@ -158,24 +154,23 @@ class Hdf5Column(ArrayColumn):
             whole, stored = int(np.prod(grid, dtype=object)), dataset.id.get_num_chunks()
             missing = whole - stored
         else:
-            self._offset = dataset.id.get_offset()  # None where it is in the object's header
-            whole = 1
-            layout = dataset.id.get_create_plist().get_layout()
-            there = self._offset is not None
-            stored = int(layout != h5py.h5d.CONTIGUOUS or there)
-            self.contiguous = layout == h5py.h5d.CONTIGUOUS and there and numbers
+            offset = dataset.id.get_offset()  # None where it is in the object's header
+            lies = dataset.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS
+            whole, stored = 1, int(not lies or offset is not None)
+            if numbers and lies and offset is not None:
+                self.lies_at(self._path, offset)
         if dataset.size and whole > _MOST_EMPTY * stored:
             raise SourceError(
                 f"{self._path}: {self.label!r} claims the shape {self.shape}, but {stored:,} of "
                 f"its {whole:,} blocks were ever written: the file is damaged or not complete"
             )
-        if numbers and self.row_bytes >= _PLACED_BYTES:
+        if numbers and self.row_bytes >= WORKER_BYTES:
             self._filters = _filters_of(dataset)
-            self.placed = self.contiguous or self._filters is not None
+            self.read_by_workers |= self._filters is not None
         if self.kind == "bytes" and h5py.check_vlen_dtype(dataset.dtype):
             with contextlib.suppress(LookupError):
                 self._heap = _Heap(self._path, dataset)
-                self.placed = True
+                self.read_by_workers = True
         fill = dataset.fillvalue if numbers else 0
         return [
             f"{self._path}: {missing:,} blocks of {self.label!r} were never written; HDF5 gives "
@@ -201,18 +196,14 @@ class Hdf5Column(ArrayColumn):
             self._opened = _open(self._path)[self._name]
         return self._opened
 
-    def place(self, index: int) -> Any:
+    def span(self, index: int) -> Any:
         if self._heap is not None:
-            return self._heap.place(index)
+            return self._heap.span(index)
         if self._filters is not None:
-            return self._place_in_block(index, self._filters)
-        assert self._offset is not None
-        assert self.dtype is not None
-        size = self.row_bytes
-        offset, dtype = self._offset + index * size, self.dtype.str
-        return ValueSpan(str(self._path), offset, size, "array", dtype, self.shape[1:])
+            return self._in_block(index, self._filters)
+        return super().span(index)
 
-    def _place_in_block(self, index: int, filters: tuple[int, ...]) -> Any:
+    def _in_block(self, index: int, filters: tuple[int, ...]) -> Any:
         first = index - index % self.block
         if self._block[0] != first:
             dataset = self._dataset()
@@ -353,7 +344,7 @@ class _Heap:
         self._offsets = np.array(offsets, np.int64)
         self._last: tuple[int, dict[int, tuple[int, int]]] = (-1, {})
 
-    def place(self, index: int) -> FileSpan:
+    def span(self, index: int) -> FileSpan:
         """Return where a row is.
 
         Raises ValueError if there is nothing where it is said to be, or it was never written.

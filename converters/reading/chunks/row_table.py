@@ -23,7 +23,7 @@ from ...base import reason_of
 from ..selection import TableColumn
 from ..tables.arrow_fields import kinds_of
 from ..tables.arrow_types import arrow, is_bytes, is_image_struct, table_errors
-from ..tables.rows import Mapped, RowLayout, row_reader
+from ..tables.rows import Mapped, RowLayout, first_values, row_reader
 
 __all__ = ["RowTable", "has_table", "table_columns"]
 
@@ -136,19 +136,11 @@ class RowTable:
                 f"{self._path}: batch {number} of its table is damaged: {reason_of(error)}"
             ) from error
 
-    def starts(self, names: list[str]) -> dict[str, bytes]:
-        """Return the first value of each of some columns of bytes; none where all are null."""
-        found: dict[str, bytes] = {}
+    def first_batches(self, names: list[str]) -> Iterator[Any]:
+        """Yield some columns of each batch that can be read."""
         for first, _ in self.batches():
             with contextlib.suppress(*table_errors()):  # the next may be whole
-                batch = _taken(self._get(first // self._step), names)
-                for name, column in zip(names, batch.columns, strict=True):
-                    there = column.drop_null()
-                    if name not in found and len(there):
-                        found[name] = there[0].as_py()
-            if len(found) == len(names):
-                break
-        return found
+                yield _taken(self._get(first // self._step), names)
 
 
 def table_columns(table: RowTable, channels: int) -> list[TableColumn]:
@@ -156,7 +148,8 @@ def table_columns(table: RowTable, channels: int) -> list[TableColumn]:
     leaves = _leaves(table.schema, "")
     schema = arrow().schema(leaves)
     names = [name for name, type_ in leaves if is_bytes(type_)]
-    kinds = kinds_of(schema, {}, table.starts(names), channels)
+    starts = first_values(table.first_batches(names), names) if names else {}
+    kinds = kinds_of(schema, {}, starts, channels)
     return [c if c.name else TableColumn("", None, "has no name") for c in kinds.values()]
 
 

@@ -18,7 +18,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
 from fastdata.schema import ArrayField, Field
 
-from ..annotations.annotated import frame_of
+from ..annotations.annotated import check_parts, frame_of
 from ..class_names import MOST_CLASSES
 from ..protobuf import message_class
 from .examples import values_of
@@ -31,8 +31,6 @@ _SIZE = ("image/height", "image/width")
 OBJECTS = (*_BOX, _LABEL, _TEXT)
 """The features that are read."""
 
-_BEYOND = 0.1
-"""How much of a picture's size a box may stand out of it; more is no part of a size."""
 _LARGEST_MAP = 64 << 20
 _LABEL_MAP = {
     "Item": [("name", 1, "string"), ("id", 2, "int64"), ("display_name", 3, "string")],
@@ -67,13 +65,7 @@ class Objects(NamedTuple):
         if len(counts) > 1:
             raise ValueError(f"{', '.join(_BOX)} have {sorted(counts)} values, not as many each")
         parts = np.array(sides, np.float64).T.reshape(-1, 4)
-        if parts.size and not (parts.min() >= -_BEYOND and parts.max() <= 1 + _BEYOND):  # or NaN
-            raise ValueError(
-                f"boxes from {parts.min():g} to {parts.max():g}: they should be parts of the "
-                "picture's size, 0 to 1"
-            )
-        if np.any(parts[:, 2:] < parts[:, :2]):
-            raise ValueError("a box ends before it begins")
+        check_parts(parts)
         size = [_listed(example, name) for name in _SIZE]
         said = (int(size[0][0]), int(size[1][0])) if all(map(len, size)) else None
         frame = frame_of(image, said, self.check_size)

@@ -38,7 +38,7 @@ import numpy as np
 from fastdata.errors import SourceError
 from fastdata.schema import ArrayField, Schema
 
-from ..annotations.annotated import frame_of
+from ..annotations.annotated import check_parts, frame_of
 from ..fields import convert
 from ..small_memory import StringTable
 from ..text_lines import text_lines
@@ -46,10 +46,6 @@ from ..text_lines import text_lines
 __all__ = ["ImageList", "ImageRecordDecoder", "read_index", "unpack", "width_of_objects"]
 
 _HEAD = struct.Struct("<IfQQ")
-
-
-_BEYOND = 0.1
-"""How much of a picture's size a box may stand out of it; more is no part of a size."""
 
 
 class ImageRecordDecoder(NamedTuple):
@@ -122,10 +118,7 @@ def _objects_of(labels: Any) -> tuple[Any, Any]:
     classes, boxes = rows[:, 0], rows[:, 1:5]
     if np.any(classes < 0) or np.any(classes != np.rint(classes)):
         raise ValueError("the class of an object is no whole number")
-    if boxes.size and not (boxes.min() >= -_BEYOND and boxes.max() <= 1 + _BEYOND):
-        raise ValueError(f"boxes from {boxes.min():g} to {boxes.max():g}: no parts of a picture")
-    if np.any(boxes[:, 2:] < boxes[:, :2]):
-        raise ValueError("a box ends before it begins")
+    check_parts(boxes)
     return boxes, classes.astype(np.int64)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +16,9 @@ from ..exported import array_of, needs_shape
 from ..fields import nested_array
 from ..locations import path_inside
 from ..spans import FileSpan
-from .arrow_types import arrow, is_list, is_text, storage
+from .arrow_types import arrow, is_list, is_text, storage, table_errors
 
-__all__ = ["KEY", "Mapped", "RowLayout", "key_reader", "row_reader"]
+__all__ = ["KEY", "Mapped", "RowLayout", "first_values", "key_reader", "row_reader"]
 
 KEY = "key"
 """Column with the keys of what fastdata exported."""
@@ -51,6 +52,21 @@ class Mapped(NamedTuple):
     path: str
     address: int  # of the map
     size: int
+
+
+def first_values(batches: Iterable[Any], names: Sequence[str]) -> dict[str, bytes]:
+    """Return the first value of each of some columns of bytes; none where all are null."""
+    found: dict[str, bytes] = {}
+    for batch in batches:
+        with contextlib.suppress(*table_errors()):  # the next may be whole
+            batch.validate(full=True)
+            for name in names:
+                values = batch.column(batch.schema.names.index(name)).drop_null()
+                if name not in found and len(values):
+                    found[name] = values[0].as_py()
+        if len(found) == len(names):
+            break
+    return found
 
 
 def row_reader(

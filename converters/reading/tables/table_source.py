@@ -13,7 +13,7 @@ import itertools
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
-from ..class_names import classes_of_texts, named_classes
+from ..class_names import classes_of_texts, named_classes, numbered
 from ..exported import Exported, read_exported
 from ..fingerprints import FileSource
 from ..lists.image_finder import folder_named
@@ -37,7 +37,7 @@ from .arrow_fields import (
     with_paths,
 )
 from .arrow_types import arrow, is_bytes, is_text, plain, table_errors, type_of
-from .rows import Mapped, RowLayout, key_reader, row_reader
+from .rows import Mapped, RowLayout, first_values, key_reader, row_reader
 
 __all__ = ["Block", "TableSource"]
 
@@ -123,10 +123,6 @@ class TableSource(FileSource, IndexedSource):
         The folder of the image files that a column of text names.
     """
 
-    paths: list[Path]
-    beside: Sequence[Path] = ()
-    """Further files that samples depend on."""
-
     @abc.abstractmethod
     def table_schema(self, file: int) -> Any:
         """Return the pyarrow.Schema of a file."""
@@ -179,7 +175,6 @@ class TableSource(FileSource, IndexedSource):
         taken = choose_split(paths, splits, split)
         self.paths = [paths[k] for k in taken]
         self._names = [printable(os.fspath(relative[k])) for k in taken]
-        self._reasons: dict[int, str] = {}
         self._split_numbers = [0] * len(taken)
 
         first, schema = self._first_schema()
@@ -198,8 +193,7 @@ class TableSource(FileSource, IndexedSource):
             kinds = with_paths(kinds, columns, str(self.paths[first]), channels)
         chosen = choose_columns(schema, columns, kinds, self.notes, str(self.paths[first]))
         settled = settle_columns(chosen, kinds, fields or {}, channels)
-        self._columns = list(dict.fromkeys(chosen.values()))
-        self._find_blocks(schema)
+        self._find_blocks(schema, chosen.values())
         as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
         for name in as_label & set(chosen):
             if isinstance(settled[name], StringField) and (fields or {}).get(name) != "string":
@@ -208,7 +202,7 @@ class TableSource(FileSource, IndexedSource):
                 settled[name] = ScalarField(classes=names)
         self._add_split(settled, chosen, [splits[k] for k in taken])
         numbers = {
-            name: {text: number for number, text in enumerate(field.classes)}
+            name: numbered(field.classes)
             for name, field in settled.items()
             if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
         }
@@ -235,25 +229,25 @@ class TableSource(FileSource, IndexedSource):
         self.schema = Schema(settled, stored=True)
         columns = tuple(exported.stored_as.values())
         self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)
-        self._columns = self.layout.needed
         check_columns(exported, self.schema, self.layout.needed, schema, self.paths[first])
-        self._find_blocks(schema)
+        self._find_blocks(schema, self.layout.needed)
 
     def _first_schema(self) -> tuple[int, Any]:
         """Return the first file that can be read, and its schema."""
+        failure = ""
         for file in range(len(self.paths)):
             try:
                 return file, self.table_schema(file)
             except table_errors() as error:
-                self._reasons.setdefault(file, reason_of(error))
-        raise SourceError(f"{self.paths[0]}: cannot be read: {self._reasons[0]}")
+                failure = failure or reason_of(error)
+        raise SourceError(f"{self.paths[0]}: cannot be read: {failure}")
 
     def _is_text(self, chosen: Mapping[str, str], name: str) -> bool:
         return chosen[name] in self._types and is_text(plain(self._types[chosen[name]]))
 
-    def _find_blocks(self, schema: Any) -> None:
-        """Ask all files for their blocks."""
-        self._types = {name: type_of(schema, name) for name in self._columns}
+    def _find_blocks(self, schema: Any, columns: Iterable[str]) -> None:
+        """Ask all files for their blocks, of which some columns are read."""
+        self._types = {name: type_of(schema, name) for name in columns}
         self._blocks = Blocks()
         for file in range(len(self.paths)):
             self._blocks.begin_file()
@@ -307,7 +301,7 @@ class TableSource(FileSource, IndexedSource):
         row, reason = 0, "it has fewer rows than the file says"
         split, mapped = self._split_numbers[block.file], self.mapped(block.file)
         try:
-            for batch in self.batches(block.file, block.number, self._columns):
+            for batch in self.batches(block.file, block.number, list(self._types)):
                 until = min(row + batch.num_rows, block.rows)
                 if until > skip:
                     read = row_reader(batch, self.layout, split, mapped)
@@ -354,19 +348,13 @@ class TableSource(FileSource, IndexedSource):
 def _first_bytes_of(tables: TableSource, schema: Any) -> dict[str, bytes]:
     """Return the first values of columns of bytes, by which images are recognised."""
     names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-    starts: dict[str, bytes] = {}
+    return first_values(_first_batches(tables, names), names) if names else {}
+
+
+def _first_batches(tables: TableSource, names: Sequence[str]) -> Iterator[Any]:
     for file, block in itertools.islice(_first_blocks(tables), _PEEK):
-        if len(starts) == len(names):
-            break
-        with contextlib.suppress(*table_errors()):  # the next may be whole
-            for batch in tables.batches(file, block, names):
-                batch.validate(full=True)
-                for name in names:
-                    values = batch.column(batch.schema.names.index(name)).drop_null()
-                    if name not in starts and len(values):
-                        starts[name] = values[0].as_py()
-                break
-    return starts
+        with contextlib.suppress(*table_errors()):
+            yield from itertools.islice(tables.batches(file, block, names), 1)
 
 
 def _first_blocks(tables: TableSource) -> Iterator[tuple[int, int]]:
