@@ -40,6 +40,7 @@ from .reading.class_names import named_classes
 from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fingerprints import FileSource
 from .reading.locations import first_bytes, path_of, printable
+from .reading.options import ClassFile, ColumnsOption
 from .reading.selection import TableColumn
 from .reading.spans import FileSpan, read_exactly
 
@@ -74,16 +75,7 @@ _METADATA = {
 
 
 class BetonSource(FileSource, IndexedSource):
-    """A ``.beton`` file; its fields keep their names.
-
-    Parameters
-    ----------
-    columns : tuple of str
-        What is taken: ``field=column``, or a column that is called like its field.
-        Default: all; the first image becomes ``image``, the class number ``label``.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    """
+    """A ``.beton`` file; its fields keep their names."""
 
     name = "beton"
     summary = "FFCV's .beton"
@@ -101,8 +93,8 @@ class BetonSource(FileSource, IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        columns: tuple[str, ...] = (),
-        classes: str | None = None,
+        columns: ColumnsOption = (),
+        classes: ClassFile = None,
     ) -> None:
         self.path = Path(location)
         self.paths = [self.path]

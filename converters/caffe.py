@@ -7,7 +7,7 @@ and ``tools/convert_imageset.cpp`` of Caffe.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -21,28 +21,17 @@ from .reading.exported import read_exported
 from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
 from .reading.lmdb_files import LmdbSource, first_values, is_ours, lmdb_at
+from .reading.options import ClassFile, Option
 from .reading.records.datum import datum_class, parse_datum
-from .reading.refusals import check_choice
 
 __all__ = ["CaffeSource"]
 
 _STARTS = (0x08, 0x22)
 """First bytes of a Datum: of its field channels, or data."""
 
-Order = Literal["bgr", "rgb"]
-
 
 class CaffeSource(LmdbSource):
-    """Datums of an LMDB; fields ``image`` and ``label``.
-
-    Parameters
-    ----------
-    order : {"bgr", "rgb"}
-        Of the channels where Datums hold pixels; Caffe's own tools write bgr, but its
-        ``convert_cifar_data`` rgb.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    """
+    """Datums of an LMDB; fields ``image`` and ``label``."""
 
     name = "caffe"
     summary = "LMDB of Caffe's Datum messages, encoded or raw"
@@ -61,10 +50,15 @@ class CaffeSource(LmdbSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        order: Order = "bgr",
-        classes: str | None = None,
+        order: Annotated[
+            str,
+            Option(
+                "of the channels of pixels; convert_cifar_data writes rgb, Caffe's other tools bgr",
+                ("bgr", "rgb"),
+            ),
+        ] = "bgr",
+        classes: ClassFile = None,
     ) -> None:
-        check_choice("order", order, get_args(Order))
         datum_class()
         self._open(location, None)
         exported = read_exported([self.index.path], self.name)

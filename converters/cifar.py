@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.codecs.image import contiguous
 from fastdata.errors import OptionError, SourceError
@@ -27,7 +27,8 @@ from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
 from .reading.forward_reader import ForwardReader
 from .reading.locations import path_of, printable
-from .reading.refusals import check_choice, not_seekable
+from .reading.options import Option
+from .reading.refusals import not_seekable
 from .reading.selection import left_out
 
 __all__ = ["CifarSource"]
@@ -39,13 +40,7 @@ _NAMES = {
 
 
 class CifarSource(FileSource, IndexedSource):
-    """Batches of CIFAR; fields ``image``, ``label`` and, of CIFAR-100, ``coarse_label``.
-
-    Parameters
-    ----------
-    split : {"train", "test", "all"}
-        Which batches; with "all", a field ``split`` tells them apart.
-    """
+    """Batches of CIFAR; fields ``image``, ``label`` and, of CIFAR-100, ``coarse_label``."""
 
     name = "cifar"
     summary = "CIFAR-10 and -100: pickles or binary, a folder or the .tar.gz"
@@ -63,9 +58,10 @@ class CifarSource(FileSource, IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "train",
+        split: Annotated[
+            str, Option("which batches; all adds a field 'split'", ("train", "test", "all"))
+        ] = "train",
     ) -> None:
-        check_choice("split", split, ("train", "test", "all"))
         self.notes = []
         self.location = Path(location)
         found = look_at(location)

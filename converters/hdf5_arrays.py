@@ -17,6 +17,7 @@ from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.hdf5_columns import hdf5_columns, opened_hdf5
 from .reading.arrays.mat_file import mat_kind
 from .reading.locations import files_at, printable
+from .reading.options import ArraysOption, ClassFile, LayoutOption, ScaleOption
 from .reading.refusals import already_packed, no_files
 from .reading.splits import has_folders_of_images
 
@@ -28,7 +29,7 @@ _USER_BLOCKS = (0, 512, 1024, 2048)
 
 
 class Hdf5Source(ArraySource):
-    """Arrays of HDF5 files; several are one dataset, in their order.  Options: `ArraySource`."""
+    """Arrays of HDF5 files; several are one dataset, in their order."""
 
     name = "hdf5"
     summary = "HDF5 files with arrays of pictures or of image files"
@@ -46,10 +47,10 @@ class Hdf5Source(ArraySource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        arrays: tuple[str, ...] = (),
-        layout: str | None = None,
-        scale: float | None = None,
-        classes: str | None = None,
+        arrays: ArraysOption = (),
+        layout: LayoutOption = None,
+        scale: ScaleOption = None,
+        classes: ClassFile = None,
     ) -> None:
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)

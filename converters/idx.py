@@ -14,7 +14,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.regular_files import read_regular
@@ -33,7 +33,8 @@ from .reading.classic.idx_files import (
 from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
 from .reading.locations import path_of, printable
-from .reading.refusals import check_choice, not_seekable
+from .reading.options import Option
+from .reading.refusals import not_seekable
 from .reading.selection import left_out
 
 __all__ = ["IdxSource"]
@@ -64,22 +65,7 @@ _STARTS = {
 
 
 class IdxSource(FileSource, IndexedSource):
-    """IDX files of images and labels, gzip-compressed or not.
-
-    Parameters
-    ----------
-    split : {"train", "test", "all"}
-        Which files of a folder; with "all", a field ``split`` tells them apart.
-    dataset : str
-        Which dataset, where a folder has several: ``emnist-letters``.
-    labels : str, optional
-        The file of the labels, where its name does not tell.
-    classes : str, optional
-        ``fashion``, ``mnist``, ``emnist-letters`` and so on, or a text file with the names of
-        classes 0, 1, ..., one a line.
-    transpose : bool, optional
-        Whether rows and columns are exchanged; default: of EMNIST.
-    """
+    """IDX files of images and labels, gzip-compressed or not."""
 
     name = "idx"
     summary = "IDX files: MNIST, Fashion-MNIST, EMNIST, ...; .gz or not"
@@ -101,11 +87,25 @@ class IdxSource(FileSource, IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "train",
-        dataset: str = "",
-        labels: str | None = None,
-        classes: str | None = None,
-        transpose: bool | None = None,
+        split: Annotated[
+            str,
+            Option("which files of a folder; all adds a field 'split'", ("train", "test", "all")),
+        ] = "train",
+        dataset: Annotated[
+            str, Option("which dataset, where a folder has several: emnist-letters")
+        ] = "",
+        labels: Annotated[
+            str | None, Option("the file of the labels, where its name does not tell")
+        ] = None,
+        classes: Annotated[
+            str | None,
+            Option(
+                "fashion, mnist, emnist-letters, ..., or a file with names of classes, one a line"
+            ),
+        ] = None,
+        transpose: Annotated[
+            bool | None, Option("exchange rows and columns; default: of EMNIST")
+        ] = None,
     ) -> None:
         self.notes = []
         pairs = self._chosen(location, split, dataset)
@@ -136,7 +136,6 @@ class IdxSource(FileSource, IndexedSource):
 
     def _chosen(self, location: Any, split: str, dataset: str) -> list[IdxPair]:
         """Return the pairs of files that the options mean."""
-        check_choice("split", split, ("train", "test", "all"))
         found = find_pairs(location)
         if not found:
             raise SourceError(

@@ -16,7 +16,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from .reading.chunks.row_table import RowTable, has_table, table_columns
 from .reading.class_names import named_classes
 from .reading.compression import check_codec
 from .reading.locations import first_bytes, printable
+from .reading.options import ClassFile, Option
 from .reading.scanned import Place
 from .reading.selection import TableColumn
 from .reading.tables.arrow_types import table_errors
@@ -50,17 +51,7 @@ _KEPT_OPEN = 16
 
 
 class LitDataSource(ChunkSource):
-    """A folder of LitData's chunks.
-
-    Parameters
-    ----------
-    columns : tuple of str
-        What is taken: ``field=column``, or a column that is called like its field.  Columns of
-        tuples and lists are called 0, 1, ...; those inside others ``outer.inner``.
-        Default: all; the first image becomes ``image``, the class number ``label``.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    """
+    """A folder of LitData's chunks."""
 
     name = "litdata"
     summary = "chunks of LitData (litdata.optimize), plain or zstd"
@@ -76,8 +67,13 @@ class LitDataSource(ChunkSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        columns: tuple[str, ...] = (),
-        classes: str | None = None,
+        columns: Annotated[
+            tuple[str, ...],
+            Option(
+                "FIELD=COLUMN or COLUMN (in tuples 0, 1, ..., in others outer.inner); default: all"
+            ),
+        ] = (),
+        classes: ClassFile = None,
     ) -> None:
         content = self.open_index(location, "LitData has beside chunks")
         index, self._channels = self.index, channels

@@ -13,7 +13,7 @@ import re
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.formats.manifest import MANIFEST
@@ -33,6 +33,7 @@ from .reading.lmdb_files import (
     missing_keys,
 )
 from .reading.locations import folder_at
+from .reading.options import ClassFile, Option
 from .reading.refusals import already_packed
 from .reading.selection import left_out
 from .reading.spans import FileSpan, close_files
@@ -53,21 +54,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 class LmdbPairsSource(LmdbSource):
-    """Image files by their keys; fields ``image``, and ``label`` or ``text`` where there are.
-
-    Parameters
-    ----------
-    label_pattern : str, optional
-        A regular expression; what its first group matches in a key is the name of the class:
-        ``([^/_]+)``.
-    labels : str, optional
-        A text file with a line ``key label`` a sample; the two are separated by a tab, a
-        comma or the last space.  Labels are numbers, else names of classes.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    database : str, optional
-        Where the file has databases with names, which.
-    """
+    """Image files by their keys; fields ``image``, and ``label`` or ``text`` where there are."""
 
     name = "lmdb"
     summary = "LMDB of key -> image file (BasicSR, LSUN, text recognition)"
@@ -83,10 +70,18 @@ class LmdbPairsSource(LmdbSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        label_pattern: str | None = None,
-        labels: str | None = None,
-        classes: str | None = None,
-        database: str | None = None,
+        label_pattern: Annotated[
+            str | None,
+            Option("a regular expression; its first group in a key is the class: ([^/_]+)"),
+        ] = None,
+        labels: Annotated[
+            str | None,
+            Option("a file of lines `key label`, with a tab, a comma or a space between"),
+        ] = None,
+        classes: ClassFile = None,
+        database: Annotated[
+            str | None, Option("which database, where the file has some with names")
+        ] = None,
     ) -> None:
         if label_pattern is not None and labels is not None:
             raise OptionError("labels come from label_pattern or from a file, not from both")

@@ -7,7 +7,7 @@ is the digit 0 (Netzer and others, "Reading Digits in Natural Images", and its p
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .reading.arrays.columns import Array, ArrayColumn
 from .reading.arrays.mat_file import mat_columns, mat_kind
 from .reading.arrays.roles import SPLITS, split_in
 from .reading.locations import files_at, folder_at, printable
+from .reading.options import ArraySplit, ClassFile, Option, ScaleOption
 from .reading.refusals import no_files
 from .reading.spans import close_files
 from .reading.splits import has_images
@@ -30,18 +31,7 @@ _SVHN = "_32x32.mat"
 
 
 class MatSource(ArraySource):
-    """Arrays of ``.mat`` files; several files are one dataset, of splits if they are called so.
-
-    Further options: see `ArraySource`.
-
-    Parameters
-    ----------
-    split : str
-        One of the splits that the files are called by (``train_32x32.mat``); ``all`` takes
-        all, and a field ``split`` tells them apart.
-    arrays : tuple of str
-        What is taken: ``field=array``.  Default: what is called as images and labels are.
-    """
+    """Arrays of ``.mat`` files; several files are one dataset, of splits if they are called so."""
 
     name = "mat"
     summary = "MATLAB's .mat files of pictures, such as SVHN's train_32x32.mat"
@@ -64,10 +54,12 @@ class MatSource(ArraySource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "all",
-        arrays: tuple[str, ...] = (),
-        scale: float | None = None,
-        classes: str | None = None,
+        split: ArraySplit = "all",
+        arrays: Annotated[
+            tuple[str, ...], Option("field=array; default: what is called as images and labels are")
+        ] = (),
+        scale: ScaleOption = None,
+        classes: ClassFile = None,
     ) -> None:
         self.notes = []
         files = [path for path in files_at(location, _SUFFIXES) if mat_kind(path)]

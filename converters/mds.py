@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import xxhash
@@ -27,6 +27,7 @@ from .reading.chunks.column_choice import RefusedColumnError, guessed_field
 from .reading.compression import check_codec
 from .reading.deferred import array_of, json_text
 from .reading.locations import first_bytes, stat_of
+from .reading.options import ClassFile, ColumnsOption, Option
 
 __all__ = ["MDSSource"]
 
@@ -45,18 +46,7 @@ _VALUES |= {64: "<u8", 65: "<i8", 66: "<f8"}
 
 
 class MDSSource(ChunkSource):
-    """A folder of MDS shards.
-
-    Parameters
-    ----------
-    columns : tuple of str
-        What is taken: ``field=column``, or a column that is called like its field.
-        Default: all; the first image becomes ``image``, the class number ``label``.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    check : bool
-        Whether the hashes that the index has of shards are compared.
-    """
+    """A folder of MDS shards."""
 
     name = "mds"
     summary = "shards of MosaicML Streaming (MDS), plain, gz, bz2 or zstd"
@@ -72,9 +62,9 @@ class MDSSource(ChunkSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        columns: tuple[str, ...] = (),
-        classes: str | None = None,
-        check: bool = True,
+        columns: ColumnsOption = (),
+        classes: ClassFile = None,
+        check: Annotated[bool, Option("compare the hashes that the index has of shards")] = True,
     ) -> None:
         content = self.open_index(location, "MDS has beside its shards")
         self._channels, self._check = channels, check

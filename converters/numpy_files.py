@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from .reading.arrays.roles import arrays_by_split, choose_arrays
 from .reading.forward_reader import RAW, InflatedPiece
 from .reading.locations import files_at, first_bytes, folder_at, printable, stat_of
 from .reading.npy import NpyHead, read_npy_head
+from .reading.options import ArraySplit, ClassFile, LayoutOption, Option, ScaleOption
 from .reading.refusals import no_files
 from .reading.splits import has_images
 from .reading.zip_archive import is_zip, zip_members
@@ -36,19 +37,7 @@ _HEAD = 16 << 10
 
 
 class NumpySource(ArraySource):
-    """Arrays of a ``.npz``, of a ``.npy``, or of the ``.npy`` files of a folder.
-
-    Further options: see `ArraySource`.
-
-    Parameters
-    ----------
-    split : str
-        One of the splits that names of arrays have (``train_images``, ``x_test``); ``all``
-        takes all, and a field ``split`` tells them apart.
-    arrays : tuple of str
-        What is taken: ``field=array``; a ``.npy`` file is called without its suffix.
-        Default: what is called as images, labels and masks usually are.
-    """
+    """Arrays of a ``.npz``, of a ``.npy``, or of the ``.npy`` files of a folder."""
 
     name = "numpy"
     summary = "NumPy's .npz (MedMNIST, Keras) and .npy files of pictures"
@@ -69,11 +58,16 @@ class NumpySource(ArraySource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        split: str = "all",
-        arrays: tuple[str, ...] = (),
-        layout: str | None = None,
-        scale: float | None = None,
-        classes: str | None = None,
+        split: ArraySplit = "all",
+        arrays: Annotated[
+            tuple[str, ...],
+            Option(
+                "field=array; a .npy is called without its suffix; default: what is called as usual"
+            ),
+        ] = (),
+        layout: LayoutOption = None,
+        scale: ScaleOption = None,
+        classes: ClassFile = None,
     ) -> None:
         self.notes = []
         self.paths = [path for path in files_at(location, _SUFFIXES) if _kind(path)]

@@ -15,7 +15,7 @@ import os
 import re
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import ImageField, Schema
@@ -33,6 +33,7 @@ from .reading.lmdb_files import (
     missing_keys,
 )
 from .reading.locations import folder_at, printable
+from .reading.options import Option
 from .reading.refusals import already_packed, refuse_fields
 from .reading.selection import joined, left_out
 from .reading.spans import close_files
@@ -46,14 +47,7 @@ _ROLES = {
 
 
 class PairedLmdbSource(FileSource, IndexedSource):
-    """Pairs of images by their keys; fields ``gt`` and ``lq``, each of sizes of its own.
-
-    Parameters
-    ----------
-    gt, lq : str, optional
-        The folders of the two databases, in the location or anywhere.  Default: those that
-        are called so: ``HR``, ``GT``, ``sharp``, ... and ``LR``, ``LQ``, ``blur``, ...
-    """
+    """Pairs of images by their keys; fields ``gt`` and ``lq``, each of sizes of its own."""
 
     name = "paired_lmdb"
     summary = "two LMDBs side by side, of good and degraded images (BasicSR's gt and lq)"
@@ -72,8 +66,12 @@ class PairedLmdbSource(FileSource, IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        gt: str | None = None,
-        lq: str | None = None,
+        gt: Annotated[
+            str | None, Option("the folder of the good images; default: called HR, GT, sharp, ...")
+        ] = None,
+        lq: Annotated[
+            str | None, Option("the folder of the degraded ones; default: called LR, LQ, blur, ...")
+        ] = None,
     ) -> None:
         refuse_fields(fields, self.name)
         folder = folder_at(location)

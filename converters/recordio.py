@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from .reading.deferred import DeferredRecord
 from .reading.fields import resolve_fields
 from .reading.image_files import is_image_bytes
 from .reading.locations import files_at, printable
+from .reading.options import ClassFile, Option
 from .reading.records.image_records import (
     ImageList,
     ImageRecordDecoder,
@@ -42,23 +43,7 @@ _PEEK = 16
 
 
 class RecordIOSource(ScannedSource):
-    """Files of RecordIO; each record is a sample.
-
-    Parameters
-    ----------
-    labels : tuple of str
-        Names of the labels, where records have several: each becomes a field.
-        Default: all are one array, ``label``.
-    lst : str, optional
-        A ``.lst`` file: labels, and names of samples, are taken from it by the number
-        in the record, as MXNet's ``path_imglist`` does.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    index : bool
-        Whether a ``.idx`` beside a ``.rec`` is compared with the records that are there.
-    boxes : bool
-        Whether labels that are of objects become ``boxes`` and ``labels``; else one array.
-    """
+    """Files of RecordIO; each record is a sample."""
 
     name = "recordio"
     summary = "MXNet RecordIO: .rec files, with .idx and .lst or without"
@@ -74,11 +59,20 @@ class RecordIOSource(ScannedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        labels: tuple[str, ...] = (),
-        lst: str | None = None,
-        classes: str | None = None,
-        index: bool = True,
-        boxes: bool = True,
+        labels: Annotated[
+            tuple[str, ...],
+            Option("names of a record's labels, each then a field; default: one array, label"),
+        ] = (),
+        lst: Annotated[
+            str | None, Option("a .lst file with labels and names by the number in the record")
+        ] = None,
+        classes: ClassFile = None,
+        index: Annotated[
+            bool, Option("compare a .idx beside a .rec with the records that are there")
+        ] = True,
+        boxes: Annotated[
+            bool, Option("make boxes and labels of labels that are of objects, else one array")
+        ] = True,
     ) -> None:
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)

@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import MissingExtraError, OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
@@ -21,6 +21,7 @@ from .reading.deferred import DeferredRecord
 from .reading.exported import read_exported
 from .reading.fields import convert, resolve_fields
 from .reading.locations import files_at, folder_at
+from .reading.options import CheckSize, ClassFile, Option
 from .reading.records.detection import (
     OBJECTS,
     Objects,
@@ -59,26 +60,7 @@ _LOOKED_AT = 16
 
 
 class TFRecordSource(ScannedSource):
-    """Shards of TFRecord; each Example is a sample.
-
-    Parameters
-    ----------
-    features : tuple of str
-        What is taken: ``field=feature``, or a feature that is named like its field.
-        Default: the image in ``image/encoded`` and ``image/class/label``, or what is
-        called like them.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    label_offset : int
-        Added to the label: -1 where classes are counted from 1, as in ImageNet's.
-    check : bool
-        Whether the CRC of each record's data is compared; that of lengths always is.
-    label_map : str, optional
-        A ``label_map.pbtxt`` with the names and numbers of the classes of objects.  Without it
-        all records are read once for these, if they have names.
-    check_size : bool
-        Whether an image with objects, of another size than its record says, is rejected.
-    """
+    """Shards of TFRecord; each Example is a sample."""
 
     name = "tfrecord"
     summary = "TFRecord files of tf.train.Example, plain, gzip or zlib"
@@ -100,12 +82,26 @@ class TFRecordSource(ScannedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        features: tuple[str, ...] = (),
-        classes: str | None = None,
-        label_offset: int = 0,
-        check: bool = True,
-        label_map: str | None = None,
-        check_size: bool = True,
+        features: Annotated[
+            tuple[str, ...],
+            Option(
+                "FIELD=FEATURE or FEATURE; default: image/encoded, image/class/label, or the like"
+            ),
+        ] = (),
+        classes: ClassFile = None,
+        label_offset: Annotated[
+            int, Option("added to the label: -1 where classes are counted from 1, as in ImageNet's")
+        ] = 0,
+        check: Annotated[
+            bool, Option("compare the CRC of each record's data; that of lengths always is")
+        ] = True,
+        label_map: Annotated[
+            str | None,
+            Option(
+                "a label_map.pbtxt with the classes of objects; else all records are read for them"
+            ),
+        ] = None,
+        check_size: CheckSize = True,
     ) -> None:
         crc32c()
         require("google.protobuf", "tfrecord", "reading TFRecord files")

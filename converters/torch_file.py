@@ -14,7 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.columns import ArrayColumn
 from .reading.image_files import is_image_bytes
 from .reading.locations import files_at, first_bytes, printable
+from .reading.options import ClassFile, LayoutOption, Option, ScaleOption
 from .reading.refusals import no_files
 from .reading.splits import has_folders_of_images
 
@@ -43,21 +44,7 @@ _GLOBAL = re.compile(r"(?:Unsupported (?:global|class|operand)|GLOBAL)[^\n]{0,20
 
 
 class TorchSource(ArraySource):
-    """Tensors of a file of ``torch.save``; several files are one dataset, in their order.
-
-    Further options: see `ArraySource`.
-
-    Parameters
-    ----------
-    arrays : tuple of str
-        What is taken: ``field=path``, where a path is made of keys of dicts and numbers in
-        tuples and lists: ``train/images``, ``0``.  ``classes=path`` is a list of names.
-        Default: what is called as images, labels and masks usually are; of a tuple the
-        first is the images and the second the labels.
-    check : bool
-        Whether the CRC-32 of the archive's members are compared first, which reads it all;
-        torch itself does not.
-    """
+    """Tensors of a file of ``torch.save``; several files are one dataset, in their order."""
 
     name = "torch"
     summary = "tensors of torch.save (.pt, .pth), without running what they contain"
@@ -73,11 +60,19 @@ class TorchSource(ArraySource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        arrays: tuple[str, ...] = (),
-        layout: str | None = None,
-        scale: float | None = None,
-        classes: str | None = None,
-        check: bool = False,
+        arrays: Annotated[
+            tuple[str, ...],
+            Option(
+                "field=path of keys and numbers (train/images, 0), classes=path of a list of names"
+            ),
+        ] = (),
+        layout: LayoutOption = None,
+        scale: ScaleOption = None,
+        classes: ClassFile = None,
+        check: Annotated[
+            bool,
+            Option("compare the CRC-32 of the archive's members first, which reads all of it"),
+        ] = False,
     ) -> None:
         self.notes = []
         self.paths = files_at(location, _SUFFIXES)

@@ -14,7 +14,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.columns import ArrayColumn
 from .reading.json_files import read_object
 from .reading.locations import folder_at, printable, stat_of
-from .reading.refusals import check_choice, require
+from .reading.options import ArraysOption, ClassFile, LayoutOption, Option, ScaleOption
+from .reading.refusals import require
 from .reading.spans import MAX_RECORD
 
 __all__ = ["ZarrSource"]
@@ -34,9 +35,6 @@ _LOOKED_AT = 200
 _MOST_EMPTY = 1000
 """Blocks that may be missing for each that is there."""
 
-Missing = Literal["fill", "reject"]
-
-
 _used_by = 0
 """The process that uses tensorstore, which ends a process forked from such a one."""
 _METADATA_BYTES = 16 << 20
@@ -44,20 +42,7 @@ _DEPTH = 16
 
 
 class ZarrSource(ArraySource):
-    """Arrays of a zarr or N5 folder, or one such array and what is beside it.
-
-    Further options: see `ArraySource`.
-
-    Parameters
-    ----------
-    arrays : tuple of str
-        What is taken: ``field=path`` of an array in the folder; ``offsets=path`` tells where
-        image files that lie end to end begin.  Default: what is called as images, labels and
-        masks usually are.
-    missing : {"fill", "reject"}
-        What becomes of samples in blocks that were never written: they have the array's fill
-        value, as the formats say, or are rejects.
-    """
+    """Arrays of a zarr or N5 folder, or one such array and what is beside it."""
 
     name = "zarr"
     summary = "zarr v2, zarr v3 and N5 folders (tensorstore)"
@@ -79,14 +64,19 @@ class ZarrSource(ArraySource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        arrays: tuple[str, ...] = (),
-        layout: str | None = None,
-        scale: float | None = None,
-        classes: str | None = None,
-        missing: Missing = "fill",
+        arrays: ArraysOption = (),
+        layout: LayoutOption = None,
+        scale: ScaleOption = None,
+        classes: ClassFile = None,
+        missing: Annotated[
+            str,
+            Option(
+                "what samples in blocks that were never written are: of the fill value, or rejects",
+                ("fill", "reject"),
+            ),
+        ] = "fill",
     ) -> None:
         _tensorstore()
-        check_choice("missing", missing, get_args(Missing))
         self.notes = []
         self._root = Path(location)
         if not self._root.is_dir():
@@ -151,7 +141,7 @@ class _ZarrColumn(ArrayColumn):
 
     prepared = False
 
-    def __init__(self, folder: Path, path: str, node: _Node, missing: Missing) -> None:
+    def __init__(self, folder: Path, path: str, node: _Node, missing: str) -> None:
         self._folder, self._node, self._missing = folder, node, missing
         self.label, self.shape = printable(path), node.shape
         try:

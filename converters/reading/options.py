@@ -16,11 +16,16 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 __all__ = [
     "AllowEmpty",
+    "ArraySplit",
+    "ArraysOption",
     "CheckSize",
     "ClassFile",
+    "ColumnsOption",
+    "LayoutOption",
     "OneBased",
     "Option",
     "PaintedMasks",
+    "ScaleOption",
     "SplitFolder",
     "SplitOption",
 ]
@@ -62,4 +67,24 @@ OneBased: TypeAlias = Annotated[
 ]
 AllowEmpty: TypeAlias = Annotated[
     bool, Option("take an image without an annotation file as one without objects")
+]
+ColumnsOption: TypeAlias = Annotated[
+    tuple[str, ...],
+    Option("FIELD=COLUMN or COLUMN; default: all, the first image and the class number as usual"),
+]
+ArraysOption: TypeAlias = Annotated[
+    tuple[str, ...],
+    Option(
+        "field=path of an array; offsets=path where image files that lie end to end begin, "
+        "classes=path their names; default: what is called as usual"
+    ),
+]
+ArraySplit: TypeAlias = Annotated[
+    str, Option("a split that names have (train_images); all: each, with a field 'split'")
+]
+LayoutOption: TypeAlias = Annotated[
+    str | None, Option("of pixels: nhw, nhwc or nchw, where the shape fits more than one")
+]
+ScaleOption: TypeAlias = Annotated[
+    float | None, Option("what pixels that are not uint8 are multiplied by to be 0 to 255")
 ]

@@ -113,23 +113,7 @@ class _Part(NamedTuple):
 
 
 class ArraySource(FileSource, IndexedSource):
-    """Samples that are rows of arrays; a subclass lists its files and calls `read_arrays`.
-
-    These options mean the same in all formats of arrays.
-
-    Parameters
-    ----------
-    arrays : tuple of str
-        What is taken: ``field=path`` of an array in the file; ``offsets=path`` tells where
-        image files that lie end to end begin, ``classes=path`` the names of classes.
-        Default: what is called as images, labels and masks usually are.
-    layout : str, optional
-        Of pixels: nhw, nhwc or nchw, where the shape fits more than one.
-    scale : float, optional
-        What pixels that are not uint8 are multiplied by to be 0 to 255.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    """
+    """Samples that are rows of arrays; a subclass lists its files and calls `read_arrays`."""
 
     _only_forward = ""
     """A file with arrays that can be read only from their front, if there is one."""

@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastdata.errors import OptionError, SourceError
 from fastdata.schema import Field, ScalarField, Schema, StringField
@@ -26,6 +26,7 @@ from ..exported import Exported, read_exported
 from ..fingerprints import FileSource
 from ..lists.image_finder import folder_named
 from ..locations import printable
+from ..options import ClassFile, Option
 from ..refusals import no_files
 from ..splits import choose_split, split_of
 from .arrow_fields import (
@@ -107,21 +108,7 @@ class Blocks:
 
 
 class TableSource(FileSource, IndexedSource):
-    """Rows of tables; a subclass says what blocks a file has, and reads them.
-
-    Parameters
-    ----------
-    columns : tuple of str
-        What is taken: ``field=column``, or a column that is named like its field.
-        Default: all columns that fit a field.
-    split : str, optional
-        Which files of a folder are taken, by the split that their names, or those of their folders,
-        tell.  Default: all, with a field ``split`` where there are several.
-    classes : str, optional
-        A text file with the names of classes 0, 1, ..., one a line.
-    images : str, optional
-        The folder of the image files that a column of text names.
-    """
+    """Rows of tables; a subclass says what blocks a file has, and reads them."""
 
     @abc.abstractmethod
     def table_schema(self, file: int) -> Any:
@@ -158,10 +145,16 @@ class TableSource(FileSource, IndexedSource):
         *,
         channels: int = 3,
         fields: FieldSpec | None = None,
-        columns: tuple[str, ...] = (),
-        split: str | None = None,
-        classes: str | None = None,
-        images: str | None = None,
+        columns: Annotated[
+            tuple[str, ...], Option("FIELD=COLUMN or COLUMN; default: all columns that fit a field")
+        ] = (),
+        split: Annotated[
+            str | None, Option("only files of this split, by their names or those of their folders")
+        ] = None,
+        classes: ClassFile = None,
+        images: Annotated[
+            str | None, Option("the folder of the image files that a column of text names")
+        ] = None,
     ) -> None:
         self.notes = []
         paths = self.files_of(location)
