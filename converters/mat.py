@@ -15,7 +15,7 @@ from fastdata.errors import OptionError, SourceError
 
 from .base import FieldSpec
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
-from .reading.arrays.columns import Array, ArrayColumn
+from .reading.arrays.columns import Array, ArrayColumn, ConvertedColumn
 from .reading.arrays.mat_file import mat_columns, mat_kind
 from .reading.arrays.roles import SPLITS, split_in
 from .reading.locations import files_at, folder_at, printable
@@ -87,19 +87,10 @@ class MatSource(ArraySource):
             self.notes.append("the label 10 of SVHN's files is taken for the digit 0")
 
 
-class _SvhnLabels(ArrayColumn):
-    """Labels of which 10 stands for the digit 0."""
-
-    dtype = np.dtype("int64")
-
-    def __init__(self, labels: ArrayColumn) -> None:
-        self._labels = labels
-        self.label, self.shape, self.refused = labels.label, labels.shape, labels.refused
-        self.compressed = labels.compressed
-
-    def read(self, start: int, stop: int) -> Array:
-        labels = np.asarray(self._labels.read(start, stop)).astype(np.int64)
-        return np.where(labels == 10, 0, labels)
+def _digits(labels: Any) -> Array:
+    """Return SVHN's labels as digits: 10 stands for 0."""
+    numbers = np.asarray(labels).astype(np.int64)
+    return np.where(numbers == 10, 0, numbers)
 
 
 def _file(path: Path) -> ArrayFile:
@@ -107,7 +98,7 @@ def _file(path: Path) -> ArrayFile:
     usual = (f"image={next(iter(columns))}",) if len(columns) == 1 else ()
     labels = columns.get("y")
     if labels is not None and _is_svhn(path) and len(labels.shape) == 1:
-        columns["y"] = _SvhnLabels(labels)
+        columns["y"] = ConvertedColumn(labels, _digits)
     return ArrayFile(str(path), printable(path.name), columns, usual)
 
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from fastdata.schema import (
 )
 
 from ...base import FieldSpec, IndexedSource, Reject, Sample, reason_of
-from ..class_names import MOST_CLASSES, classes_of_texts, named_classes
+from ..class_names import MOST_CLASSES, classes_of_texts, named_classes, numbered
 from ..deferred import DeferredValues
 from ..fields import check_names, named_field
 from ..fingerprints import FileSource
@@ -35,7 +36,7 @@ from ..locations import printable
 from ..refusals import not_seekable
 from ..selection import ARRAYS
 from ..spans import MAX_RECORD, close_files
-from .columns import Array, ArrayColumn, ConstantColumn, FlatColumn, NamesColumn, PictureLayout
+from .columns import Array, ArrayColumn, ConstantColumn, ConvertedColumn, FlatColumn, PictureLayout
 from .roles import chosen_arrays
 
 __all__ = ["ArrayFile", "ArrayOptions", "ArraySource"]
@@ -275,7 +276,8 @@ def _part_of(
         if name == "label" and is_text and fields.get(name, "label") == "label":
             what = f"{where}: {found.label!r}"
             names = classes_of_texts(_texts(where, found), what, options.classes)
-            columns[name], field = NamesColumn(found, names), ScalarField(classes=names)
+            columns[name] = ConvertedColumn(found, functools.partial(_numbers, numbered(names)))
+            field = ScalarField(classes=names)
         elif field is None:
             field = _field_of(where, name, found, channels, is_text)
         settled[name] = field
@@ -347,6 +349,11 @@ def _flat(
 def _texts(where: str, column: ArrayColumn) -> Iterator[str]:
     values = itertools.chain.from_iterable(_blocks(where, column))
     return (name for name in values if isinstance(name, str))
+
+
+def _numbers(by_name: Mapping[str, int], names: Iterable[str]) -> list[Any]:
+    """Return the numbers of classes; an error in the place of what is none."""
+    return [by_name.get(name, ValueError(f"{name!r} is none of the classes")) for name in names]
 
 
 def _blocks(where: str, column: ArrayColumn) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,8 +27,8 @@ __all__ = [
     "Array",
     "ArrayColumn",
     "ConstantColumn",
+    "ConvertedColumn",
     "FlatColumn",
-    "NamesColumn",
     "PictureLayout",
 ]
 
@@ -124,21 +124,20 @@ class FlatColumn(ArrayColumn):
         return FileSpan(path, first + start, end - start)
 
 
-class NamesColumn(ArrayColumn):
-    """Names of classes, as their numbers."""
+class ConvertedColumn(ArrayColumn):
+    """Whole numbers that are made of the rows of another column."""
 
     dtype = np.dtype("int64")
 
-    def __init__(self, names: ArrayColumn, classes: Sequence[str]) -> None:
-        self._names = names
-        self._numbers = {name: number for number, name in enumerate(classes)}
-        self.label, self.shape, self.block = names.label, names.shape, names.block
+    def __init__(
+        self, column: ArrayColumn, convert: Callable[[Any], Sequence[Any] | Array]
+    ) -> None:
+        self._column, self._convert = column, convert
+        self.label, self.shape, self.block = column.label, column.shape, column.block
+        self.compressed, self.refused = column.compressed, column.refused
 
-    def read(self, start: int, stop: int) -> Sequence[Any]:
-        return [
-            self._numbers.get(name, ValueError(f"{name!r} is none of the classes"))
-            for name in self._names.read(start, stop)
-        ]
+    def read(self, start: int, stop: int) -> list[Any] | Array:
+        return self._convert(self._column.read(start, stop))
 
 
 class ConstantColumn(ArrayColumn):

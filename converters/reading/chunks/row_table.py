@@ -104,23 +104,18 @@ class RowTable:
             yield first, min(self.rows, first + self._step)
 
     def row(self, row: int, layout: RowLayout) -> tuple[Any, ...]:
-        """Return the values of one row.
-
-        Raises SourceError if its batch is damaged. Raises ValueError if the row does not fit.
-        """
+        """Return the values of one row; raises as `reader` does, ValueError if it does not fit."""
         first = row - row % self._step
-        return self._reader(first, layout, row - first)(0)
+        return self.reader(first, layout, row - first)(0)
 
-    def reader(self, first: int, layout: RowLayout) -> Callable[[int], tuple[Any, ...]]:
+    def reader(
+        self, first: int, layout: RowLayout, only: int | None = None
+    ) -> Callable[[int], tuple[Any, ...]]:
         """Return a function from a row's number in the batch that begins there to its values.
 
-        Raises SourceError if the batch is damaged.
+        `only` is the one row of it that is wanted, then number 0.  Raises SourceError if the batch
+        is damaged.
         """
-        return self._reader(first, layout, None)
-
-    def _reader(
-        self, first: int, layout: RowLayout, only: int | None
-    ) -> Callable[[int], tuple[Any, ...]]:
         number = first // self._step
         try:
             batch = self._get(number)
