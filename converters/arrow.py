@@ -1,9 +1,9 @@
 """Arrow IPC files with a column of images, as ``datasets.Dataset.save_to_disk`` writes them.
 
 A file is a stream of record batches (``data-00000-of-00001.arrow``), or has them with a
-directory at its end (Feather).  It is mapped into memory, and of an image only the place is
-told: workers read it from the file.  Sources: "Serialization and Interprocess Communication
-(IPC)" in the Arrow columnar format's specification, read by pyarrow; ``datasets/arrow_dataset.py``.
+directory at its end (Feather).  It is mapped into memory, and an image is a place in it, from which
+workers read it.  Sources: "Serialization and Interprocess Communication (IPC)" in the Arrow
+columnar format's specification, read by pyarrow; ``datasets/arrow_dataset.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUFFIXES = (".arrow", ".feather", ".ipc")
 _FILE = b"ARROW1"
 _STREAM = b"\xff\xff\xff\xff"
 _LARGEST_SCHEMA = 64 << 20
-_KEPT_OPEN = 8
+_MOST_OPEN = 8
 
 
 class ArrowSource(TableSource):
@@ -46,7 +46,7 @@ class ArrowSource(TableSource):
     @functools.cached_property
     def _open(self) -> Callable[[str], _Opened]:
         """Open a file, or find it open; of the instance, so that none stays so when it is gone."""
-        return functools.lru_cache(_KEPT_OPEN)(_Opened)
+        return functools.lru_cache(_MOST_OPEN)(_Opened)
 
     @classmethod
     def files_of(cls, location: Any) -> list[Path]:

@@ -102,9 +102,9 @@ class BetonSource(FileSource, IndexedSource):
         layout = _read_layout(self._file)
         self._layout, self.num_samples = layout, layout.num_samples
         own = [_column(field, channels) for field in layout.fields]
-        settled, picked, notes = choose_columns(own, columns, fields or {}, channels, self._file)
+        resolved, picked, notes = choose_columns(own, columns, fields or {}, channels, self._file)
         self.notes = notes
-        self.schema = Schema(named_classes(settled, "label", classes))
+        self.schema = Schema(named_classes(resolved, "label", classes))
         self._picked = [(f"f{number}", layout.fields[number]) for number in picked]
         self._read_table()
 

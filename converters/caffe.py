@@ -64,18 +64,20 @@ class CaffeSource(LmdbSource):
         exported = read_exported([self.index.path], self.name)
         self.num_samples = len(self.index)
         if exported is not None:
-            settled = exported.resolve_fields(fields, channels)
+            resolved = exported.resolve_fields(fields, channels)
             self.packed_with = exported.packed_with
             self.beside = [exported.path]
             parts = tuple(exported.stored_as.values())
             if set(parts) - {"data", "label"}:
                 raise exported.misfit(f"a Datum has data and label, and it names {parts}")
         else:
-            settled, parts = self._settle(fields or {}, channels)
-        self.schema = Schema(named_classes(settled, "label", classes), stored=exported is not None)
+            resolved, parts = self._resolve(fields or {}, channels)
+        self.schema = Schema(named_classes(resolved, "label", classes), stored=exported is not None)
         self._decoder = DatumDecoder(order == "bgr", parts, exported is not None)
 
-    def _settle(self, fields: FieldSpec, channels: int) -> tuple[dict[str, Field], tuple[str, ...]]:
+    def _resolve(
+        self, fields: FieldSpec, channels: int
+    ) -> tuple[dict[str, Field], tuple[str, ...]]:
         """Return the fields that the first values suggest, and where they are."""
         labelled, failure = 0, "the database is empty"
         for value in first_values(self.index.path):
@@ -86,11 +88,11 @@ class CaffeSource(LmdbSource):
                 failure = reason_of(error)
         if failure and not labelled:
             raise SourceError(f"{self.index.path}: none of its first values is a Datum: {failure}")
-        settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         if labelled:
-            settled["label"] = ScalarField("int64")
-        settled = resolve_fields(settled, fields, channels, settled.__getitem__)
-        return settled, ("data", "label") if labelled else ("data",)
+            resolved["label"] = ScalarField("int64")
+        resolved = resolve_fields(resolved, fields, channels, resolved.__getitem__)
+        return resolved, ("data", "label") if labelled else ("data",)
 
     def __getitem__(self, index: int) -> Sample | Reject:
         if index in self.index.rejects:

@@ -79,12 +79,12 @@ class CifarSource(FileSource, IndexedSource):
         if found.failure:
             self._lost.append(Reject(printable(self.location.name), found.failure))
         self.num_samples = sum(b.num_samples for _, b in taken) + len(self._lost)
-        self.schema = Schema(self._settle(found.names, channels, fields or {}, split))
+        self.schema = Schema(self._resolve(found.names, channels, fields or {}, split))
 
-    def _settle(
+    def _resolve(
         self, names: dict[str, tuple[str, ...]], channels: int, fields: FieldSpec, split: str
     ) -> dict[str, Field]:
-        settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         whole = [batch for _, batch in self._batches if batch.num_images]
         if not whole:
             raise SourceError(
@@ -93,14 +93,14 @@ class CifarSource(FileSource, IndexedSource):
         for field in ("label", "coarse_label"):
             if any(field in (*batch.labels, *batch.leading) for batch in whole):
                 lists = [names[key] for key in _NAMES[field] if key in names]
-                settled[field] = ScalarField(classes=lists[0] if lists else None)
+                resolved[field] = ScalarField(classes=lists[0] if lists else None)
                 if not lists:
                     self.notes.append(f"no file with the names of the classes of {field!r}")
         if split == "all":
-            settled["split"] = ScalarField(classes=("train", "test"))
+            resolved["split"] = ScalarField(classes=("train", "test"))
         if any(batch.labels for batch in whole):
             self.notes += left_out("of batches", ["filenames"])
-        return resolve_fields(settled, fields, channels, settled.__getitem__)
+        return resolve_fields(resolved, fields, channels, resolved.__getitem__)
 
     def indexed(self) -> IndexedSource:
         if self._compressed:

@@ -121,17 +121,17 @@ class IdxSource(FileSource, IndexedSource):
             raise SourceError(f"{bare.pair.images}: no labels beside it, and others have some")
         emnist = pairs[0].dataset.startswith("emnist")
         self._transpose = emnist if transpose is None else transpose
-        settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         if all(with_labels):
-            settled["label"] = ScalarField()
-            settled = named_classes(settled, "label", classes, _KNOWN_CLASSES)
+            resolved["label"] = ScalarField()
+            resolved = named_classes(resolved, "label", classes, _KNOWN_CLASSES)
             if classes is None:
-                settled["label"] = ScalarField(classes=self._known_classes())
+                resolved["label"] = ScalarField(classes=self._known_classes())
         else:
             self.notes.append("no file of labels beside the images (--option labels=FILE)")
         if split == "all":
-            settled["split"] = ScalarField(classes=("train", "test"))
-        self.schema = Schema(resolve_fields(settled, fields, channels, settled.__getitem__))
+            resolved["split"] = ScalarField(classes=("train", "test"))
+        self.schema = Schema(resolve_fields(resolved, fields, channels, resolved.__getitem__))
         self._say(channels)
 
     def _chosen(self, location: Any, split: str, dataset: str) -> list[IdxPair]:

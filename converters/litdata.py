@@ -47,7 +47,7 @@ from .reading.tables.rows import RowLayout
 
 __all__ = ["LitDataSource"]
 
-_KEPT_OPEN = 16
+_MOST_OPEN = 16
 
 
 class LitDataSource(ChunkSource):
@@ -102,13 +102,13 @@ class LitDataSource(ChunkSource):
         )
         names = names_of(config.get("data_spec"), len(encodings), index)
         # Of the instance, so that no file stays open when it is gone.
-        self._open = functools.lru_cache(_KEPT_OPEN)(RowTable)
+        self._open = functools.lru_cache(_MOST_OPEN)(RowTable)
         self._tables, self._others = [has_table(path) for path in self.paths], True
         if any(self._tables):
-            self.decoder, told = decoder, config.get("types")
-            self._settle_rows(names, told, columns, fields or {}, channels, classes)
+            self.decoder, types = decoder, config.get("types")
+            self._resolve_rows(names, types, columns, fields or {}, channels, classes)
         else:
-            self.settle(names, decoder, columns, fields or {}, channels, classes)
+            self.resolve(names, decoder, columns, fields or {}, channels, classes)
 
     def field_for(self, encoding: str, values: Sequence[Any]) -> Field:
         kind = encoding.partition(":")[0]
@@ -131,24 +131,25 @@ class LitDataSource(ChunkSource):
 
     # -- chunks that are tables of rows ------------------------------------------------------
 
-    def _settle_rows(
+    def _resolve_rows(
         self,
         names: Sequence[str],
-        told: Any,
+        types: Any,
         columns: tuple[str, ...],
         fields: FieldSpec,
         channels: int,
         classes: str | None,
     ) -> None:
-        """Settle `schema` and plans from the first table that can be read."""
+        """Determine `schema` and plans from the first table that can be read."""
         found = self._first_columns(channels)
-        settled, picked, _ = choose_columns(found, columns, fields, channels, str(self.index))
-        self.schema = Schema(named_classes(settled, "label", classes))
+        resolved, picked, _ = choose_columns(found, columns, fields, channels, str(self.index))
+        self.schema = Schema(named_classes(resolved, "label", classes))
         chosen = tuple(found[number].name for number in picked)
         self._rows = RowLayout(self.schema, chosen, str(self.root), {})
         left = [column.name for number, column in enumerate(found) if number not in picked]
         there = {column.name.partition(".")[0] for column in found}
-        left += [str(name) for name in told if name not in there] if isinstance(told, dict) else []
+        if isinstance(types, dict):
+            left += [str(name) for name in types if name not in there]
         if left:
             self.notes.append(f"columns left out: {', '.join(left)}")
         # For chunks that are no tables, as a writer without pyarrow makes them.

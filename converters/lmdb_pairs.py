@@ -90,9 +90,9 @@ class LmdbPairsSource(LmdbSource):
         self._open(location, database, labels)
         self._texts = self._choose()
         self._check_values()
-        settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         if self._texts is not None:
-            settled["text"] = StringField()
+            resolved["text"] = StringField()
         self._labels: array[int] | None = None
         if label_pattern is not None or labels is not None:
             keys = (self.index.keys[index] for index in self._order)
@@ -102,12 +102,12 @@ class LmdbPairsSource(LmdbSource):
                 else _labels_in_file(keys, Path(labels or ""), classes)
             )
             self._labels, names = found
-            settled["label"] = ScalarField(classes=names)
-        settled = resolve_fields(settled, fields, channels, settled.__getitem__)
+            resolved["label"] = ScalarField(classes=names)
+        resolved = resolve_fields(resolved, fields, channels, resolved.__getitem__)
         self._info = self.index.path.parent / META_INFO
         self._missing_from(self._info)
         self.num_samples = len(self._order) + len(self._lost)
-        self.schema = Schema(named_classes(settled, "label", classes))
+        self.schema = Schema(named_classes(resolved, "label", classes))
 
     # -- which values are images ----------------------------------------------------------
 

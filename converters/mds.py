@@ -84,7 +84,7 @@ class MDSSource(ChunkSource):
                 raise SourceError(f"{self.index}: shards have different columns")
             self._add(shard)
         decoder = ChunkDecoder(encodings, sizes, decode)
-        self.settle(names, decoder, columns, fields or {}, channels, classes)
+        self.resolve(names, decoder, columns, fields or {}, channels, classes)
 
     def _columns_of(
         self, shard: dict[str, Any]

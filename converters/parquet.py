@@ -122,12 +122,12 @@ def row_counts(metadata: Any, size: int) -> Iterator[int | str]:
 
 
 def _footer(path: Path) -> tuple[Any, Any]:
-    return _kept_footer(str(path), *stat_of(path))
+    return _cached_footer(str(path), *stat_of(path))
 
 
 @functools.lru_cache(2)
-def _kept_footer(path: str, size: int, changed: int) -> tuple[Any, Any]:
-    """Return metadata and Arrow schema of a file; kept, as shuffled reading asks again."""
+def _cached_footer(path: str, size: int, changed: int) -> tuple[Any, Any]:
+    """Return metadata and Arrow schema of a file; cached for shuffled reading."""
     if first_bytes(Path(path), 4) == _ENCRYPTED:
         raise SourceError(f"{path}: the file is encrypted; decrypt it first")
     with arrow(".parquet").ParquetFile(path) as file:

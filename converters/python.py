@@ -43,7 +43,7 @@ from .reading.locations import printable, stat_of
 from .reading.python_samples import (
     PEEK,
     first_samples,
-    kept,
+    own_copy,
     schema_of,
     to_values,
     with_features,
@@ -73,7 +73,7 @@ class IterableSource(Source):
     ) -> None:
         self._iterator = iter(location)
         self.notes = []
-        self._peeked = list(map(kept, itertools.islice(self._iterator, PEEK)))
+        self._peeked = list(map(own_copy, itertools.islice(self._iterator, PEEK)))
         self.schema = with_features(schema_of(self._peeked, channels, fields or {}), location)
 
     def count(self) -> None:
@@ -83,7 +83,7 @@ class IterableSource(Source):
         samples = itertools.chain(self._peeked, self._iterator)
         for index, item in enumerate(samples):
             try:
-                yield Sample(f"{index:08}", to_values(kept(item), self.schema))
+                yield Sample(f"{index:08}", to_values(own_copy(item), self.schema))
             except Exception as error:  # a lazily opened image may raise nearly anything
                 yield Reject(f"{index:08}", reason_of(error))
 

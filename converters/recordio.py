@@ -89,17 +89,19 @@ class RecordIOSource(ScannedSource):
         self._images = [self._range_of_images(path) for path in self.paths]
         contents = self._first_records()
         self._header = not is_image_bytes(contents[0])
-        settled: dict[str, Field] = {"image": ImageField(channels=channels)}
+        resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
         self._objects = False
         if self._header:
             rows = self._first_labels(contents)
             self._objects = boxes and not labels and width_of_objects(rows) > 0
-            settled |= self._object_fields(rows, classes) if self._objects else {}
-            settled |= {} if self._objects else self._label_fields(rows, labels)
+            resolved |= self._object_fields(rows, classes) if self._objects else {}
+            resolved |= {} if self._objects else self._label_fields(rows, labels)
         elif labels or lst:
             raise OptionError(f"{self.paths[0]}: the records are images alone, without labels")
-        settled = resolve_fields(settled, fields, channels, settled.__getitem__)
-        self.schema = Schema(settled if self._objects else named_classes(settled, "label", classes))
+        resolved = resolve_fields(resolved, fields, channels, resolved.__getitem__)
+        self.schema = Schema(
+            resolved if self._objects else named_classes(resolved, "label", classes)
+        )
         self._decoder = ImageRecordDecoder(self.schema, self._header, bool(labels), self._objects)
         lists = [p.name for path in self.paths if (p := path.with_suffix(".lst")).is_file()]
         if lists and lst is None and self._header:

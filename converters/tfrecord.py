@@ -115,25 +115,25 @@ class TFRecordSource(ScannedSource):
         self._compressed = [is_compressed(path) for path in self.paths]
         exported = None if features else read_exported(self.paths, self.name)
         if exported is not None:
-            settled, chosen = exported.resolve_fields(fields, channels), dict(exported.stored_as)
+            resolved, chosen = exported.resolve_fields(fields, channels), dict(exported.stored_as)
             self.packed_with, self.beside = exported.packed_with, [exported.path]
             known = {name for example in self._first_examples() for name in example}
             for feature in chosen.values():
                 exported.check_place(feature, [feature], known, self.paths[0])
         else:
-            settled, chosen = self._settle(features, fields or {}, channels)
+            resolved, chosen = self._resolve(features, fields or {}, channels)
             if not features and has_objects(self._first_examples()):
                 self._objects = self._read_classes(label_map, check_size)
-                settled |= self._objects.fields
+                resolved |= self._objects.fields
         if label_map is not None and self._objects is None:
             raise OptionError(f"label_map={label_map}: no boxes of objects are read")
         if label_offset:
-            label = settled.get("label")
+            label = resolved.get("label")
             if not isinstance(label, ScalarField) or "int" not in label.dtype:
                 raise OptionError("label_offset: there is no field 'label' of class numbers")
             self.notes.append(f"labels are those of the files {label_offset:+d}")
         stored = exported is not None
-        self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
+        self.schema = Schema(named_classes(resolved, "label", classes), stored=stored)
         self._decoder = ExampleDecoder(
             self.schema, tuple(chosen.values()), label_offset, stored, self._objects
         )
@@ -152,7 +152,7 @@ class TFRecordSource(ScannedSource):
         )
         return found
 
-    def _settle(
+    def _resolve(
         self, features: tuple[str, ...], fields: FieldSpec, channels: int
     ) -> tuple[dict[str, Field], dict[str, str]]:
         """Return the fields, and the feature that each is read from."""

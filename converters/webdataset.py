@@ -95,16 +95,16 @@ class WebDatasetSource(ScannedSource):
         first = self._first_samples()
         if exported is not None:
             chosen = exported_members(exported)
-            settled = exported.resolve_fields(fields, channels)
+            resolved = exported.resolve_fields(fields, channels)
             self.packed_with, self.beside = exported.packed_with, [exported.path]
             known = {suffix for sample in first for suffix in sample}
             for entry in chosen.values():
                 exported.check_place(";".join(entry.suffixes), entry.suffixes, known, self.paths[0])
         else:
             chosen = choose_members(members, first, self.notes, str(self.paths[0]))
-            settled = member_fields(chosen, first, fields or {}, channels)
+            resolved = member_fields(chosen, first, fields or {}, channels)
         stored = exported is not None
-        self.schema = Schema(named_classes(settled, "label", classes), stored=stored)
+        self.schema = Schema(named_classes(resolved, "label", classes), stored=stored)
         self._field_members = FieldMembers(self.schema, tuple(chosen.values()), stored)
         self._main = main_suffixes(chosen)
         wanted = {suffix for entry in chosen.values() for suffix in entry.suffixes}

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from fastdata.processes.resources import available_cores
 
 from ..base import Deferred, Reject, Sample, Source, reason_of
-from ..reading.python_samples import kept
+from ..reading.python_samples import own_copy
 from .chunk import ChunkResult, encode_chunk
 from .options import EncodeOptions
 from .pool import ChunkPool, SetupError, run_in_order
@@ -77,6 +77,6 @@ def _load(sample: Sample | Reject) -> Sample | Reject:
     if isinstance(sample, Reject) or not isinstance(sample.values, Deferred):
         return sample
     try:
-        return Sample(sample.key, kept(sample.values.load()))
+        return Sample(sample.key, own_copy(sample.values.load()))
     except Exception as error:  # a user's Dataset may raise anything
         return Reject(sample.key, reason_of(error))

@@ -17,7 +17,7 @@ from ..base import FieldSpec, reason_of
 from .fields import convert, field_of, image_field, resolve_fields
 from .image_files import is_image_name
 
-__all__ = ["PEEK", "first_samples", "kept", "schema_of", "to_values", "with_features"]
+__all__ = ["PEEK", "first_samples", "own_copy", "schema_of", "to_values", "with_features"]
 
 PEEK = 16
 """Samples from which fields are told."""
@@ -61,7 +61,7 @@ def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:
     return tuple(convert(values[name], field, name) for name, field in schema.items())
 
 
-def kept(item: Any) -> Any:
+def own_copy(item: Any) -> Any:
     """Return a sample with pixels and numbers of its own.
 
     Many a generator fills one buffer for all its samples, and several are held at once here.

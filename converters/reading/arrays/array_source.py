@@ -126,13 +126,13 @@ class ArraySource(FileSource, IndexedSource):
         splits: Sequence[str] = (),
         label_names: tuple[str, ...] | None = None,
     ) -> None:
-        """Settle `schema`, `notes` and samples.
+        """Determine `schema`, `notes` and samples.
 
         Each file is of one of the `splits`, if there are any; `label_names` are the classes' where
         the user gives none.  Raises OptionError or SourceError if an array does not fit what it is
         chosen for, or files differ.
         """
-        settled: dict[str, Field] = {}
+        resolved: dict[str, Field] = {}
         parts: list[_Part] = []
         left_out: list[str] = []
         arrays = options.arrays
@@ -142,37 +142,37 @@ class ArraySource(FileSource, IndexedSource):
             for array in chosen.values():
                 self.notes += file.columns[array].prepare()
             fields, part = _part_of(file, chosen, options)
-            if parts and fields != settled:
+            if parts and fields != resolved:
                 raise SourceError(
                     f"{file.where}: its arrays are of other kinds than those of the first file: "
-                    f"{fields}, not {settled}"
+                    f"{fields}, not {resolved}"
                 )
-            settled = fields
+            resolved = fields
             parts.append(part)
             if any(column.compressed for column in part.columns):
                 self._only_forward = file.where
             left_out += [f"{file.where}: {note}" for note in ARRAYS.left_out(map(printable, left))]
         self.notes += left_out
-        settled = named_classes(settled, "label", options.classes)
-        if label_names and "label" in settled and options.classes is None:
-            settled["label"] = ScalarField(classes=label_names)
+        resolved = named_classes(resolved, "label", options.classes)
+        if label_names and "label" in resolved and options.classes is None:
+            resolved["label"] = ScalarField(classes=label_names)
         if splits:
-            parts = self._add_splits(settled, parts, tuple(splits))
+            parts = self._add_splits(resolved, parts, tuple(splits))
         for part in parts:
             part.check()
-        self.schema, self._parts = Schema(settled), parts
+        self.schema, self._parts = Schema(resolved), parts
         self._ends = list(itertools.accumulate(part.rows for part in parts))
         self.num_samples = self._ends[-1] if self._ends else 0
         if not self.num_samples:
             raise SourceError(f"{parts[0].file}: {parts[0].columns[0].label!r} has no rows")
 
     def _add_splits(
-        self, settled: dict[str, Field], parts: list[_Part], splits: tuple[str, ...]
+        self, resolved: dict[str, Field], parts: list[_Part], splits: tuple[str, ...]
     ) -> list[_Part]:
         """Add the field ``split``; each part is of one."""
-        if "split" in settled:
+        if "split" in resolved:
             raise SourceError("an array is called split, and arrays are of several splits")
-        settled["split"] = ScalarField(classes=splits)
+        resolved["split"] = ScalarField(classes=splits)
         self.notes.append(
             f"the field 'split' is which of {', '.join(splits)} a picture is in "
             "(--option split=NAME takes one)"
@@ -268,7 +268,7 @@ def _part_of(
     offsets = columns.pop("offsets", None)
     if columns["image"].dtype == np.uint8 and len(columns["image"].shape) == 1:
         columns["image"] = _flat(where, columns["image"], offsets, columns.get("label"))
-    settled: dict[str, Field] = {}
+    resolved: dict[str, Field] = {}
     layouts: list[PictureLayout | None] = []
     for name, found in columns.items():
         field = named_field(fields[name], channels) if name in fields else None
@@ -280,17 +280,17 @@ def _part_of(
             field = ScalarField(classes=names)
         elif field is None:
             field = _field_of(where, name, found, channels, is_text)
-        settled[name] = field
+        resolved[name] = field
         layouts.append(None)
         if isinstance(field, ImageField) and found.dtype is not None:
             scale = None if field.mask else options.scale
             layouts[-1] = PictureLayout.of(where, found, options.layout, scale, field.mask)
-    label = settled.get("label")
+    label = resolved.get("label")
     if "classes" in chosen and isinstance(label, ScalarField) and label.classes is None:
         names = tuple(_texts(where, file.columns[chosen["classes"]]))
         if len(names) <= MOST_CLASSES and "int" in label.dtype:
-            settled["label"] = ScalarField(label.dtype, names)
-    return settled, _Part(where, tuple(columns.values()), tuple(layouts))
+            resolved["label"] = ScalarField(label.dtype, names)
+    return resolved, _Part(where, tuple(columns.values()), tuple(layouts))
 
 
 def _field_of(where: str, name: str, column: ArrayColumn, channels: int, text: bool) -> Field:

@@ -136,7 +136,7 @@ class ConvertedColumn(ArrayColumn):
         self.label, self.shape, self.block = column.label, column.shape, column.block
         self.compressed, self.refused = column.compressed, column.refused
 
-    def read(self, start: int, stop: int) -> list[Any] | Array:
+    def read(self, start: int, stop: int) -> Sequence[Any] | Array:
         return self._convert(self._column.read(start, stop))
 
 

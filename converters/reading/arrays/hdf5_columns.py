@@ -276,7 +276,7 @@ class BlockRow(NamedTuple):
     row: int  # in the block
 
     def read(self) -> np.ndarray[Any, Any]:
-        """Return the row; the last blocks are kept, since its other rows are wanted next.
+        """Return the row; the last blocks are cached, since their other rows are wanted next.
 
         Raises SourceError or ValueError if the block is damaged.
         """
@@ -318,7 +318,7 @@ def _inflated(data: bytes, size: int, place: BlockRow) -> bytes:
 class _Heap:
     """Where the rows of a one-dimensional dataset of bytes are, whose lengths vary.
 
-    Raises LookupError if that cannot be told: the array is compressed, or its file unusual.
+    Raises LookupError if that is not known: the array is compressed, or its file unusual.
     """
 
     def __init__(self, path: Path, dataset: Any) -> None:

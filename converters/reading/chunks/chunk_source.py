@@ -105,7 +105,7 @@ def index_path(location: Any) -> Path | None:
 
 
 class ChunkSource(ScannedSource):
-    """A folder of chunks and their index; a subclass reads that by `open_index`, calls `settle`.
+    """A folder of chunks and their index; a subclass reads that by `open_index`, calls `resolve`.
 
     It sets `paths`, `counts` and `codecs`, an entry a chunk.
     """
@@ -163,7 +163,7 @@ class ChunkSource(ScannedSource):
         Raises RefusedColumnError if there is no such field.
         """
 
-    def settle(
+    def resolve(
         self,
         names: Sequence[str],
         decoder: ChunkDecoder,
@@ -172,7 +172,7 @@ class ChunkSource(ScannedSource):
         channels: int,
         classes: str | None,
     ) -> None:
-        """Settle `schema` and `decoder` from the columns that the index names."""
+        """Determine `schema` and `decoder` from the columns that the index names."""
         self.decoder = decoder  # with which the first samples are read
         first: list[list[bytes]] = []
 
@@ -194,8 +194,8 @@ class ChunkSource(ScannedSource):
                 columns.append(TableColumn(name, field))
             except RefusedColumnError as error:
                 columns.append(TableColumn(name, None, str(error)))
-        settled, picked, notes = choose_columns(columns, wanted, fields, channels, str(self.index))
-        self.schema = Schema(named_classes(settled, "label", classes))
+        resolved, picked, notes = choose_columns(columns, wanted, fields, channels, str(self.index))
+        self.schema = Schema(named_classes(resolved, "label", classes))
         self.decoder = decoder._replace(schema=self.schema, picked=tuple(picked))
         self.notes += notes
 

@@ -2,7 +2,7 @@
 
 Where rows are plain values alone, the table is all that a chunk has: its samples are empty.  The
 file holds batches of the same number of rows, the last maybe of fewer; older versions wrote a
-stream.  It is mapped into memory, so that of an image only the place is told.  Source:
+stream.  It is mapped into memory, so that an image is a place in it.  Source:
 ``append_arrow_row_footer`` in ``litdata/streaming/item_loader.py``, 0.2.76.
 """
 

@@ -5,7 +5,7 @@ What any other class or function is called with is never looked at: naming it is
 
 It is no ``pickle.Unpickler`` with a ``find_class``, for two reasons.  That allocates what a pickle
 claims: a memo number of four bytes takes 64 GB (1 GB for a pickle of 9 bytes was measured), and
-there is no hook before it.  And it reads byte strings, of which here only the place is kept, so
+there is no hook before it.  And it reads byte strings, of which here only the place is noted, so
 that the pixels of a large pickle cost no memory.
 
 Source: CPython's ``Lib/pickletools.py``; ``_reconstruct`` and ``scalar`` of NumPy's

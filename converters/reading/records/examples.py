@@ -78,7 +78,7 @@ def example_of(features: Iterable[tuple[str, str, Sequence[Any]]]) -> bytes:
     add = message.features.feature.add
     for name, kind, values in features:
         held = getattr(add(key=name).value, kind)
-        held.SetInParent()  # of an empty list the kind is told too
+        held.SetInParent()  # an empty list has its kind too
         held.value.extend(values)
     data: bytes = message.SerializeToString()
     return data
@@ -189,8 +189,8 @@ def exported_value(example: Mapping[str, Any], feature: str, field: Field) -> An
         return entries
     shape = None
     if needs_shape(field):
-        told = f"{feature}/shape"
-        if told not in example:
-            raise ValueError(f"the feature {told!r} is missing")
-        shape = [int(length) for length in values_of(example[told])]
+        lengths = f"{feature}/shape"
+        if lengths not in example:
+            raise ValueError(f"the feature {lengths!r} is missing")
+        shape = [int(length) for length in values_of(example[lengths])]
     return array_of(entries, field, shape, feature)

@@ -79,7 +79,7 @@ def crc32c() -> Any:
 def has_frames(path: Path) -> bool:
     """Tell whether a file, as it is or decompressed, begins with a record.
 
-    Raises MissingExtraError if that cannot be told without the library for checksums.
+    Raises MissingExtraError if that cannot be decided without the library for checksums.
     """
     start = first_bytes(path)
     return not (_bad_head(start[:_HEAD]) and _bad_head(inflated_start(start, _HEAD)))

@@ -45,7 +45,7 @@ __all__ = [
     "choose_columns",
     "features_of",
     "kinds_of",
-    "settle_columns",
+    "resolve_columns",
     "with_paths",
 ]
 
@@ -131,7 +131,7 @@ def with_paths(
     return {**kinds, column: TableColumn(column, ImageField(channels=channels))}
 
 
-def settle_columns(
+def resolve_columns(
     chosen: Mapping[str, str],
     kinds: Mapping[str, TableColumn],
     fields: Mapping[str, Field | str],
@@ -202,9 +202,9 @@ def _kind(
     if is_image_struct(type_) or is_bytes(type_):
         return TableColumn(name, None, "is a list of images, which is not read")
     if dtype := dtype_of(type_):
-        told = feature.get("shape")
-        if isinstance(told, list) and len(told) == len(shape):
-            shape = [n if isinstance(n, int) and 0 <= n < 2**31 else None for n in told]
+        declared = feature.get("shape")
+        if isinstance(declared, list) and len(declared) == len(shape):
+            shape = [n if isinstance(n, int) and 0 <= n < 2**31 else None for n in declared]
         try:
             return TableColumn(name, ArrayField(dtype, tuple(shape)))
         except OptionError as error:
@@ -233,7 +233,7 @@ def check_columns(
 
 
 def _holds(type_: Any, field: Field) -> bool:
-    """Tell whether a column is of a type that values of a field are kept in."""
+    """Tell whether a column is of a type that values of a field are stored in."""
     type_ = storage(type_)
     if isinstance(field, ImageField):
         return is_image_struct(type_) or is_bytes(type_)

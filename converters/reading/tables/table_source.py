@@ -1,8 +1,8 @@
 """Sources that are tables in files, of which a block of rows is read at a time.
 
-A block is a row group of Parquet, a record batch of Arrow.  What is kept of each is three
-numbers.  A block that cannot be read is as many rejects as it has rows, so that the number
-of a sample does not depend on damage before it.
+A block is a row group of Parquet, a record batch of Arrow.  Each takes three numbers in memory.
+A block that cannot be read is as many rejects as it has rows, so that the number of a sample does
+not depend on damage before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .arrow_fields import (
     choose_columns,
     features_of,
     kinds_of,
-    settle_columns,
+    resolve_columns,
     with_paths,
 )
 from .arrow_types import arrow, is_bytes, is_text, plain, table_errors, type_of
@@ -173,7 +173,7 @@ class TableSource(FileSource, IndexedSource):
         first, schema = self._first_schema()
         exported = None if columns or images is not None else read_exported(self.paths, self.name)
         if exported is not None:
-            self._settle_exported(exported, schema, first, fields, channels, classes)
+            self._resolve_exported(exported, schema, first, fields, channels, classes)
             return
         features = {**self.features_beside(), **features_of(schema.metadata)}
         try:
@@ -185,21 +185,21 @@ class TableSource(FileSource, IndexedSource):
         if images is not None:
             kinds = with_paths(kinds, columns, str(self.paths[first]), channels)
         chosen = choose_columns(schema, columns, kinds, self.notes, str(self.paths[first]))
-        settled = settle_columns(chosen, kinds, fields or {}, channels)
+        resolved = resolve_columns(chosen, kinds, fields or {}, channels)
         self._find_blocks(schema, chosen.values())
         as_label = {"label", *(name for name, kind in (fields or {}).items() if kind == "label")}
         for name in as_label & set(chosen):
-            if isinstance(settled[name], StringField) and (fields or {}).get(name) != "string":
+            if isinstance(resolved[name], StringField) and (fields or {}).get(name) != "string":
                 what, own = f"the column {chosen[name]!r}", classes if name == "label" else None
                 names = classes_of_texts(_texts_of(self, self._blocks, chosen[name]), what, own)
-                settled[name] = ScalarField(classes=names)
-        self._add_split(settled, chosen, [splits[k] for k in taken])
+                resolved[name] = ScalarField(classes=names)
+        self._add_split(resolved, chosen, [splits[k] for k in taken])
         numbers = {
             name: numbered(field.classes)
-            for name, field in settled.items()
+            for name, field in resolved.items()
             if isinstance(field, ScalarField) and field.classes and self._is_text(chosen, name)
         }
-        self.schema = Schema(named_classes(settled, "label", classes))
+        self.schema = Schema(named_classes(resolved, "label", classes))
         folder = ""
         if images is not None:
             folder = os.path.join(self.root, folder_named(self.root, images))
@@ -207,7 +207,7 @@ class TableSource(FileSource, IndexedSource):
             self.schema, tuple(chosen.values()), str(self.root), numbers, images=folder
         )
 
-    def _settle_exported(
+    def _resolve_exported(
         self,
         exported: Exported,
         schema: Any,
@@ -216,10 +216,10 @@ class TableSource(FileSource, IndexedSource):
         channels: int,
         classes: str | None,
     ) -> None:
-        """Settle schema and blocks by what an export says of its tables."""
+        """Determine schema and blocks by what an export says of its tables."""
         self.packed_with, self.beside = exported.packed_with, [exported.path]
-        settled = named_classes(exported.resolve_fields(fields, channels), "label", classes)
-        self.schema = Schema(settled, stored=True)
+        resolved = named_classes(exported.resolve_fields(fields, channels), "label", classes)
+        self.schema = Schema(resolved, stored=True)
         columns = tuple(exported.stored_as.values())
         self.layout = RowLayout(self.schema, columns, str(self.root), {}, True)
         check_columns(exported, self.schema, self.layout.needed, schema, self.paths[first])
@@ -268,12 +268,12 @@ class TableSource(FileSource, IndexedSource):
     # -- classes and splits -------------------------------------------------------------
 
     def _add_split(
-        self, settled: dict[str, Field], chosen: dict[str, str], splits: list[str]
+        self, resolved: dict[str, Field], chosen: dict[str, str], splits: list[str]
     ) -> None:
         """Add the field ``split`` where the files are of several."""
         there = sorted(set(splits), key=lambda s: (s == "", s != "train", s))
-        if len(there) > 1 and "split" not in settled:
-            settled["split"] = ScalarField(classes=tuple(split or "other" for split in there))
+        if len(there) > 1 and "split" not in resolved:
+            resolved["split"] = ScalarField(classes=tuple(split or "other" for split in there))
             chosen["split"] = ""
             self._split_numbers = [there.index(split) for split in splits]
 
