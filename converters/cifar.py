@@ -6,6 +6,7 @@ read by ``pickled.py`` beside it, which executes nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,29 +68,27 @@ class CifarSource(FileSource, IndexedSource):
         found = look_at(location)
         self._compressed = found.compressed
         alone = self.location.is_file() and batch_name(self.location.name) is not None
-        taken = [(p, b) for p, b in found.batches if alone or split in (b.split, "all")]
+        taken = [b for b in found.batches if alone or split in (b.split, "all")]
         if not taken:
-            there = found.batches[0][1].split
+            there = found.batches[0].split
             raise OptionError(f"{location}: has only split={there} (--option split={there})")
-        left = [batch.name for _, batch in found.batches if batch.split != split != "all"]
+        left = [batch.name for batch in found.batches if batch.split != split != "all"]
         if left and not alone:
             self.notes += left_out("batches", left, "--option split=test, or all")
         self._batches = taken
         self._lost = [] if alone else _missing(taken)
         if found.failure:
             self._lost.append(Reject(printable(self.location.name), found.failure))
-        self.num_samples = sum(b.num_samples for _, b in taken) + len(self._lost)
+        self.num_samples = sum(batch.num_samples for batch in taken) + len(self._lost)
         self.schema = Schema(self._resolve(found.names, channels, fields or {}, split))
 
     def _resolve(
         self, names: dict[str, tuple[str, ...]], channels: int, fields: FieldSpec, split: str
     ) -> dict[str, Field]:
         resolved: dict[str, Field] = {"image": ImageField(channels=channels)}
-        whole = [batch for _, batch in self._batches if batch.num_images]
+        whole = [batch for batch in self._batches if batch.num_images]
         if not whole:
-            raise SourceError(
-                f"{self.location}: no batch can be read: {self._batches[0][1].failure}"
-            )
+            raise SourceError(f"{self.location}: no batch can be read: {self._batches[0].failure}")
         for field in ("label", "coarse_label"):
             if any(field in (*batch.labels, *batch.leading) for batch in whole):
                 lists = [names[key] for key in _NAMES[field] if key in names]
@@ -108,21 +107,13 @@ class CifarSource(FileSource, IndexedSource):
         return self
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
-        path = None
-        reader: ForwardReader | None = None
-        try:
-            for file, batch in self._batches:
-                if file != path:
-                    if reader is not None:
-                        reader.close()
-                    path, reader = file, ForwardReader(file, compressed=self._compressed)
-                assert reader is not None
-                if start < batch.num_samples:
-                    yield from self._samples(batch, reader, start, batch.num_images)
-                start = max(0, start - batch.num_samples)
-        finally:
-            if reader is not None:
-                reader.close()
+        # The batches of an archive are read one behind the other by one reader.
+        for file, batches in itertools.groupby(self._batches, lambda batch: batch.file):
+            with ForwardReader(file, compressed=self._compressed) as reader:
+                for batch in batches:
+                    if start < batch.num_samples:
+                        yield from self._samples(batch, reader, start, batch.num_images)
+                    start = max(0, start - batch.num_samples)
         yield from self._lost[start:]
 
     def _samples(
@@ -162,9 +153,9 @@ class CifarSource(FileSource, IndexedSource):
         return Sample(key, tuple(values))
 
     def __getitem__(self, index: int) -> Sample | Reject:
-        for path, batch in self._batches:
+        for batch in self._batches:
             if index < batch.num_images:
-                with ForwardReader(path, compressed=self._compressed) as reader:
+                with ForwardReader(batch.file, compressed=self._compressed) as reader:
                     return next(self._samples(batch, reader, index, index + 1))
             if index < batch.num_samples:
                 return Reject(f"{batch.name}[{index}]", batch.failure)
@@ -172,7 +163,7 @@ class CifarSource(FileSource, IndexedSource):
         return self._lost[index]
 
     def key_at(self, index: int) -> str:
-        for _, batch in self._batches:
+        for batch in self._batches:
             if index < batch.num_samples:
                 return f"{batch.name}[{index}]"
             index -= batch.num_samples
@@ -180,12 +171,12 @@ class CifarSource(FileSource, IndexedSource):
 
     @property
     def files_read(self) -> list[Path]:
-        return list(dict.fromkeys(path for path, _ in self._batches))
+        return list(dict.fromkeys(batch.file for batch in self._batches))
 
 
-def _missing(batches: list[tuple[Path, Batch]]) -> list[Reject]:
+def _missing(batches: list[Batch]) -> list[Reject]:
     """Return a reject for each training batch that CIFAR-10 has and that is not there."""
-    names = [batch.name for _, batch in batches if batch.name.startswith("data_batch_")]
+    names = [batch.name for batch in batches if batch.name.startswith("data_batch_")]
     if not names:
         return []
     suffix = ".bin" if names[0].endswith(".bin") else ""

@@ -26,7 +26,6 @@ from .reading.classic.idx_files import (
     IdxPair,
     IdxPart,
     find_pairs,
-    is_compressed,
     is_images,
     read_head,
 )
@@ -126,13 +125,16 @@ class IdxSource(FileSource, IndexedSource):
             resolved["label"] = ScalarField()
             resolved = named_classes(resolved, "label", classes, _KNOWN_CLASSES)
             if classes is None:
-                resolved["label"] = ScalarField(classes=self._known_classes())
+                resolved["label"] = ScalarField(classes=_names_of_classes(self._parts[0]))
         else:
             self.notes.append("no file of labels beside the images (--option labels=FILE)")
         if split == "all":
             resolved["split"] = ScalarField(classes=("train", "test"))
         self.schema = Schema(resolve_fields(resolved, fields, channels, resolved.__getitem__))
-        self._say(channels)
+        if self._transpose:
+            self.notes.append("rows and columns exchanged, as EMNIST needs (--option transpose=)")
+        if len(self._parts[0].head.shape) == 3 and channels == 3:
+            self.notes.append("the images are grey, and stored as RGB; --channels 1 stores grey")
 
     def _chosen(self, location: Any, split: str, dataset: str) -> list[IdxPair]:
         """Return the pairs of files that the options mean."""
@@ -159,21 +161,11 @@ class IdxSource(FileSource, IndexedSource):
         self.notes += left_out("files", left, "--option split=test, or all")
         return taken
 
-    def _known_classes(self) -> tuple[str, ...] | None:
-        """Return the names of the classes, where the dataset tells."""
-        pair, labels = self._parts[0].pair, self._parts[0].first_labels()
-        return _names_of_classes(pair.dataset, pair.images, labels) or None
-
-    def _say(self, channels: int) -> None:
-        if self._transpose:
-            self.notes.append("rows and columns exchanged, as EMNIST needs (--option transpose=)")
-        if len(self._parts[0].head.shape) == 3 and channels == 3:
-            self.notes.append("the images are grey, and stored as RGB; --channels 1 stores grey")
-
     def indexed(self) -> IndexedSource:
-        for path in self.files_read:
-            if is_compressed(path):
-                raise not_seekable(path)
+        for part in self._parts:
+            for path, head in ((part.pair.images, part.head), (part.pair.labels, part.labels)):
+                if head is not None and head.compressed:
+                    raise not_seekable(path)
         return self
 
     def start_at(self, start: int) -> Iterator[Sample | Reject]:
@@ -226,18 +218,16 @@ class IdxSource(FileSource, IndexedSource):
         return [path for pair in pairs for path in (pair.images, pair.labels) if path is not None]
 
 
-def _names_of_classes(dataset: str, path: Path, start: bytes) -> tuple[str, ...]:
-    """Return the names of the classes; none where they are not known.
-
-    File names tell `dataset`; `path` is that of the images, `start` the first ten labels.
-    """
+def _names_of_classes(part: IdxPart) -> tuple[str, ...] | None:
+    """Return the names of the classes; None where they are not known."""
+    dataset, path = part.pair.dataset, part.pair.images
     mapping = path.parent / f"{dataset}-mapping.txt"
     if dataset and mapping.is_file():
-        return _read_mapping(mapping)
+        return _read_mapping(mapping) or None
     folders = [part.lower().replace("-", "").replace("_", "") for part in path.absolute().parts]
     if any(name in ("fashion", "fashionmnist", "fmnist") for name in folders):
         return _KNOWN_CLASSES["fashion"]
-    return _KNOWN_CLASSES.get(_STARTS.get(start, dataset), ())
+    return _KNOWN_CLASSES.get(_STARTS.get(part.first_labels(), dataset))
 
 
 def _read_mapping(path: Path) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -46,7 +46,8 @@ _NAME = re.compile(
 )
 
 Labels = dict[str, "np.ndarray[Any, np.dtype[np.int64]]"]
-_ReadPiece = Callable[[int, int], bytes]
+_FIELDS = {"labels": "label", "fine_labels": "label", "coarse_labels": "coarse_label"}
+"""Of the lists of labels in Python's edition."""
 
 
 FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python", "cifar-100-binary")
@@ -70,9 +71,10 @@ class BatchName(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Images in a file."""
+    """Images in a file, or in a member of an archive."""
 
-    name: str  # of the file
+    file: Path
+    name: str  # of the batch
     split: str
     num_images: int = 0
     offset: int = 0  # of the first record
@@ -125,43 +127,38 @@ def batch_name(name: str) -> BatchName | None:
     return BatchName(split, number, bool(match["binary"]), hundred)
 
 
-def _binary_batch(name: str, kind: BatchName, offset: int, size: int) -> Batch:
-    """Return a batch of the binary edition, which lies at `offset` of its file."""
-    leading = ("coarse_label", "label") if kind.hundred else ("label",)
-    count, rest = divmod(size, len(leading) + _PIXELS)
-    failure = f"{name} ends {rest:,} bytes behind its last whole image" if rest else ""
-    if not count:
-        failure = f"{name} has no whole image"
-    return Batch(name, kind.split, count, offset, leading=leading, failure=failure)
-
-
-def _pickled_batch(
-    name: str, kind: BatchName, file: IO[bytes], offset: int, size: int, read: _ReadPiece
+def _batch(
+    path: Path, name: str, kind: BatchName, file: IO[bytes], offset: int, size: int
 ) -> Batch:
-    """Return a batch of Python's edition; one that cannot be read has a `failure`.
+    """Return the batch that `file` is at the start of, at `offset` of the file at `path`.
 
-    `file` is at the first byte of the pickle, which is at `offset` of its own file; `read` returns
-    a piece of that, from offset and length.
+    One that cannot be read has a `failure`.
     """
+    batch = Batch(path, name, kind.split, offset=offset)
+    if kind.binary:
+        leading = ("coarse_label", "label") if kind.hundred else ("label",)
+        count, rest = divmod(size, len(leading) + _PIXELS)
+        failure = f"{name} ends {rest:,} bytes behind its last whole image" if rest else ""
+        if not count:
+            failure = f"{name} has no whole image"
+        return batch._replace(num_images=count, leading=leading, failure=failure)
+    buffered: Any = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
     try:
-        found = _texts(read_pickle(file, offset, size))
+        found = _texts(read_pickle(buffered, offset, size))
         data = found.get("data")
         if not isinstance(data, PickledArray) or not isinstance(data.data, Stored):
             raise SourceError(f"no array 'data' of images in it; it has {_names(found)}")
-        shape = _shape_of(data)
-        count = data.shape[0]
+        shape, count = _shape_of(data), data.shape[0]
         labels = {
-            field: _labels_of(found[key], count, key, read)
-            for key, field in (
-                ("labels", "label"), ("fine_labels", "label"), ("coarse_labels", "coarse_label")
-            )
+            field: _labels_of(found[key], count, key, path)
+            for key, field in _FIELDS.items()
             if key in found
-        }  # fmt: skip
+        }
         if "label" not in labels:
             raise SourceError(f"no list 'labels' or 'fine_labels' in it; it has {_names(found)}")
     except SourceError as error:
-        return Batch(name, kind.split, failure=f"{name}: {error}")
-    return Batch(name, kind.split, count, data.data.offset, shape, labels)
+        return batch._replace(failure=f"{name}: {error}")
+    return batch._replace(num_images=count, offset=data.data.offset, shape=shape, labels=labels)
 
 
 def _shape_of(data: PickledArray) -> tuple[int, ...]:
@@ -184,11 +181,11 @@ def _shape_of(data: PickledArray) -> tuple[int, ...]:
     raise SourceError(f"'data' is of {data.shape}; expected N x 3072, or N x 3 x H x W")
 
 
-def _labels_of(given: Any, count: int, key: str, read: _ReadPiece) -> Any:
+def _labels_of(given: Any, count: int, key: str, path: Path) -> Any:
     try:
         if isinstance(given, PickledArray):
             stored = given.data
-            data = read(stored.offset, stored.length) if isinstance(stored, Stored) else stored
+            data = _stored_bytes(path, stored) if isinstance(stored, Stored) else stored
             labels = np.frombuffer(data, given.dtype).astype(np.int64)
         else:
             if not all(type(label) is int for label in given):
@@ -199,6 +196,18 @@ def _labels_of(given: Any, count: int, key: str, read: _ReadPiece) -> Any:
     if len(labels) != count:
         raise SourceError(f"has {count:,} images and {len(labels):,} {key}")
     return labels
+
+
+def _stored_bytes(path: Path, stored: Stored) -> bytes:
+    with ForwardReader(path, compressed=_is_compressed(path)) as file:
+        data, reason = file.read_some(stored.offset, stored.length)
+    if reason:
+        raise SourceError(reason)
+    return data
+
+
+def _is_compressed(path: Path) -> bool:
+    return compression_of(first_bytes(path, 16)) != ""
 
 
 def _texts(found: Any) -> dict[str, Any]:
@@ -232,7 +241,7 @@ def _read_names(file: IO[bytes], size: int) -> dict[str, tuple[str, ...]]:
 class CifarFiles(NamedTuple):
     """What is at a location."""
 
-    batches: list[tuple[Path, Batch]]  # With the file that each is in
+    batches: list[Batch]
     compressed: bool  # whether this file can be read only from its front
     names: dict[str, tuple[str, ...]]  # Lists of class names, as CIFAR calls them
     failure: str  # why an archive could not be looked at to its end
@@ -311,7 +320,7 @@ def _in_folder(path: Path) -> CifarFiles:
         file = folder / name
         size = file.stat().st_size
         with open(file, "rb", opener=open_regular) as opened:
-            batches.append((file, _batch(name, kind, opened, 0, size, file)))
+            batches.append(_batch(file, name, kind, opened, 0, size))
     names: dict[str, tuple[str, ...]] = {}
     for name in (*_PICKLES, *_TEXTS):
         file = folder / name
@@ -322,8 +331,8 @@ def _in_folder(path: Path) -> CifarFiles:
 
 
 def _in_archive(path: Path) -> CifarFiles:
-    compressed = compression_of(first_bytes(path, 16)) != ""
-    batches: list[tuple[Path, Batch]] = []
+    compressed = _is_compressed(path)
+    batches: list[Batch] = []
     names: dict[str, tuple[str, ...]] = {}
     failure = ""
     try:
@@ -335,7 +344,7 @@ def _in_archive(path: Path) -> CifarFiles:
                     continue
                 if kind is not None:
                     offset, size = member.offset_data, member.size
-                    batches.append((path, _batch(name, kind, opened, offset, size, path)))
+                    batches.append(_batch(path, name, kind, opened, offset, size))
                 elif (name in _PICKLES or name in _TEXTS) and member.size <= _LARGEST:
                     names |= _names_in(name, opened, member.size)
             if _rest_of(stream).strip(b"\0"):
@@ -345,7 +354,7 @@ def _in_archive(path: Path) -> CifarFiles:
     except (OSError, tarfile.TarError, ValueError) as error:
         failure = f"{path}: {error}"
     if not compressed:
-        batches.sort(key=lambda found: _order(found[1].name))
+        batches.sort(key=lambda batch: _order(batch.name))
     return CifarFiles(batches, compressed, names, failure)
 
 
@@ -362,24 +371,6 @@ def _rest_of(stream: IO[bytes]) -> bytes:
     while piece := stream.read(1 << 16):
         found = found or piece.strip(b"\0")[:1]
     return found
-
-
-def _batch(
-    name: str, kind: BatchName, file: IO[bytes], offset: int, size: int, path: Path
-) -> Batch:
-    if kind.binary:
-        return _binary_batch(name, kind, offset, size)
-
-    def read(at: int, length: int) -> bytes:
-        compressed = compression_of(first_bytes(path, 16)) != ""
-        with ForwardReader(path, compressed=compressed) as again:
-            data, reason = again.read_some(at, length)
-        if reason:
-            raise SourceError(reason)
-        return data
-
-    buffered: Any = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)
-    return _pickled_batch(name, kind, buffered, offset, size, read)
 
 
 def _names_in(name: str, file: IO[bytes], size: int) -> dict[str, tuple[str, ...]]:

@@ -24,7 +24,7 @@ from ..compression import compression_of, inflated_start
 from ..forward_reader import BLOCK_BYTES, ForwardReader
 from ..locations import first_bytes, printable
 
-__all__ = ["IdxHead", "IdxPair", "IdxPart", "find_pairs", "is_compressed", "is_images", "read_head"]
+__all__ = ["IdxHead", "IdxPair", "IdxPart", "find_pairs", "is_images", "read_head"]
 
 _TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _BYTES = {"u1": 1, "i1": 1, ">i2": 2, ">i4": 4, ">f4": 4, ">f8": 8}
@@ -66,7 +66,7 @@ def read_head(path: Path) -> IdxHead | None:
     Raises SourceError if the file has more bytes than its head says, or cannot have so many.
     """
     start = first_bytes(path)
-    compressed = is_compressed(path)
+    compressed = compression_of(start) == "gzip"
     if compressed:
         start = inflated_start(start, 64)
     if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _TYPES:
@@ -94,11 +94,6 @@ def read_head(path: Path) -> IdxHead | None:
 def is_images(head: IdxHead | None) -> bool:
     """Tell whether a file holds pixels: N x H x W, or N x H x W x C, of uint8."""
     return head is not None and head.dtype == "u1" and len(head.shape) in (3, 4)
-
-
-def is_compressed(path: Path) -> bool:
-    """Tell whether a file can be read only from its front."""
-    return compression_of(first_bytes(path, 16)) == "gzip"
 
 
 def find_pairs(location: str | os.PathLike[str]) -> list[IdxPair]:
