@@ -110,7 +110,7 @@ class LitDataSource(ChunkSource):
         else:
             self.resolve(names, decoder, columns, fields or {}, channels, classes)
 
-    def field_for(self, encoding: str, values: Sequence[Any]) -> Field:
+    def field_for(self, encoding: str, values: Callable[[], list[Any]]) -> Field:
         kind = encoding.partition(":")[0]
         if kind in ("jpeg", "pil", "image", "tifffile", "tiff"):
             return ImageField(channels=self._channels)
@@ -125,9 +125,7 @@ class LitDataSource(ChunkSource):
             raise RefusedColumnError(
                 f"is serialised as {encoding!r}, of which no field can be made"
             )
-        if not values:
-            raise LookupError(encoding)
-        return guessed_field(values, self._channels)
+        return guessed_field(values(), self._channels)
 
     # -- chunks that are tables of rows ------------------------------------------------------
 

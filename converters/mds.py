@@ -10,7 +10,7 @@ writer, encodings) of ``mosaicml/streaming``, 0.13.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,7 +138,7 @@ class MDSSource(ChunkSource):
                 )
         self._verified[file] = status
 
-    def field_for(self, encoding: str, values: Sequence[Any]) -> Field:
+    def field_for(self, encoding: str, values: Callable[[], list[Any]]) -> Field:
         kind, _, about = encoding.partition(":")
         if kind in ("jpeg", "png", "pil"):
             return ImageField(channels=self._channels)
@@ -161,12 +161,11 @@ class MDSSource(ChunkSource):
             try:
                 dtype, shape = _array_type(about)
                 # An array of that shape that takes no memory.
-                values = [np.broadcast_to(np.zeros((), dtype), shape or ())]
+                like = np.broadcast_to(np.zeros((), dtype), shape or ())
             except ValueError as error:
                 raise RefusedColumnError(f"is encoded as {encoding[:60]!r}: {error}") from error
-        if not values:
-            raise LookupError(encoding)
-        return guessed_field(values, self._channels)
+            return guessed_field([like], self._channels)
+        return guessed_field(values(), self._channels)
 
 
 def _hash_file(path: Path, names: Sequence[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ reads samples; a compressed one is inflated in the packing process, from its fro
 from __future__ import annotations
 
 import abc
+import functools
 import itertools
 import os
 import struct
@@ -157,8 +158,8 @@ class ChunkSource(ScannedSource):
     # -- its columns ---------------------------------------------------------------------
 
     @abc.abstractmethod
-    def field_for(self, encoding: str, values: Sequence[Any]) -> Field:
-        """Return the field for a column, from some of its values; LookupError asks for these.
+    def field_for(self, encoding: str, values: Callable[[], list[Any]]) -> Field:
+        """Return the field for a column; where its encoding does not say, from some `values()`.
 
         Raises RefusedColumnError if there is no such field.
         """
@@ -187,10 +188,7 @@ class ChunkSource(ScannedSource):
         columns = []
         for number, (name, encoding) in enumerate(zip(names, decoder.encodings, strict=True)):
             try:
-                try:
-                    field = self.field_for(encoding, ())
-                except LookupError:
-                    field = self.field_for(encoding, values(number))
+                field = self.field_for(encoding, functools.partial(values, number))
                 columns.append(TableColumn(name, field))
             except RefusedColumnError as error:
                 columns.append(TableColumn(name, None, str(error)))
