@@ -143,7 +143,7 @@ def table_columns(table: RowTable, channels: int) -> list[TableColumn]:
     leaves = _leaves(table.schema, "")
     schema = arrow().schema(leaves)
     names = [name for name, type_ in leaves if is_bytes(type_)]
-    starts = first_values(table.first_batches(names), names) if names else {}
+    starts = first_values(table.first_batches(names), names)
     kinds = kinds_of(schema, {}, starts, channels)
     return [c if c.name else TableColumn("", None, "has no name") for c in kinds.values()]
 

@@ -57,8 +57,9 @@ class Mapped(NamedTuple):
 def first_values(batches: Iterable[Any], names: Sequence[str]) -> dict[str, bytes]:
     """Return the first value of each of some columns of bytes; none where all are null."""
     found: dict[str, bytes] = {}
-    for batch in batches:
-        with contextlib.suppress(*table_errors()):  # the next may be whole
+    errors = table_errors()
+    for batch in batches if names else ():
+        with contextlib.suppress(*errors):  # the next may be whole
             batch.validate(full=True)
             for name in names:
                 values = batch.column(batch.schema.names.index(name)).drop_null()

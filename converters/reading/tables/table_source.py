@@ -341,7 +341,7 @@ class TableSource(FileSource, IndexedSource):
 def _first_bytes_of(tables: TableSource, schema: Any) -> dict[str, bytes]:
     """Return the first values of columns of bytes, by which images are recognised."""
     names = [f.name for f in schema if is_bytes(f.type) and schema.names.count(f.name) == 1]
-    return first_values(_first_batches(tables, names), names) if names else {}
+    return first_values(_first_batches(tables, names), names)
 
 
 def _first_batches(tables: TableSource, names: Sequence[str]) -> Iterator[Any]:
