@@ -28,7 +28,7 @@ _PUBLIC = {
     "PackReport": "fastdata.converters.packing.report",
     "ProfileReport": "fastdata.profiling.report",
     "Schema": "fastdata.schema",
-    "TuningResult": "fastdata.tuning.results",
+    "TuningResult": "fastdata.tuning.report",
     "append": "fastdata.converters.combining.append",
     "export": "fastdata.converters.exporting.export",
     "loader": "fastdata.loading",
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from fastdata.profiling.report import ProfileReport
     from fastdata.sampling import BlockShuffle
     from fastdata.schema import Schema
-    from fastdata.tuning.results import TuningResult
+    from fastdata.tuning.report import TuningResult
     from fastdata.tuning.tuner import tune_workers
     from fastdata.viewing.page import view
 

@@ -35,8 +35,7 @@ from fastdata.measuring.workload import Workload, WorkloadSpec, is_script_target
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning import tuner
 from fastdata.tuning.choice import CEILING
-from fastdata.tuning.report import plot
-from fastdata.tuning.results import Demand, Trial, TuningResult
+from fastdata.tuning.report import Demand, Trial, TuningResult, plot
 
 TESTS = Path(__file__).parent
 QUICK = Windows(1, 0.05)

@@ -353,7 +353,7 @@ def test_what_was_not_swept_whole_is_not_kept() -> None:
 
 def test_what_only_failed_with_workers_is_not_kept() -> None:
     from fastdata.measuring.windows import Rate
-    from fastdata.tuning.results import Trial
+    from fastdata.tuning.report import Trial
     from fastdata.tuning.tuner import _only_failed_with_workers
 
     class Result:

@@ -25,8 +25,7 @@ from fastdata.measuring.workload import WorkloadInfo
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import fed, ruled_out
-from fastdata.tuning.report import advice_for, verdict_of
-from fastdata.tuning.results import Demand
+from fastdata.tuning.report import Demand, advice_for, verdict_of
 from fastdata.tuning.session import Session
 from fastdata.tuning.trials import StepRuns, Trials
 from fastdata.tuning.tuner import ProgressBar

@@ -39,7 +39,7 @@ from fastdata.tuned_settings.key import Key, identity_of, key_of
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import TunedSettings, resolve_auto_settings
 from fastdata.tuning import listing
-from fastdata.tuning.results import Demand, Trial, TuningResult
+from fastdata.tuning.report import Demand, Trial, TuningResult
 
 TUNED = Settings(7, "thread", prefetch_factor=5)
 PROCESSES = Settings(1, "process", prefetch_factor=4, backend="torch")

@@ -29,7 +29,7 @@ from fastdata.tuning.budget import (
     trial_seconds,
 )
 from fastdata.tuning.choice import Measured, fed, ruled_out
-from fastdata.tuning.results import Demand, Trial
+from fastdata.tuning.report import Demand, Trial
 
 __all__ = ["ROUNDS", "StepRuns", "Trials"]
 

@@ -39,8 +39,7 @@ from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import TunedSettings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import best
-from fastdata.tuning.report import advice_for, verdict_of
-from fastdata.tuning.results import Trial, TuningResult
+from fastdata.tuning.report import Trial, TuningResult, advice_for, verdict_of
 from fastdata.tuning.session import Session
 from fastdata.tuning.trials import StepRuns, Trials
 
