@@ -199,24 +199,21 @@ def stages_of(model: Model, measured: Measured, lines: Mapping[str, str]) -> tup
     those of the workers, or those of the loop itself, or all where there are no workers.  `lines`
     are the user's, by stage.
     """
-    seconds: dict[str, float] = {}
-    shared: dict[str, float] = {}
-    for cost in model.costs:
-        seconds[cost.name] = seconds.get(cost.name, 0.0) + cost.seconds
-        if cost.parallel:
-            shared[cost.name] = shared.get(cost.name, 0.0) + cost.seconds
     stalls = _stall_seconds(model, measured)
     period = model.period()
     stages = []
     for name in get_args(StageName):
+        costs = [cost for cost in model.costs if cost.name == name]
+        is_step = name == "step" and measured.has_step
+        if not (costs or is_step):
+            continue
         free = model.period(factors={name: 0.0})
-        gain = max(period / free, 1.0) if free > 0 else (1.0 if not period else float("inf"))
+        gain = max(period / free, 1.0) if free > 0 else (1.0 if not period else math.inf)
+        seconds = model.step if is_step else sum(cost.seconds for cost in costs)
+        shared = sum(cost.seconds for cost in costs if cost.parallel)
+        parallel = model.workers > 0 and shared > seconds / 2
         line = lines.get(name, "")
-        if name == "step" and measured.has_step:
-            stages.append(Stage("step", model.step, False, 0.0, gain, line))
-        elif name in seconds:
-            parallel = model.workers > 0 and shared.get(name, 0.0) > seconds[name] / 2
-            stages.append(Stage(name, seconds[name], parallel, stalls.get(name, 0.0), gain, line))
+        stages.append(Stage(name, seconds, parallel, stalls.get(name, 0.0), gain, line))
     return tuple(stages)
 
 

@@ -256,7 +256,7 @@ class _LoaderRun:
 
     def __init__(self, batches: LoaderBatches, step: Step, meter: Meter, rates: Rates) -> None:
         self._batches, self._step, self._meter, self._rates = batches, step, meter, rates
-        self._marks: list[tuple[Any, float]] = []
+        self._marks: list[tuple[Any, float]] = []  # after each step, and seconds paused in it
         self._waited = 0.0
         self._wave = 1
         self.step_seconds = 0.0
@@ -286,20 +286,13 @@ class _LoaderRun:
 
     def measure(self, count: int) -> None:
         """Measure so many steps, in one go."""
-        batches, rates = self._batches, self._rates
+        rates = self._rates
         # Batches that were made while others were measured are used up first.
-        lead = batches.primed if batches.makes_ahead else 0
-        done, paused = 0, 0.0
-
-        def window() -> None:
-            nonlocal done, paused
-            before = batches.paused_seconds
-            done = self._run_measured(count)
-            paused = batches.paused_seconds - before
-
-        took = self._meter.seconds(window, lambda: self._run(lead))
-        # The host may be ahead of a GPU: the time from batch to batch is the device's.
+        lead = self._batches.primed if self._batches.makes_ahead else 0
+        took = self._meter.seconds(lambda: self._run_measured(count), lambda: self._run(lead))
         marks, self._marks = self._marks, []
+        done, paused = len(marks) - 1, sum(paused for _, paused in marks)
+        # The host may be ahead of a GPU: the time from batch to batch is the device's.
         for (first, _), (last, without) in itertools.pairwise(marks):
             rates.intervals.append(max(self._meter.between(first, last) - without, 0.0))
         if not done:
@@ -322,7 +315,7 @@ class _LoaderRun:
             self._step(batch)
         return count
 
-    def _run_measured(self, count: int) -> int:
+    def _run_measured(self, count: int) -> None:
         batches, step, rates = self._batches, self._step, self._rates
         clock = time.perf_counter
         events = None if rates.timeline else rates.timeline
@@ -336,7 +329,7 @@ class _LoaderRun:
                 batch = next(batches)
             except BatchesExhaustedError:
                 rates.ended = True
-                return number
+                return
             core, taken = time.thread_time() - core, clock()
             step(batch)
             now = clock()
@@ -347,7 +340,6 @@ class _LoaderRun:
             self._marks.append((self._meter.mark(), paused))
             if events is not None and number < TIMELINE_STEPS:
                 events += loop_events(number, requested - start, taken - start, now - start)
-        return count
 
 
 class _CachedRun:
