@@ -43,14 +43,8 @@ def render(package: str, template: str, content: Mapping[str, Any]) -> str:
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
     """Write a page to a file, which is there whole or, after an error, as before.
 
-    An earlier page there is replaced, and nothing else: see `check_page_path`.
-
-    Raises
-    ------
-    OptionError
-        As `check_page_path`.
-    DiskFullError
-        If there is no room.
+    An earlier page there is replaced, and nothing else: see `check_page_path`.  Raises
+    `DiskFullError` if there is no room.
     """
     check_page_path(path)
     target = Path(os.path.realpath(path))  # the file that a link points to is replaced
@@ -68,11 +62,8 @@ def write_page(page: str, path: str | os.PathLike[str]) -> None:
 def check_page_path(path: str | os.PathLike[str]) -> None:
     """Check that a page can be written to `path`, before the work for it is done.
 
-    Raises
-    ------
-    OptionError
-        If it is a folder, a file that is no page (e.g. the dataset) or another thing, or its
-        folder does not exist.
+    Raises `OptionError` if it is a folder, a file that is no page (e.g. the dataset) or another
+    thing, or its folder does not exist.
     """
     target = Path(path)
     if target.is_dir():

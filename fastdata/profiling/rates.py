@@ -164,12 +164,8 @@ def measure_rates(
     """Return how long a step takes with the real loader, a host batch, and device batches.
 
     That takes about so many `seconds`; `steps` are run with the real loader, if given, and else
-    as many as fit.
-
-    Notes
-    -----
-    On CUDA windows are between events of the current stream; an epoch that begins within is
-    taken out by the host's clock, between synchronisations.
+    as many as fit.  On CUDA windows are between events of the current stream; an epoch that begins
+    within is taken out by the host's clock, between synchronisations.
     """
     meter = Meter(device)
     rates = Rates(reading_clocks=_reading_clocks(batches, meter))

@@ -77,15 +77,8 @@ def find_stalls(step: Step, batch: Any, device: torch.device | str) -> tuple[Sta
     none.  Stalls outside the user's code are left out.
 
     For one thread at a time, as warnings are global.  Other threads of the step are not seen; nor
-    is a backward pass on a GPU, which has a thread of its own.
+    is a backward pass on a GPU, which has a thread of its own.  Whatever the step raises is raised.
 
-    Raises
-    ------
-    Exception
-        Whatever the step raises.
-
-    Notes
-    -----
     Sources: "Extending PyTorch" (modes) and `torch.cuda.set_sync_debug_mode` in torch's
     documentation.
     """

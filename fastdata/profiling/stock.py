@@ -48,12 +48,8 @@ def measure_stock(loader: DataLoader[Any], seconds: float) -> LoaderCosts:
     """Return what the stages of a stock DataLoader take, measured for about `seconds`.
 
     The loader is not iterated over itself, but its dataset and sampler are.  With worker
-    processes only those are patched; without, this one, and put back.
-
-    Raises
-    ------
-    Exception
-        Whatever the dataset, the sampler or the collate function raises, as the loader would.
+    processes only those are patched; without, this one, and put back.  Errors of the dataset, the
+    sampler and the collate function are raised, as the loader would.
     """
     taken = _take(RecordedDataLoader(loader), seconds * (1 - LINES_SHARE))
     if not taken:

@@ -49,12 +49,7 @@ def trace(loader: Any, step: Step, *, primed: int, seconds: float) -> tuple[Even
 
     The loader is not iterated over itself.  `primed` batches may be made before they are requested
     for: so many steps are run first.  After so many `seconds` no more steps are run; some are,
-    however long they take.
-
-    Raises
-    ------
-    Exception
-        Whatever loader or step raise.
+    however long they take.  Whatever loader or step raise is raised.
     """
     info, inner = loader_info(loader), inner_loader(loader)
     made_by: list[MadeBy] = []  # appended to in the thread of a prefetcher, perhaps
