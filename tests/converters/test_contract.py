@@ -177,14 +177,14 @@ def _killed_at(case: Case, step: int, location: Any, path: Path) -> None:
     pack(case, location, path)
 
 
-@pytest.mark.parametrize("step", [4, 8])
-def test_killed_it_goes_on_with_the_same_result(
-    written: tuple[Case, Path, Any], packed: tuple[Path, Any], tmp_path: Path, step: int
+def test_killed_twice_it_goes_on_with_the_same_result(
+    written: tuple[Case, Path, Any], packed: tuple[Path, Any], tmp_path: Path
 ) -> None:
     case, _, location = written
-    assert run_apart(_killed_at, case, step, location, tmp_path / "a.lmdb") == 9
+    for step in (4, 8):
+        assert run_apart(_killed_at, case, step, location, tmp_path / "a.lmdb") == 9
     report = pack(case, location, tmp_path / "a.lmdb")
-    assert report.resumed_at >= step - 4
+    assert report.resumed_at >= 4
     assert digest_of(tmp_path / "a.lmdb") == packed[1].digest
 
 
@@ -302,12 +302,12 @@ def test_memory_does_not_grow_with_the_source(
 ) -> None:
     case, _, _ = written
     locations = {}
-    for count in (100, 500):
+    for count in (200, 1000):
         folder = tmp_path / str(count)
         folder.mkdir()
         locations[count] = case.write(folder, make_pictures(count, 16, 16))
     # The files have about 0.7 KB a picture; a listing of names, and places, may take half of that.
-    limit = 350 * 400 * case.files_each
+    limit = 350 * 800 * case.files_each
     for _ in range(3):
         few, many = (_peak_of_run(case, place, count) for count, place in locations.items())
         if many - few < limit:
