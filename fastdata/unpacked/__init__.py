@@ -2,7 +2,7 @@
 
 =========  ==================================================================
 `listing`  from a location to the files that samples are made of, by a source format of
-           `fastdata.converters`, or to the command that packs them
+           `fastdata.converters`
 `reading`  the files of a few samples: their bytes, sizes, and what is wrong with them
 `dataset`  what ``fastdata.open`` returns of them
 =========  ==================================================================

@@ -1,8 +1,8 @@
 """Which files samples are made of, and their other values: sources that were listed once.
 
-`list_files` comes from a location that is no packed dataset to its `Listing`, or to the
-command that packs it.  The list is the source's own (`fastdata.converters`): about 50 bytes an
-image of class folders.  It is pickled once for each worker process, never with a task.
+`list_files` comes from a location that is no packed dataset to its `Listing`.  The list is the
+source's own (`fastdata.converters`): about 50 bytes an image of class folders.  It is pickled once
+for each worker process, never with a task.
 """
 
 from __future__ import annotations
