@@ -48,7 +48,8 @@ def collect(
 ) -> NDArray[Any]:
     """Return what `read` takes from each shard's rows, in the order of the samples, as a copy."""
     if len(located) == 1:
-        return read(located[0].reader, located[0].rows)
+        reader, _, rows = located[0]
+        return read(reader, rows)
     parts = [read(reader, rows) for reader, _, rows in located]
     values = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
     for (_, places, _), part in zip(located, parts, strict=True):
