@@ -33,7 +33,7 @@ __all__ = [
     "split_folders_in",
     "split_of",
     "table_files",
-    "tables_alone",
+    "table_files_without_images",
 ]
 
 _KEYWORDS = {
@@ -161,8 +161,8 @@ def table_files(location: object, suffixes: tuple[str, ...]) -> list[Path]:
     return files_at(location, suffixes)
 
 
-def tables_alone(location: object, suffixes: tuple[str, ...]) -> list[Path]:
-    """Return the same files; none where there are images, which are then the dataset."""
+def table_files_without_images(location: object, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return `table_files`; none where there are images, which are then the dataset."""
     folder = folder_at(location)
     if folder is not None and has_images(folder):  # asked first: it does not walk through them
         return []
