@@ -20,7 +20,7 @@ from .reading.json_files import read_object
 from .reading.locations import first_bytes
 from .reading.splits import table_files, table_files_without_images
 from .reading.tables.arrow_types import arrow, table_errors
-from .reading.tables.rows import Mapped, row_reader
+from .reading.tables.rows import MappedTable, row_reader
 from .reading.tables.table_source import Block, TableSource
 
 __all__ = ["ArrowSource"]
@@ -73,7 +73,7 @@ class ArrowSource(TableSource):
     def batches(self, file: int, block: int, columns: Sequence[str]) -> Iterator[Any]:
         yield self._open(str(self.paths[file])).batch(block)
 
-    def mapped(self, file: int) -> Mapped | None:
+    def mapped(self, file: int) -> MappedTable | None:
         return self._open(str(self.paths[file])).mapped
 
     def row(self, index: int, block: Block) -> Sample | Reject:
@@ -94,7 +94,7 @@ class _Opened:
         pa, ipc = arrow(), arrow(".ipc")
         self._map = pa.memory_map(path)
         self._whole = whole = self._map.read_buffer()
-        self.mapped = Mapped(path, whole.address, whole.size)
+        self.mapped = MappedTable(path, whole.address, whole.size)
         self._map.seek(0)
         self.rows: list[int] = []
         self.damage = ""

@@ -23,7 +23,7 @@ from ...base import reason_of
 from ..selection import TableColumn
 from ..tables.arrow_fields import kinds_of
 from ..tables.arrow_types import arrow, is_bytes, is_image_struct, table_errors
-from ..tables.rows import Mapped, RowLayout, first_values, row_reader
+from ..tables.rows import MappedTable, RowLayout, first_values, row_reader
 
 __all__ = ["RowTable", "has_table", "table_columns"]
 
@@ -60,7 +60,7 @@ class RowTable:
     def _open(self, path: str) -> None:
         pa, ipc = arrow(), arrow(".ipc")
         whole = pa.memory_map(path).read_buffer()
-        self._mapped = Mapped(path, whole.address, whole.size)
+        self._mapped = MappedTable(path, whole.address, whole.size)
         if whole.size < 4 + _TAIL.size:
             raise SourceError(f"a chunk of {whole.size} bytes")
         length, _ = _TAIL.unpack(whole[whole.size - _TAIL.size :])

@@ -18,7 +18,7 @@ from ..locations import path_inside
 from ..spans import FileSpan
 from .arrow_types import arrow, is_list, is_text, storage, table_errors
 
-__all__ = ["KEY", "Mapped", "RowLayout", "first_values", "key_reader", "row_reader"]
+__all__ = ["KEY", "MappedTable", "RowLayout", "first_values", "key_reader", "row_reader"]
 
 KEY = "key"
 """Column with the keys of what fastdata exported."""
@@ -46,8 +46,8 @@ class RowLayout(NamedTuple):
         return list(dict.fromkeys(columns))
 
 
-class Mapped(NamedTuple):
-    """A file in memory (``mmap``), in which a batch's bytes may be."""
+class MappedTable(NamedTuple):
+    """The memory map of a table's file, in which the bytes of a batch may be."""
 
     path: str
     address: int  # of the map
@@ -71,7 +71,7 @@ def first_values(batches: Iterable[Any], names: Sequence[str]) -> dict[str, byte
 
 
 def row_reader(
-    batch: Any, layout: RowLayout, split: int, mapped: Mapped | None = None
+    batch: Any, layout: RowLayout, split: int, mapped: MappedTable | None = None
 ) -> Callable[[int], tuple[Any, ...]]:
     """Return a function from a row's number in the batch to its values.
 
@@ -112,7 +112,7 @@ def _column(
     field: Field,
     layout: RowLayout,
     numbers: Mapping[str, int] | None,
-    mapped: Mapped | None,
+    mapped: MappedTable | None,
 ) -> Callable[[int], Any]:
     if isinstance(field, ImageField) and is_text(array.type):
         names = array.to_pylist()
@@ -158,7 +158,7 @@ def _number(value: Any, name: str, numbers: Mapping[str, int]) -> int:
     return numbers[value]
 
 
-def _images(array: Any, name: str, root: str, mapped: Mapped | None) -> Callable[[int], Any]:
+def _images(array: Any, name: str, root: str, mapped: MappedTable | None) -> Callable[[int], Any]:
     paths: Any = None
     if arrow(".types").is_struct(array.type):
         # flatten() rather than field(): a null struct makes its entries null.
@@ -179,7 +179,7 @@ def _images(array: Any, name: str, root: str, mapped: Mapped | None) -> Callable
     return read
 
 
-def _places(array: Any, mapped: Mapped | None) -> Callable[[int], FileSpan | bytes] | None:
+def _places(array: Any, mapped: MappedTable | None) -> Callable[[int], FileSpan | bytes] | None:
     """Return a function to a row's bytes, or where in the file they are; None for views.
 
     It copies less than a scalar's ``as_py``: of photographs, half.

@@ -38,7 +38,7 @@ from .arrow_fields import (
     with_paths,
 )
 from .arrow_types import arrow, is_bytes, is_text, plain, table_errors, type_of
-from .rows import Mapped, RowLayout, first_values, key_reader, row_reader
+from .rows import MappedTable, RowLayout, first_values, key_reader, row_reader
 
 __all__ = ["Block", "TableSource"]
 
@@ -126,7 +126,7 @@ class TableSource(FileSource, IndexedSource):
     def row(self, index: int, block: Block) -> Sample | Reject:
         """Return one sample of a block."""
 
-    def mapped(self, file: int) -> Mapped | None:
+    def mapped(self, file: int) -> MappedTable | None:
         """Return where a file is in memory, if `batches` does not copy from it."""
         return None
 
