@@ -235,18 +235,19 @@ def _ranges(shard: ShardReader, rows: NDArray[np.int64]) -> list[Range]:
 class SharedFile:
     """Memory that worker processes map too, however they are started: a file without a name.
 
-    `descriptor` is that of the file, where it is made already.  Picklable by a subclass, with
-    `address`, as long as this process lives: unpickled, it maps the same memory.
+    `descriptor` is that of the file, where it is made already.  Picklable as long as this process
+    lives: unpickled, it maps the same memory.
     """
+
+    arguments: tuple[Any, ...]
+    """Those of the constructor of a subclass, without the descriptor."""
 
     def __init__(self, nbytes: int, descriptor: int | None) -> None:
         self._descriptor = new_file(nbytes) if descriptor is None else descriptor
         self.array = map_file(self._descriptor, nbytes)
 
-    @property
-    def address(self) -> tuple[int, int]:
-        """This process and the descriptor, of which `open_shared` makes another one."""
-        return os.getpid(), self._descriptor
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of_process, (type(self), self.arguments, os.getpid(), self._descriptor)
 
     def close(self) -> None:
         """Close the descriptor: no process can get the memory any more.  Idempotent."""
@@ -259,19 +260,19 @@ class SharedFile:
             self.close()
 
 
-def open_shared(process: int, descriptor: int) -> int:
-    """Return a descriptor of a file that another process of this machine has open."""
+def _of_process(kind: Any, arguments: tuple[Any, ...], process: int, descriptor: int) -> Any:
+    """Return the shared file that another process of this machine has open."""
     # multiprocessing's own way of sending descriptors needs a server, or to be the one
     # that starts a process; this needs the same user.
-    return os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    path = f"/proc/{process}/fd/{descriptor}"
+    return kind(*arguments, os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
 
 class FileCopy(SharedFile):
     """The copy of a file of `nbytes` bytes; a `fastdata.formats.reader.HeldBytes`."""
 
     def __init__(self, path: Path, nbytes: int, descriptor: int | None = None) -> None:
-        self.path = path
-        self.nbytes = nbytes
+        self.path, self.nbytes = self.arguments = path, nbytes
         self._status = os.stat(path) if descriptor is None else None
         try:
             # One byte more says that the copy is complete, to all processes.
@@ -325,13 +326,6 @@ class FileCopy(SharedFile):
         self.array[-1] = 1
         return True
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _copy_of_process, (self.path, self.nbytes, self.address)
-
-
-def _copy_of_process(path: Path, nbytes: int, address: tuple[int, int]) -> FileCopy:
-    return FileCopy(path, nbytes, open_shared(*address))
-
 
 class CachedFiles(SharedFile):
     """Bytes of files, numbered from 0, one behind the other in memory, with a flag for each.
@@ -341,7 +335,7 @@ class CachedFiles(SharedFile):
     """
 
     def __init__(self, bounds: NDArray[np.int64], descriptor: int | None = None) -> None:
-        self._bounds = bounds
+        self._bounds, self.arguments = bounds, (bounds,)
         nbytes = int(bounds[-1])
         try:
             super().__init__(nbytes + len(bounds), descriptor)
@@ -363,10 +357,3 @@ class CachedFiles(SharedFile):
         if data and len(reserved) == len(data):
             reserved[:] = np.frombuffer(data, np.uint8)
             self._is_there[number] = 1
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _files_of_process, (self._bounds, self.address)
-
-
-def _files_of_process(bounds: NDArray[np.int64], address: tuple[int, int]) -> CachedFiles:
-    return CachedFiles(bounds, open_shared(*address))

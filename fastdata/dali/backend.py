@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -230,8 +230,8 @@ class DaliStream:
             raise StopIteration
         batch = next(self._made)
         answer: Answer = self._made.tag
-        self.request = answer.request
-        self._maker.count(answer.done)
+        self.request, done = answer
+        self._maker.count(done)
         return batch
 
     def close(self) -> None:
@@ -246,11 +246,8 @@ class DaliStream:
 # -- batches on their way through DALI ---------------------------------------------------
 
 
-class Answer(NamedTuple):
-    """The request of a batch, and what has been read and replaced for it."""
-
-    request: Request
-    done: Sequence[Done]
+Answer: TypeAlias = tuple[Request, Sequence[Done]]
+"""The request of a batch, and what has been read and replaced for it."""
 
 
 @dataclass(slots=True)
@@ -314,7 +311,7 @@ class Runs(Ahead):
                 with graph.outputs() as images:
                     batch = self._batch(feed, images)
                 self._refusals = 0
-                return batch, Answer(feed.request, [feed.done])
+                return batch, (feed.request, [feed.done])
             except FAILURES as failure:
                 error = failure
                 self._graphs.discard(graph)
@@ -384,7 +381,7 @@ class Runs(Ahead):
                 request.epoch,
                 _reason(error),
             )
-        return job.assemble(done), Answer(request, done)
+        return job.assemble(done), (request, done)
 
     def at_end(self) -> None:
         """Take what was launched out of its graphs, which stay for other batches."""

@@ -161,7 +161,7 @@ class RenderJob:
         return self.assemble(results)
 
     def assemble(self, results: Sequence[Done]) -> Any:
-        """Return the batch, its images being in their places; counts nothing."""
+        """Return the batch, whose images are in memory; counts nothing."""
         indices = self._request.indices.copy()
         for done in results:
             for at, index, _ in done.replaced:

@@ -36,7 +36,6 @@ __all__ = [
     "Pending",
     "Prepare",
     "Request",
-    "Work",
     "Workers",
     "image_sizes",
     "is_packed",
@@ -177,11 +176,6 @@ class BatchStream(Protocol):
 
 
 # -- workers -------------------------------------------------------------------------------
-
-Work: TypeAlias = "Callable[[Any, NDArray[np.uint8] | None], Any]"
-"""What a worker does with a task: leaves in the memory what is large, and returns what is small.
-
-Picklable, and safe in any number of threads."""
 
 
 class Pending(Protocol):

@@ -270,17 +270,17 @@ def _fill_compiled(
 
 def _fill(
     stored: Images,
-    places: Indices,
+    numbers: Indices,
     crops: list[Crop] | None,
     output: NDArray[Any],
     table: PixelTable | None,
     mask: bool,
     on_corrupt: str,
 ) -> dict[int, ShardCorruptError]:
-    """Make some images of one field, [m, H, W, C], one by one: those with these numbers."""
+    """Make some images of one field, [m, H, W, C], one by one: those with these `numbers`."""
     failed: dict[int, ShardCorruptError] = {}
     scratch = np.empty(output.shape[1:], np.uint8) if table else None
-    for at in places.tolist():
+    for at in numbers.tolist():
         target = output[at] if scratch is None else scratch
         try:
             if crops is None:

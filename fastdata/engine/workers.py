@@ -21,11 +21,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from fastdata.engine.buffers import Slot
-from fastdata.engine.contracts import Pending, Work, Workers
+from fastdata.engine.contracts import Pending, Workers
 from fastdata.errors import OptionError
 from fastdata.formats.mapped import shortened_files
 from fastdata.processes.pool import ProcessPool, SharedBlock, Ticket
 from fastdata.processes.starting import Death, Role, UnpicklableWorkError
+from fastdata.processes.worker import Work
 from fastdata.transforms.generators import allow_seeding_in_process, seeding_allowed
 
 __all__ = [

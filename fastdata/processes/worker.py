@@ -41,6 +41,9 @@ __all__ = [
 ]
 
 Work: TypeAlias = "Callable[[Any, NDArray[np.uint8] | None], Any]"
+"""What a worker does with a task: leaves in the memory what is large, and returns what is small.
+
+Picklable, and safe in any number of threads."""
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
