@@ -83,7 +83,7 @@ class Position:
 
     epoch: int
     batch: int
-    claim: object = field(default=None, compare=False, repr=False)
+    owner: object = field(default=None, compare=False, repr=False)
     """Of the `Epoch` that begins, or began, here."""
 
 
@@ -129,13 +129,13 @@ class Passes:
         if sampler_epoch is not None and by_user:
             sampler_epoch.set(position.epoch, by_user=True)
 
-    def upcoming(self, claim: object = None) -> Position:
-        """Return where the next pass begins, or the position that was claimed by `claim`.
+    def upcoming(self, owner: object = None) -> Position:
+        """Return where the next pass begins, or the position at which that of `owner` began.
 
         It is of the epoch that the user gave their own sampler, if they did.
         """
         position = self.next
-        if position.claim is not None and position.claim is not claim:
+        if position.owner is not None and position.owner is not owner:
             position = self.next = Position(position.epoch + 1, 0)
         sampler_epoch = self.batches.sampler_epoch
         given = None if sampler_epoch is None else sampler_epoch.newly_set()
@@ -145,7 +145,7 @@ class Passes:
 
     def current(self) -> Position:
         """Return the position of the next batch, of the iterator that began last."""
-        if self.latest is self.next and self.next.claim is None:
+        if self.latest is self.next and self.next.owner is None:
             self.latest = self.upcoming()  # of the epoch of the user's sampler
         return self.within_epoch(self.latest)
 
@@ -180,18 +180,18 @@ class Passes:
         self._epochs.add(epoch)
         return epoch
 
-    def begin(self, claim: object) -> tuple[BatchStream, Position]:
-        """Begin the next epoch for the iterator of this claim; if this fails, it is still to come.
+    def begin(self, owner: object) -> tuple[BatchStream, Position]:
+        """Begin the next epoch for an iterator; if this fails, it is still to come.
 
         Ctrl-C may strike between any two lines: until the iterator has its position, calling this
         again begins the same epoch, and no other iterator begins it.
         """
-        position = self.upcoming(claim)
-        position.claim = claim
+        position = self.upcoming(owner)
+        position.owner = owner
         try:
             stream = self._stream_at(position)
         except Exception:
-            position.claim = None
+            position.owner = None
             raise
         self._in_use.add(stream)
         return stream, position
@@ -269,7 +269,7 @@ class Epoch(Iterator[Any]):
         self._format_batch = format_batch
         self._clock = -spent
         self._length = 0
-        self._claim = object()
+        self._owner = object()
         self._closed = False
         self._position: Position | None = None
         """Of the next batch, moved on with each that is handed out; None before the first."""
@@ -320,7 +320,7 @@ class Epoch(Iterator[Any]):
         self._resolve()
         if self._stream is not None:  # Ctrl-C has struck below
             self._passes.end(self._stream)
-        self._stream, position = self._passes.begin(self._claim)
+        self._stream, position = self._passes.begin(self._owner)
         self._length = len(self._passes.batches)
         self._position = self._passes.latest = position
 
