@@ -19,7 +19,7 @@ from fastdata.schema import ArrayField, Field, ImageField, ScalarField, Schema
 from .base import FieldSpec, Reject, Sample, reason_of
 from .reading.class_names import named_classes, read_class_names
 from .reading.deferred import DeferredRecord
-from .reading.fields import resolve_fields
+from .reading.fields import BOXES, resolve_fields
 from .reading.image_files import is_image_bytes
 from .reading.locations import files_at, printable
 from .reading.options import ClassFile, Option
@@ -175,7 +175,7 @@ class RecordIOSource(ScannedSource):
             self.notes.append("numbers of objects behind class and box left out")
         names = read_class_names(classes) if classes is not None else None
         return {
-            "boxes": ArrayField("float32", (None, 4), boxes=True),
+            "boxes": BOXES,
             "labels": ArrayField("int64", (None,), classes=names),
         }
 

@@ -20,6 +20,7 @@ from fastdata.schema import ArrayField, Field
 
 from ..annotations.annotated import check_parts, frame_of
 from ..class_names import MOST_CLASSES
+from ..fields import BOXES
 from ..protobuf import message_class
 from .examples import values_of
 
@@ -51,7 +52,7 @@ class Objects(NamedTuple):
     def fields(self) -> dict[str, Field]:
         """The fields."""
         return {
-            "boxes": ArrayField("float32", (None, 4), boxes=True),
+            "boxes": BOXES,
             "labels": ArrayField("int64", (None,), classes=self.names),
         }
 
