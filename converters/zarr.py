@@ -11,6 +11,7 @@ specification 3.0"; github.com/saalfeldlab/n5, "N5 specification".
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -176,7 +177,7 @@ class _ZarrColumn(ArrayColumn):
         if tuple(self._store.shape) != node.shape or not all(block):
             raise SourceError(f"{folder}: has the shape {self._store.shape}, not {node.shape}")
         self.block = block[0]
-        claimed = int(np.prod(block, dtype=object)) * self.dtype.itemsize
+        claimed = math.prod(block) * self.dtype.itemsize
         if claimed > MAX_RECORD:
             raise SourceError(
                 f"{folder}: blocks of shape {block} claim {claimed:,} bytes each; at most "
@@ -184,7 +185,7 @@ class _ZarrColumn(ArrayColumn):
             )
         grid = [-(-n // c) for n, c in zip(node.shape, node.blocks, strict=True)]
         self._grid = grid
-        whole = int(np.prod(grid, dtype=object))
+        whole = math.prod(grid)
         stored = sum(1 for name in _files(folder) if self._is_block(name))
         self._absent = max(0, whole - stored)
         if whole > _MOST_EMPTY * stored:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import struct
 import zlib
@@ -151,7 +152,7 @@ class Hdf5Column(ArrayColumn):
         if dataset.chunks:
             self.block = dataset.chunks[0]
             grid = [-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
-            whole, stored = int(np.prod(grid, dtype=object)), dataset.id.get_num_chunks()
+            whole, stored = math.prod(grid), dataset.id.get_num_chunks()
             missing = whole - stored
         else:
             offset = dataset.id.get_offset()  # None where it is in the object's header
@@ -243,9 +244,7 @@ def _refusal(dataset: Any) -> str:
                 f"it is compressed by filter {code} ({name.decode(errors='replace')}), which this "
                 "HDF5 library has not. Repack it: h5repack -f GZIP=4 IN OUT"
             )
-    if dataset.chunks and int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize > (
-        MAX_RECORD
-    ):
+    if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_RECORD:
         return f"blocks of shape {dataset.chunks} are not believed: the file is damaged"
     return ""
 
@@ -256,7 +255,7 @@ def _filters_of(dataset: Any) -> tuple[int, ...] | None:
         return None  # behind a user block, releases of HDF5 differ in what blocks' places are
     creation = dataset.id.get_create_plist()
     filters = tuple(creation.get_filter(n)[0] for n in range(creation.get_nfilters()))
-    size = int(np.prod(dataset.chunks, dtype=object)) * dataset.dtype.itemsize
+    size = math.prod(dataset.chunks) * dataset.dtype.itemsize
     known = set(filters) <= {_DEFLATE, _SHUFFLE, _FLETCHER}
     checked = _FLETCHER not in filters or _DEFLATE in filters
     whole = dataset.chunks[1:] == dataset.shape[1:]  # rows are not cut
@@ -288,7 +287,7 @@ class BlockRow(NamedTuple):
 @functools.lru_cache(2)
 def _block(place: BlockRow, changed: int) -> np.ndarray[Any, Any]:
     dtype = np.dtype(place.dtype)
-    size = int(np.prod(place.shape, dtype=object)) * dtype.itemsize
+    size = math.prod(place.shape) * dtype.itemsize
     data = read_at(place.path, place.offset, place.length)
     for number in reversed(place.filters):
         if number == _FLETCHER:

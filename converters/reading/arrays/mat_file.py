@@ -316,7 +316,7 @@ def _hdf5_array(path: Path, name: str, found: Any) -> MatColumn:
             f"{path}: {printable(name)!r} claims {claimed:,} bytes and has {stored:,}"
         )
     whole = len(shape) < 3
-    row = 1 if whole else int(np.prod(found.shape[1:], dtype=object))
+    row = 1 if whole else math.prod(found.shape[1:])
 
     def elements(start: int, stop: int) -> np.ndarray[Any, Any]:
         with h5py.File(path, "r", locking=False) as file:
