@@ -129,15 +129,15 @@ def find_source(
         return location
     points = _points()
     chosen = format_class(format) if format is not None else _recognised(location, points)
-    arguments = _checked(chosen, options or {})
     try:
+        arguments = _checked(chosen, options or {})
         source = chosen(location, channels=channels, fields=fields, **arguments)
     except SourceError as error:
         if format is None and chosen.general:  # it recognises whatever no other format does
             raise SourceError(f"{error}{_nearest(location)}") from None
         raise
     finally:
-        close_files()  # which it may have looked into
+        close_files()  # which may have been looked into
     source.format_options = arguments
     recognised = format is None and isinstance(location, (str, os.PathLike))
     if recognised and source.doubt:
