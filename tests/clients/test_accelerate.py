@@ -131,8 +131,7 @@ def epochs(path: str, numbers: list[int | None], **options: Any) -> list[list[An
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("ranks", "drop_last"), [(1, False), (2, False), (2, True)])
 def test_each_epoch_has_each_sample_once(packed: str, ranks: int, drop_last: bool) -> None:
     """D4, D5, D6: over all ranks; orders and draws differ by epoch, `set_epoch` brings one back."""
     by_rank = run_ranks(epochs, ranks, packed, [None, None, 5, 1], drop_last=drop_last)
@@ -185,8 +184,7 @@ def train(
     return [*found, linear.weight.tolist()]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("at", ["middle", "end"])
+@pytest.mark.parametrize(("ranks", "at"), [(1, "middle"), (2, "middle"), (2, "end")])
 def test_a_resumed_run_is_the_uninterrupted_one(
     packed: str, tmp_path: Path, ranks: int, at: str
 ) -> None:

@@ -79,12 +79,12 @@ def fit_and_resume(
 # epoch that has ended, and counts its epochs from there.
 AT_THE_END = {"save_on_train_epoch_end": True}
 RESUMED = {
-    "in mid-epoch": ({"every_n_train_steps": 5}, {}),
-    "in mid-epoch, counted in steps": ({"every_n_train_steps": 5}, {"max_steps": 20}),
+    "in mid-epoch": ({"every_n_train_steps": 9}, {}),
+    "in mid-epoch, counted in steps": ({"every_n_train_steps": 9}, {"max_steps": 20}),
     "at an epoch's end": (AT_THE_END, {}),
     "at the end of epochs cut short": (AT_THE_END, {"limit_train_batches": 4}),
     "in mid-epoch, with loaders loaded anew": (
-        {"every_n_train_steps": 5},
+        {"every_n_train_steps": 9},
         {"reload_dataloaders_every_n_epochs": 1},
     ),
 }

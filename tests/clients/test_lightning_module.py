@@ -100,7 +100,7 @@ def fit_unseeded(path: str, folder: str, world_size: int, when: dict[str, Any]) 
 
 
 WHEN = {
-    "in mid-epoch": {"every_n_train_steps": 4},
+    "in mid-epoch": {"every_n_train_steps": 9},
     "at an epoch's end": {"save_on_train_epoch_end": True},
     "after an epoch's validation": {"save_on_train_epoch_end": False},
 }

@@ -145,8 +145,9 @@ def test_accumulation_takes_exactly_its_steps(
     assert all(len(seen) == 3 * -(-COUNT // (8 * ranks)) for seen, *_ in found)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize(("place", "accumulated"), [("middle", 1), ("end", 1), ("middle", 2)])
+@pytest.mark.parametrize(
+    ("ranks", "place", "accumulated"), [(1, "middle", 2), (2, "middle", 1), (2, "end", 1)]
+)
 def test_a_resumed_run_is_the_uninterrupted_one(
     packed: str, tmp_path: Path, ranks: int, place: str, accumulated: int
 ) -> None:
@@ -207,8 +208,10 @@ def true_loss(path: str) -> float:
         return float(model(batch.image, batch.label)["loss"])
 
 
-@pytest.mark.parametrize("model", [Tiny, LikeVit])
-@pytest.mark.parametrize(("ranks", "size"), [(1, 8), (2, 8), (2, 31), (3, 7), (3, 30)])
+@pytest.mark.parametrize(
+    ("model", "ranks", "size"),
+    [(Tiny, 1, 8), (LikeVit, 2, 8), (Tiny, 2, 31), (LikeVit, 3, 7), (Tiny, 3, 30)],
+)
 def test_evaluation_is_of_each_sample_once(
     packed: str, tmp_path: Path, ranks: int, size: int, model: type[Tiny]
 ) -> None:
