@@ -13,6 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -152,8 +153,7 @@ def measure_supply(
     window's rate that of an epoch which begins with their start, unless epochs are so short that
     windows have several starts anyway.
     """
-    batches = EndlessBatches(loader)
-    try:
+    with closing(EndlessBatches(loader)) as batches:
         next(batches)
         meter.synchronize()
         start_seconds = clock() - began
@@ -178,8 +178,6 @@ def measure_supply(
         if batches_of_epoch and batches.epochs == epochs:
             rates = [batches_of_epoch / (start_seconds + batches_of_epoch / r) for r in rates]
         return Supply(tuple(rates), start_seconds)
-    finally:
-        batches.close()
 
 
 def measure_demand(
@@ -229,23 +227,20 @@ def measure_training(
 
     About `rate` steps a second are expected, for the length of windows.
     """
-    batches = EndlessBatches(loader)
     first, count = steps_of_run(settings, rate, windows.seconds)
     rates: list[float] = []
+    with closing(EndlessBatches(loader)) as batches:
 
-    def work(count: int) -> None:
-        for _ in range(count):
-            step(next(batches))
+        def work(count: int) -> None:
+            for _ in range(count):
+                step(next(batches))
 
-    try:
         took, begun = 0.0, clock()
         work(first)
         while windows.another(len(rates), clock() - begun + took):
             took = meter.seconds(partial(work, count))
             rates.append(count / took)
-        return tuple(rates)
-    finally:
-        batches.close()
+    return tuple(rates)
 
 
 def steps_of_run(settings: Settings, rate: float, seconds: float) -> tuple[int, int]:
