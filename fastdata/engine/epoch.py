@@ -165,11 +165,11 @@ class Passes:
 
     # -- passes -----------------------------------------------------------------------------
 
-    def open(self, resolve: Callable[[], None], format_batch: Callable[[Any], Any]) -> Epoch:
+    def open(self, resolve: Callable[[], None], format_batch: Callable[[Any], Any] | None) -> Epoch:
         """Return a new iterator; workers start now, where the order is known already.
 
         `resolve` is called before the first batch, to look up the rank; `format_batch` returns a
-        batch as the user gets it.
+        batch as the user gets it; None: they get it as it is.
         """
         began = time.perf_counter()
         if self.batches.joins:  # a user's sampler is asked when the first batch is
@@ -261,7 +261,7 @@ class Epoch(Iterator[Any]):
         self,
         passes: Passes,
         resolve: Callable[[], None],
-        format_batch: Callable[[Any], Any],
+        format_batch: Callable[[Any], Any] | None,
         spent: float,
     ) -> None:
         self._passes = passes
@@ -314,7 +314,7 @@ class Epoch(Iterator[Any]):
             self._stream = stream
         else:  # at once: a loop that counts batches, as Lightning does, never asks for one more
             passes.give_back(stream, Position(self._position.epoch + 1, 0))
-        return self._format_batch(batch)
+        return batch if self._format_batch is None else self._format_batch(batch)
 
     def _begin(self) -> None:
         self._resolve()

@@ -211,7 +211,8 @@ class Loader(DataLoaderSurface):
             )
         self._resolve(final=True)
         self._warn_of_accelerate()
-        return self._passes.open(partial(self._resolve, final=True), self._record.format)
+        format_batch = None if self._record == RecordFormat() else self._record.format
+        return self._passes.open(partial(self._resolve, final=True), format_batch)
 
     @property
     def epoch(self) -> int:
