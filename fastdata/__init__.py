@@ -32,11 +32,11 @@ _PUBLIC = {
     "append": "fastdata.converters.combining.append",
     "export": "fastdata.converters.exporting.export",
     "loader": "fastdata.loading",
-    "merge": "fastdata.converters.combining.merge",
+    "merge": "fastdata.converters.combining.copying",
     "open": "fastdata.opening",
     "pack": "fastdata.converters.packing.driver",
     "profile": "fastdata.profiling.profiler",
-    "subset": "fastdata.converters.combining.subset",
+    "subset": "fastdata.converters.combining.copying",
     "tune_workers": "fastdata.tuning.tuner",
     "view": "fastdata.viewing.page",
 }
@@ -65,8 +65,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fastdata.converters.combining.append import append
-    from fastdata.converters.combining.merge import merge
-    from fastdata.converters.combining.subset import subset
+    from fastdata.converters.combining.copying import merge, subset
     from fastdata.converters.exporting.export import export
     from fastdata.converters.packing.driver import pack
     from fastdata.converters.packing.report import PackReport

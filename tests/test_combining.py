@@ -19,7 +19,7 @@ from samples import EVERY_KIND, SUFFIXES, make_records, write_shard
 import fastdata
 from fastdata.cli import main
 from fastdata.converters.combining import append as append_module
-from fastdata.converters.combining.subset import chosen_indices
+from fastdata.converters.combining.copying import chosen_indices
 from fastdata.converters.packing import job, packer
 from fastdata.errors import (
     DestinationExistsError,

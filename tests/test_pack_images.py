@@ -21,10 +21,11 @@ from samples import photo, psnr
 import fastdata
 from fastdata.codecs.image import dct_scale, decode_image
 from fastdata.converters.base import Reject, Sample
-from fastdata.converters.packing.chunk import encode_chunk, encode_image
+from fastdata.converters.packing.chunk import encode_chunk, place_image
 from fastdata.converters.packing.options import EncodeOptions
 from fastdata.errors import ImageError, OptionError
 from fastdata.formats.layout import CODECS
+from fastdata.formats.writer import EncodedImage
 from fastdata.schema import ImageField, Schema
 
 COLOUR = photo(60, 83)
@@ -32,6 +33,10 @@ GREY = photo(60, 83, 1)[:, :, 0]
 DEEP = np.random.default_rng(1).integers(0, 65536, (60, 83, 3), np.uint16)
 INDICES = (np.arange(60 * 83).reshape(60, 83) // 100).astype(np.uint8)
 PALETTE = bytes(np.random.default_rng(2).integers(0, 256, 768, np.uint8))
+
+
+def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> EncodedImage:
+    return place_image(value, field, options)[0]
 
 
 def paletted() -> Image.Image:

@@ -108,7 +108,7 @@ def test_threads_of_one_process_are_kept_apart(tmp_path: Path, alias: str) -> No
 
         # The refusal did not give the lock away, as closing the file would have.
         def other_process() -> None:
-            lock._held.clear()
+            lock._locked_here.clear()
             try:
                 fastdata.pack(source, tmp_path / alias, **SMALL)
             except DestinationLockedError:
@@ -149,7 +149,7 @@ def test_packers_that_come_and_go_never_meet(tmp_path: Path) -> None:
 
     def come_and_go() -> None:
         for _ in range(60):
-            lock._held.clear()
+            lock._locked_here.clear()
             with contextlib.suppress(DestinationLockedError):
                 mine = Job(path)
                 claim = tmp_path / "claim"

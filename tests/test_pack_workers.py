@@ -31,10 +31,10 @@ from torch.utils.data import TensorDataset
 import fastdata
 from fastdata import assembly
 from fastdata.converters.base import IndexedSource, Reject, Sample
-from fastdata.converters.packing import driver, packer, pool
+from fastdata.converters.packing import driver, packer
 from fastdata.converters.packing import workers as packing_workers
 from fastdata.converters.packing.chunk import ChunkResult
-from fastdata.converters.packing.pool import ChunkPool, run_in_order
+from fastdata.converters.packing.workers import ChunkPool, run_in_order
 from fastdata.errors import (
     WorkerError,
 )
@@ -186,7 +186,9 @@ def test_a_script_without_main_guard_works_or_is_told(
 def test_workers_that_cannot_start_are_an_error_not_a_loop(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "_ROLE", replace(pool._ROLE, set_up=partial(os._exit, 1)))
+    monkeypatch.setattr(
+        packing_workers, "_ROLE", replace(packing_workers._ROLE, set_up=partial(os._exit, 1))
+    )
     context = multiprocessing.get_context("fork")
     monkeypatch.setattr(multiprocessing, "get_context", lambda: context)
     with pytest.raises(WorkerError, match="died as they started"):

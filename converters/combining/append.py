@@ -29,7 +29,7 @@ from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, JobChangedError, OptionError, full_disk_explained
 from fastdata.formats.layout import content_digest
 from fastdata.formats.manifest import Manifest
-from fastdata.formats.writer import sync_directory
+from fastdata.formats.writer import replace_file, sync_directory
 
 from ..base import FieldSpec, Source, hash_fields
 from ..finding import find_source
@@ -41,7 +41,7 @@ from ..packing.lock import DirectoryLock
 from ..packing.report import PackReport
 from ..reading.locations import is_pattern
 from .class_numbers import fitted
-from .merge import merge
+from .copying import merge
 
 __all__ = ["append"]
 
@@ -110,8 +110,7 @@ def append(
     done = path.with_name(path.name + ".append.done")
     with full_disk_explained(path, _MAKE_ROOM), contextlib.ExitStack() as stack:
         current = open_packed(path)
-        lock = DirectoryLock(workplace)
-        stack.callback(_tidy, workplace, lock)
+        stack.callback(DirectoryLock(workplace).release)
         unfinished = _unfinished(workplace, current, path)
         encoding = _packed_with(current)
         found = find_source(
@@ -222,12 +221,7 @@ class _State:
             return None
 
     def write(self, workplace: Path) -> None:
-        scratch = workplace / f"{_STATE}.new"
-        with open(scratch, "wb") as file:
-            file.write(json.dumps(dataclasses.asdict(self)).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, workplace / _STATE)
+        replace_file(workplace / _STATE, json.dumps(dataclasses.asdict(self)).encode())
         sync_directory(workplace)
 
 
@@ -318,14 +312,3 @@ def _clear(workplace: Path, done: Path) -> None:
     if (workplace / _STATE).exists():
         os.replace(workplace / _STATE, done)
         sync_directory(done.parent)
-
-
-def _tidy(workplace: Path, lock: DirectoryLock) -> None:
-    """Remove the folder if nothing is in it but the lock, and let others in."""
-    try:
-        if [entry.name for entry in os.scandir(workplace)] == ["lock"]:
-            with contextlib.suppress(OSError):
-                os.unlink(workplace / "lock")
-                os.rmdir(workplace)
-    finally:
-        lock.release()

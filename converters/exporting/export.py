@@ -14,7 +14,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,24 @@ from ..packing.lock import DirectoryLock
 from ..packing.options import parse_shard_size
 from ..reading.exported import SIDE_FILE, write_exported
 from .base import Exporter, packed_samples
+from .datums import DatumExporter
+from .folder import FolderExporter
+from .parquet import ParquetExporter
+from .tfrecord import TFRecordExporter
+from .webdataset import WebDatasetExporter
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 
-FORMATS = {
-    "folder": ("folder", "FolderExporter"),
-    "webdataset": ("webdataset", "WebDatasetExporter"),
-    "tfrecord": ("tfrecord", "TFRecordExporter"),
-    "parquet": ("parquet", "ParquetExporter"),
-    "dali": ("datums", "DatumExporter"),
+FORMATS: dict[str, type[Exporter]] = {
+    kind.name: kind
+    for kind in (
+        FolderExporter,
+        WebDatasetExporter,
+        TFRecordExporter,
+        ParquetExporter,
+        DatumExporter,
+    )
 }
-"""Module and class of each format; imported when it is asked for."""
 
 _MEANT_BY_SUFFIX = {
     ".tar": "webdataset",
@@ -180,7 +186,11 @@ def export(
     if format is None:
         _refuse_suffix(Path(destination))
         format = "folder"
-    kind = _exporter(format)
+    if format not in FORMATS:
+        raise OptionError(
+            f"format={format!r} is not one of {', '.join(FORMATS)}.{did_you_mean(format, FORMATS)}"
+        )
+    kind = FORMATS[format]
     limit = parse_shard_size(shard_size)
     if min(limit.values(), default=1) < 1:
         raise OptionError(f"shard_size={shard_size!r} is nothing: 1 or more")
@@ -223,16 +233,6 @@ def _describe(files: Path, writer: Exporter) -> None:
     first = next(iter(writer.dataset.shards), None)
     packed_with = None if first is None else first.header.options
     write_exported(files, writer.reads_as, schema, writer.stored_as, packed_with)
-
-
-def _exporter(name: str) -> type[Exporter]:
-    if name not in FORMATS:
-        raise OptionError(
-            f"format={name!r} is not one of {', '.join(FORMATS)}.{did_you_mean(name, FORMATS)}"
-        )
-    module, kind = FORMATS[name]
-    found: type[Exporter] = getattr(import_module(f".{module}", __package__), kind)
-    return found
 
 
 def _refuse_suffix(destination: Path) -> None:
@@ -295,11 +295,10 @@ def _own_workplace(path: Path) -> Iterator[Path]:
         yield workplace
     finally:
         try:
-            # The lock file goes last: by it the next export knows what one killed here has left.
             for name in ("files", "replaced"):
                 shutil.rmtree(workplace / name, ignore_errors=True)
-            shutil.rmtree(workplace, ignore_errors=True)
         finally:
+            # The lock file goes last: by it the next export knows what one killed here has left.
             lock.release()
 
 

@@ -42,8 +42,7 @@ from ..reading.spans import FileSpan
 from .boxes import Placement, picture_of, place_boxes
 from .options import EncodeOptions
 
-__all__ = ["ChunkResult", "encode_chunk"]
-
+__all__ = ["ChunkResult", "encode_chunk", "place_image"]
 
 _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
@@ -142,11 +141,6 @@ def _check_masks(values: Sequence[Any], plan: _Plan) -> None:
                 f"{name!r} would be {value.width} x {value.height} and its image "
                 f"{image.width} x {image.height}: image and mask must have the same size"
             )
-
-
-def encode_image(value: Any, field: ImageField, options: EncodeOptions) -> EncodedImage:
-    """Bring one image into the form in which it is stored; see `place_image`."""
-    return place_image(value, field, options)[0]
 
 
 def place_image(

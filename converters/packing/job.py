@@ -29,7 +29,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,7 +39,7 @@ import numpy as np
 from fastdata.errors import DestinationExistsError, JobChangedError
 from fastdata.formats.layout import checksum
 from fastdata.formats.manifest import ShardEntry
-from fastdata.formats.writer import Spool, sync_directory
+from fastdata.formats.writer import Spool, replace_file, sync_directory, write_file
 
 from ..base import Reject
 from .lock import DirectoryLock
@@ -106,8 +106,8 @@ class Job:
         key_at: Callable[[int], str],
         *,
         restart: bool = False,
-    ) -> bool:
-        """Go on with the pack that is here, or start one; return whether there was one.
+    ) -> None:
+        """Go on with the pack that is here, or start one.
 
         `identity` is JSON of everything that decides the result, e.g. the options, and
         `fingerprints` has a hash of what each sample is made from; `key_at` names a sample for
@@ -116,18 +116,15 @@ class Job:
         """
         found = self._read("job.json")
         if found is not None:
-            changes = _changes(found, identity) or self._source_changes(fingerprints, key_at)
-            if changes and not restart:
-                raise JobChangedError(
-                    f"{self.directory} is an unfinished pack of something else: {changes}. "
-                    "Run it as it was started to finish it, or pass overwrite=True "
-                    "(--overwrite) to start anew."
-                )
-            if changes:
+            try:
+                self._check_same(found, identity, fingerprints, key_at)
+            except JobChangedError:
+                if not restart:
+                    raise
                 found = None
         if found is None:
             self._clear()
-            _write(self.directory / "source.u64", fingerprints.tobytes())
+            write_file(self.directory / "source.u64", fingerprints.tobytes())
             self._replace("job.json", identity)
         saved = self._read("state.json")
         if saved is not None:
@@ -136,7 +133,6 @@ class Job:
             self._open()
         else:
             self.start_over()
-        return saved is not None
 
     def start_over(self) -> None:
         """Forget how far the pack is, but not what it is."""
@@ -152,19 +148,24 @@ class Job:
             self.shards.mkdir(exist_ok=True)
         self._rejects = Spool(self.directory / "rejects.csv", self.state.rejects_bytes)
 
-    def _source_changes(self, now: Fingerprints, key_at: Callable[[int], str]) -> str:
-        before = np.fromfile(self.directory / "source.u64", np.uint64)
-        common = min(len(before), len(now))
-        different = np.flatnonzero(before[:common] != now[:common])
-        if len(before) != len(now):
-            first = int(different[0]) if len(different) else common
-            where = f"; they differ from {key_at(first)} on" if first < len(now) else ""
-            return f"the source had {len(before)} samples and has {len(now)}{where}"
-        if len(different) == 0:
-            return ""
-        return f"in the source, {key_at(int(different[0]))} changed" + (
-            f" and {len(different) - 1} more" if len(different) > 1 else ""
-        )
+    def _check_same(
+        self,
+        before: Mapping[str, Any],
+        identity: Mapping[str, Any],
+        fingerprints: Fingerprints,
+        key_at: Callable[[int], str],
+    ) -> None:
+        """Refuse to go on with a pack of something else, in a message with all that differs."""
+        differences = list(_differences(before, json.loads(json.dumps(identity))))
+        if not differences:
+            stored = np.fromfile(self.directory / "source.u64", np.uint64)
+            differences = list(_source_differences(stored, fingerprints, key_at))
+        if differences:
+            raise JobChangedError(
+                f"{self.directory} is an unfinished pack of something else: "
+                f"{'; '.join(differences)}. Run it as it was started to finish it, or pass "
+                "overwrite=True (--overwrite) to start anew."
+            )
 
     def _clear(self, keep: Sequence[str] = ()) -> None:
         with os.scandir(self.directory) as entries:
@@ -260,13 +261,9 @@ class Job:
         try:
             if self._rejects is not None:
                 self._rejects.close()
-            if self._lock.held and not (self.directory / "job.json").exists():
-                # Finished, or never begun.  Others may be waiting for the lock, so its file
-                # is removed last, while the lock is still ours.
-                with contextlib.suppress(OSError):
+            if self._lock.is_locked and not (self.directory / "job.json").exists():
+                with contextlib.suppress(OSError):  # finished, or never begun
                     self._clear()
-                    os.unlink(self.directory / "lock")
-                    os.rmdir(self.directory)
         finally:
             self._lock.release()
 
@@ -279,12 +276,8 @@ class Job:
             return None
 
     def _replace(self, name: str, body: Mapping[str, Any]) -> None:
-        scratch = self.directory / f"{name}.new"
-        _write(
-            scratch,
-            json.dumps({"checksum": _checksum(body), "body": body}, allow_nan=False).encode(),
-        )
-        os.replace(scratch, self.directory / name)
+        stored = {"checksum": _checksum(body), "body": body}
+        replace_file(self.directory / name, json.dumps(stored, allow_nan=False).encode())
 
 
 def read_rejects(path: Path) -> list[Reject]:
@@ -297,15 +290,8 @@ def read_rejects(path: Path) -> list[Reject]:
         return []
 
 
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-"""How a cell begins that a spreadsheet computes, or that has been kept from it already."""
+"""How a cell begins that a spreadsheet computes, or that has been quoted already."""
 
 
 def _no_formula(cell: str) -> str:
@@ -330,25 +316,27 @@ def _checksum(body: Any) -> str:
     return f"{checksum(json.dumps(body, sort_keys=True).encode()):016x}"
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return which entries differ, with both values."""
-    now = json.loads(json.dumps(now))
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    return "; ".join(
-        _schema_changes(before[name], now[name])
-        if name == "schema" and name in before
-        else f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
-        for name in names
-    )
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which entries of the identity differ, with both values."""
+    for name in {**before, **now}:
+        was, is_ = before.get(name), now.get(name)
+        if was == is_:
+            continue
+        if name == "schema" and name in before:
+            yield from _schema_differences(was, is_)
+        else:
+            yield f"{name} was {_short(was)} and is {_short(is_)}"
 
 
-def _schema_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> str:
-    """Return which fields differ, and which classes, of which there may be thousands."""
+def _schema_differences(
+    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield which fields differ, and which classes, of which there may be thousands."""
     old = {entry["name"]: entry for entry in before}
     new = {entry["name"]: entry for entry in now}
     if list(old) != list(new):
-        return f"fields were {_short(list(old))} and are {_short(list(new))}"
-    parts = []
+        yield f"fields were {_short(list(old))} and are {_short(list(new))}"
+        return
     for name in old:
         for what in {**old[name], **new[name]}:
             was, is_ = old[name].get(what), new[name].get(what)
@@ -358,10 +346,24 @@ def _schema_changes(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[s
                 changed = [f"{c!r} is new" for c in is_ if c not in set(was)]
                 changed += [f"{c!r} is gone" for c in was if c not in set(is_)]
                 more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-                parts.append(f"classes of {name}: {', '.join(changed[:3])}{more}")
+                yield f"classes of {name}: {', '.join(changed[:3])}{more}"
             else:
-                parts.append(f"{what} of {name} was {_short(was)} and is {_short(is_)}")
-    return "; ".join(parts)
+                yield f"{what} of {name} was {_short(was)} and is {_short(is_)}"
+
+
+def _source_differences(
+    before: Fingerprints, now: Fingerprints, key_at: Callable[[int], str]
+) -> Iterator[str]:
+    """Yield how the source has changed, and from which sample on."""
+    common = min(len(before), len(now))
+    different = np.flatnonzero(before[:common] != now[:common])
+    if len(before) != len(now):
+        first = int(different[0]) if len(different) else common
+        where = f"; they differ from {key_at(first)} on" if first < len(now) else ""
+        yield f"the source had {len(before)} samples and has {len(now)}{where}"
+    elif len(different):
+        more = f" and {len(different) - 1} more" if len(different) > 1 else ""
+        yield f"in the source, {key_at(int(different[0]))} changed{more}"
 
 
 def _short(value: Any) -> str:

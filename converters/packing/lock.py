@@ -2,7 +2,7 @@
 
 A POSIX record lock rather than ``flock``: worker processes do not inherit it, so that the
 kernel drops it the moment the owner dies.  It does not keep out threads of the same
-process, and would be lost were they to open and close the file; `_held` keeps them out.
+process, and would be lost were they to open and close the file; `_locked_here` keeps them out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from fastdata.errors import DestinationLockedError
 
 __all__ = ["DirectoryLock"]
 
-_held: set[str] = set()
+_FILE = "lock"
+_locked_here: set[str] = set()
 """Real paths of the directories that threads of this process have locked."""
-_held_guard = threading.Lock()
+_guard = threading.Lock()
 
 
 class DirectoryLock:
@@ -31,32 +32,39 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path, activity: str = "packing") -> None:
-        self._descriptor, self._held_as = _lock(directory, activity)
+        self._directory = directory
+        self._descriptor, self._real = _lock(directory, activity)
 
     @property
-    def held(self) -> bool:
+    def is_locked(self) -> bool:
         """Whether it has not been released yet."""
         return self._descriptor >= 0
 
     def release(self) -> None:
-        """Let others in; may be called again."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            with _held_guard:
-                _held.discard(self._held_as)
+        """Remove the directory if nothing else is in it, and let others in; may be called again."""
+        if not self.is_locked:
+            return
+        with contextlib.suppress(OSError):
+            if os.listdir(self._directory) == [_FILE]:
+                # Others may be waiting for the lock: its file goes while it is still ours.
+                os.unlink(self._directory / _FILE)
+                os.rmdir(self._directory)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        with _guard:
+            _locked_here.discard(self._real)
 
 
 def _lock(directory: Path, activity: str) -> tuple[int, str]:
-    """Return the open lock file, and the directory's entry in `_held`."""
+    """Return the open lock file, and the directory's entry in `_locked_here`."""
     real = os.path.realpath(directory)
-    with _held_guard:
-        if real in _held:
+    with _guard:
+        if real in _locked_here:
             raise DestinationLockedError(
                 f"{directory}: another thread of this process is {activity} there. Wait for it, "
                 "or choose another destination."
             )
-        _held.add(real)
+        _locked_here.add(real)
     try:
         while True:
             try:
@@ -65,7 +73,7 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
                 if directory.exists() and not directory.is_dir():
                     raise
                 continue  # it was there, and is gone again
-            path = directory / "lock"
+            path = directory / _FILE
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             except FileNotFoundError:
@@ -91,6 +99,6 @@ def _lock(directory: Path, activity: str) -> tuple[int, str]:
                 return descriptor, real
             os.close(descriptor)  # the file was removed while we waited for it
     except BaseException:
-        with _held_guard:
-            _held.discard(real)
+        with _guard:
+            _locked_here.discard(real)
         raise

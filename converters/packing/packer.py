@@ -41,7 +41,7 @@ from .chunk import ChunkResult
 from .job import Job, rejects_path
 from .options import PackOptions
 from .report import PackReport
-from .workers import Encode
+from .workers import EncodeAll
 
 __all__ = ["Packer"]
 
@@ -177,7 +177,7 @@ class Packer:
 
     # -- the work ---------------------------------------------------------------------
 
-    def run(self, encode: Encode) -> PackReport:
+    def run(self, encode: EncodeAll) -> PackReport:
         """Pack what is left, seal, and publish."""
         started = time.monotonic()
         state = self.job.state
@@ -310,7 +310,7 @@ class Packer:
         shutil.rmtree(directory)
 
     def _finish(self) -> None:
-        """Seal the last shard and settle the digest of the whole."""
+        """Seal the last shard and compute the digest of the whole."""
         state = self.job.state
         if self.writer is not None or state.writer is not None:
             self._seal()

@@ -1,32 +1,55 @@
-"""Where chunks are encoded: own processes, the caller's executor, or right here."""
+"""Where chunks are encoded: worker processes, the caller's executor, or the calling thread.
+
+Results come in the order of the chunks, with a few chunks in flight, and what kills a worker
+process costs at most one image.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import pickle
 import platform
+import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, TypeAlias
 
+from fastdata.errors import WorkerError
+from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_cores
+from fastdata.processes.starting import Role, UnpicklableWorkError, signals_held
 
 from ..base import Deferred, Reject, Sample, Source, reason_of
 from ..reading.python_samples import own_copy
 from .chunk import ChunkResult, encode_chunk
 from .options import EncodeOptions
-from .pool import ChunkPool, SetupError, run_in_order
 
-__all__ = ["Encode", "start_workers"]
+__all__ = ["ChunkPool", "EncodeAll", "run_in_order", "start_workers"]
 
-Encode: TypeAlias = Callable[[Iterable[Any]], Iterator[ChunkResult]]
+EncodeAll: TypeAlias = Callable[[Iterable[Any]], Iterator[ChunkResult]]
 """Turns chunks into results, in their order."""
+
+_Chunk: TypeAlias = "Sequence[Sample | Reject]"
+_Encode: TypeAlias = Callable[["_Chunk"], ChunkResult]
+
+_GRACE_SECONDS = 5.0
+_SIGNAL_SECONDS = 0.1
+"""How long a signal waits at most while there is no result."""
+_DEATHS_ALLOWED = 2
+"""Workers that one sample may cost: the first may have been killed for another reason."""
+_REMEDY = (
+    "In a script, call fastdata.pack under `if __name__ == '__main__':`; num_workers=0 packs "
+    "without worker processes."
+)
 
 
 @contextlib.contextmanager
 def start_workers(
     source: Source, options: EncodeOptions, num_workers: int | None, executor: Executor | None
-) -> Iterator[Encode]:
+) -> Iterator[EncodeAll]:
     """Start the workers; give the function that turns chunks into results."""
     encode = partial(encode_chunk, schema=source.schema, options=options)
     workers = available_cores() if num_workers is None else num_workers
@@ -49,13 +72,17 @@ def start_workers(
         yield lambda chunks: run_in_order(_loaded(chunks) if loads_here else chunks, submit, ahead)
 
 
-def _in_processes(source: Source, encode: Any, workers: int, stack: contextlib.ExitStack) -> Encode:
+def _in_processes(
+    source: Source, encode: Any, workers: int, stack: contextlib.ExitStack
+) -> EncodeAll:
     """Start worker processes, which end with `stack`."""
+    import torch  # noqa: F401 (once here, not in every worker that is forked)
+
     setup = source.worker_setup
     loads_here = False
     try:
         pool = ChunkPool(workers, encode, setup)
-    except SetupError as error:
+    except UnpicklableWorkError as error:
         assert setup is not None
         setup()
         loads_here = True
@@ -68,7 +95,7 @@ def _in_processes(source: Source, encode: Any, workers: int, stack: contextlib.E
     return lambda chunks: pool.run(_loaded(chunks) if loads_here else chunks, 2 * workers + 2)
 
 
-def _loaded(chunks: Iterable[Sequence[Sample | Reject]]) -> Iterator[list[Sample | Reject]]:
+def _loaded(chunks: Iterable[_Chunk]) -> Iterator[_Chunk]:
     """Ask a dataset for its samples here, for workers that cannot."""
     return ([_load(sample) for sample in chunk] for chunk in chunks)
 
@@ -80,3 +107,190 @@ def _load(sample: Sample | Reject) -> Sample | Reject:
         return Sample(sample.key, own_copy(sample.values.load()))
     except Exception as error:  # a user's Dataset may raise anything
         return Reject(sample.key, reason_of(error))
+
+
+def run_in_order(
+    chunks: Iterable[Any], submit: Callable[[Any], Future[Any] | Ticket], ahead: int
+) -> Iterator[Any]:
+    """Yield the results of `chunks` in their order, with `ahead` of them in flight.
+
+    Signals are handled only between calls of the executor's: what a handler raises as
+    `threading.Condition` is entered leaves that locked, and the executor's thread waits for ever.
+    """
+    waiting: deque[Future[Any] | Ticket] = deque()
+    try:
+        for chunk in chunks:
+            with signals_held():
+                waiting.append(submit(chunk))
+            if len(waiting) > ahead:
+                yield _result(waiting.popleft())
+        while waiting:
+            yield _result(waiting.popleft())
+    finally:
+        with signals_held():
+            for pending in waiting:
+                if isinstance(pending, Future):
+                    pending.cancel()
+
+
+def _result(pending: Future[Any] | Ticket) -> Any:
+    """Wait for a result, and now and then for a signal; see `run_in_order`."""
+    while True:
+        with signals_held():
+            if isinstance(pending, Future):
+                done = bool(wait([pending], timeout=_SIGNAL_SECONDS).done)
+            else:
+                done = pending.wait(_SIGNAL_SECONDS)
+            if done:
+                return pending.result()
+
+
+class ChunkPool:
+    """Worker processes that encode chunks; new ones take their place when one of them dies.
+
+    A decoder that crashes on one image, twice, costs that image, not the pack.  Workers ignore
+    Ctrl-C, which is the packer's to handle, and end within moments of the packer's death.
+
+    `encode` can be pickled; so can `setup`, which is called once in each worker before its first
+    chunk, or an `UnpicklableWorkError` is raised where the start method needs it.  `WorkerError`
+    if the workers die as they start, or this process may not start any.
+    """
+
+    def __init__(
+        self, workers: int, encode: _Encode, setup: Callable[[], None] | None = None
+    ) -> None:
+        if multiprocessing.current_process().daemon:
+            raise WorkerError(
+                "this is a daemonic process (a worker of multiprocessing.Pool or of a DataLoader), "
+                "which may not start worker processes: num_workers=0 packs without"
+            )
+        self._workers = workers
+        self._work = _Encoder(encode, setup)
+        self._context = multiprocessing.get_context()
+        self._pool = self._start()
+
+    def _start(self) -> ProcessPool:
+        with signals_held():
+            pool = ProcessPool(self._work, self._workers, _ROLE, context=self._context)
+        try:
+            with signals_held():
+                first = pool.submit(None)
+            _result(first)
+        except BaseException as error:
+            with signals_held():
+                pool.close()
+            if pool.death is None:
+                raise
+            raise WorkerError(
+                f"the worker processes died as they started ({pool.death}). {_REMEDY}"
+                + (f"\n{pool.death.start_error}" if pool.death.start_error else "")
+            ) from error
+        return pool
+
+    def run(self, chunks: Iterable[_Chunk], ahead: int) -> Iterator[ChunkResult]:
+        """Yield results in order; a sample that kills its worker becomes a `Reject`."""
+        source = iter(chunks)
+        pending: deque[_Chunk] = deque()  # submitted, result not yet yielded
+
+        def submitted() -> Iterator[_Chunk]:
+            for chunk in source:
+                pending.append(chunk)
+                yield chunk
+
+        while True:
+            try:
+                for result in run_in_order(submitted(), self._submit, ahead):
+                    pending.popleft()
+                    yield result
+                return
+            except WorkerError:
+                if self._pool.death is None:  # an error of the work: the workers are well
+                    raise
+                self._pool = self._start()
+            # One of these killed a worker: find out which, one sample at a time.
+            while pending:
+                yield self._one_by_one(pending.popleft())
+
+    def _submit(self, chunk: _Chunk) -> Ticket:
+        try:
+            return self._pool.submit(chunk)
+        except (WorkerError, OSError):
+            raise
+        except Exception:  # what somebody's object cannot be pickled with
+            return self._pool.submit([_sendable(sample) for sample in chunk])
+
+    def _one_by_one(self, chunk: _Chunk) -> ChunkResult:
+        records: list[Any] = []
+        total = 0
+        for sample in chunk:
+            for _ in range(_DEATHS_ALLOWED):
+                try:
+                    with signals_held():
+                        ticket = self._submit([sample])
+                    result: ChunkResult = _result(ticket)
+                    break
+                except WorkerError:
+                    if self._pool.death is None:
+                        raise
+                    self._pool = self._start()
+            else:
+                reason = "the worker process died on it (a crash of the decoder, or out of memory)"
+                result = ChunkResult([Reject(sample.key, reason)], 0)
+            records += result.records
+            total += result.source_bytes
+        return ChunkResult(records, total)
+
+    def close(self) -> None:
+        """End the workers, and what they are working on.  Idempotent."""
+        with signals_held():
+            self._pool.close()
+
+
+class _Encoder:
+    """The work of a worker: set up with the first message, None or a chunk."""
+
+    def __init__(self, encode: _Encode, setup: Callable[[], None] | None) -> None:
+        self._encode, self._setup = encode, setup
+
+    def __call__(self, chunk: _Chunk | None, memory: object) -> ChunkResult | None:
+        if self._setup is not None:
+            setup, self._setup = self._setup, None
+            setup()
+        return None if chunk is None else self._encode(chunk)
+
+
+def _sendable(sample: Sample | Reject) -> Sample | Reject:
+    """Return a sample that can be sent to a worker, or why it cannot."""
+    try:
+        pickle.dumps(sample, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        reason = f"cannot be sent to a worker process ({error}); num_workers=0 packs it"
+        return Reject(sample.key, reason)
+    return sample
+
+
+def _become_worker() -> None:
+    """Leave Ctrl-C to the packer, put SIGTERM off, and compute on one thread."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _end_soon)
+
+    import cv2
+    import torch
+
+    # One process a core: no threads of theirs besides.
+    cv2.setNumThreads(1)
+    torch.set_num_threads(1)
+
+
+def _end_soon(signum: int, frame: object) -> None:
+    """Have the kernel end this process, but only in a while.
+
+    Schedulers send SIGTERM to workers too.  If they died of it at once, the packer
+    would start new ones while it is being stopped; in a while, it has taken what is
+    complete, and ended the workers itself.
+    """
+    signal.setitimer(signal.ITIMER_REAL, _GRACE_SECONDS)
+
+
+_ROLE = Role(name="fastdata-packer", set_up=_become_worker, remedy=_REMEDY)

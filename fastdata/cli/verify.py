@@ -25,7 +25,7 @@ Exit codes: 0 intact; 3 damage found; 1 failed, e.g. nothing there; 2 wrong usag
 def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
     """Read all of DATASET, compare every checksum, and list all damage, a line each.
 
-    Of a folder of shards, the shards are also held against its manifest.
+    Of a folder of shards, the shards are also compared with its manifest.
     """
     from fastdata.verifying import verify
 

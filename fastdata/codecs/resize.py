@@ -11,7 +11,6 @@ import math
 from typing import Literal, TypeAlias
 
 import numpy as np
-import torch
 from PIL import Image
 
 from fastdata.codecs import Pixels
@@ -124,6 +123,8 @@ def _resize_with_torch(
     channels-last memory: `interpolate` returns planes, and laying those out by
     pixels again takes as long as the resizing itself (260 of 600 µs).
     """
+    import torch  # takes a second, and many a pack resizes nothing
+
     kernel = (
         torch.ops.aten._upsample_bilinear2d_aa.out
         if filter == "bilinear"

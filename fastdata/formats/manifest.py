@@ -6,7 +6,6 @@ It is written last, so a directory that has one is complete.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Final
 from fastdata import __version__
 from fastdata.errors import DatasetNotFoundError, FormatError, ResourceLimitError
 from fastdata.formats.layout import VERSION, checksum
+from fastdata.formats.writer import replace_file
 from fastdata.installing import UPGRADE
 from fastdata.regular_files import read_regular
 from fastdata.schema import Schema
@@ -71,12 +71,7 @@ class Manifest:
         }
         text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode()
         head = text.removesuffix(b"\n}") + b',\n "checksum": "'
-        scratch = directory / f"{MANIFEST}.new"
-        with open(scratch, "wb") as file:
-            file.write(head + f"{checksum(head):016x}".encode() + _END)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, directory / MANIFEST)
+        replace_file(directory / MANIFEST, head + f"{checksum(head):016x}".encode() + _END)
 
     @classmethod
     def read(cls, directory: Path) -> Manifest:

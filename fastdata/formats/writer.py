@@ -34,7 +34,15 @@ from fastdata.formats.layout import (
 from fastdata.formats.reader import ShardReader, find_damage
 from fastdata.schema import ArrayField, ImageField, ScalarField, Schema, StringField
 
-__all__ = ["EncodedImage", "Record", "ShardWriter", "Spool", "sync_directory"]
+__all__ = [
+    "EncodedImage",
+    "Record",
+    "ShardWriter",
+    "Spool",
+    "replace_file",
+    "sync_directory",
+    "write_file",
+]
 
 _BUFFER_BYTES = 1 << 18
 
@@ -308,6 +316,21 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
     while view:
         count = os.pwrite(descriptor, view, offset)
         view, offset = view[count:], offset + count
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file; return once it is on the disk."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Give a file new content, which is there whole or not at all."""
+    scratch = path.with_name(f"{path.name}.new")
+    write_file(scratch, data)
+    os.replace(scratch, path)
 
 
 def sync_directory(path: Path) -> None:

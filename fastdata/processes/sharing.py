@@ -19,7 +19,6 @@ from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 __all__ = [
@@ -65,6 +64,8 @@ def map_file(descriptor: int, nbytes: int) -> NDArray[np.uint8]:
     The array needs the descriptor no longer: ``mmap.mmap`` would keep a second
     one, and a user who keeps five hundred batches would be out of descriptors.
     """
+    import torch  # takes a second, and a pack has no such memory
+
     tensor = torch.from_file(f"/dev/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
     memory: NDArray[np.uint8] = tensor.numpy()
     return memory
