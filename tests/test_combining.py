@@ -19,7 +19,6 @@ from samples import EVERY_KIND, SUFFIXES, make_records, write_shard
 import fastdata
 from fastdata.cli import main
 from fastdata.converters.combining import append as append_module
-from fastdata.converters.combining.copying import chosen_indices
 from fastdata.converters.packing import job, packer
 from fastdata.errors import (
     DestinationExistsError,
@@ -342,7 +341,7 @@ _STEPS = [
     (append_module, "merge"),
     (append_module, "_publish_rejects"),
     (append_module, "_clear"),
-    (append_module, "_tidy"),
+    (append_module.DirectoryLock, "release"),
     (job.Job, "publish"),
 ]
 
@@ -513,11 +512,16 @@ def test_values_are_compared_in_the_type_of_their_field(tmp_path: Path) -> None:
         for k in range(10)
     ]
     fastdata.pack(samples, tmp_path / "a.lmdb", num_workers=0, progress=False)
-    dataset = fastdata.open(tmp_path / "a.lmdb")
-    assert list(chosen_indices(dataset, where={"score": ["0.3", 0.7]})) == [3, 7]
-    assert list(chosen_indices(dataset, where={"flag": "True"})) == [0, 2, 4, 6, 8]
+
+    def places(where: dict[str, Any]) -> list[int]:
+        part = tmp_path / "part.lmdb"
+        fastdata.subset(tmp_path / "a.lmdb", part, where=where, overwrite=True, progress=False)
+        return list(map(int, fastdata.open(part).keys))
+
+    assert places({"score": ["0.3", 0.7]}) == [3, 7]
+    assert places({"flag": "True"}) == [0, 2, 4, 6, 8]
     with pytest.raises(OptionError, match=r"label=1\.7 is no value"):
-        chosen_indices(dataset, where={"label": 1.7})
+        places({"label": 1.7})
 
 
 # -- the commands -----------------------------------------------------------------------

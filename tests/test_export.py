@@ -604,7 +604,8 @@ def test_two_exports_to_one_folder(tmp_path: Path, packed: Path) -> None:
 
     process = start_child(hold)
     deadline = time.monotonic() + 20
-    while (workplace / "lock").read_text() != f"pid {process.pid}\n":
+    lock_file = workplace / "lock"
+    while not lock_file.exists() or lock_file.read_text() != f"pid {process.pid}\n":
         assert time.monotonic() < deadline
         time.sleep(0.005)
     refused(rf"another process \(pid {process.pid}\)")

@@ -20,7 +20,7 @@ from ..packing.driver import pack
 from ..packing.options import Container
 from ..packing.report import PackReport
 
-__all__ = ["chosen_indices", "merge", "subset"]
+__all__ = ["merge", "subset"]
 
 Indices: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Values: TypeAlias = "str | int | float | bool | Sequence[str | int | float | bool]"
@@ -165,17 +165,25 @@ def subset(
     >>> fastdata.subset("all.lmdb", "val.lmdb", fraction=0.1)            # doctest: +SKIP
     """
     opened = dataset if isinstance(dataset, Dataset) else open_packed(dataset)
-    chosen = chosen_indices(
-        opened,
-        classes=classes,
-        where=where,
-        indices=indices,
-        fraction=fraction,
-        seed=seed,
-        invert=invert,
-    )
+    if classes is None and not where and indices is None and fraction is None:
+        raise OptionError("say which samples: by classes, where, indices or fraction")
+    conditions = dict(where or {})
+    if classes is not None:
+        label = _label_of(opened)
+        if label in conditions:
+            raise OptionError(f"where={label!r} and classes are the same question; give one")
+        conditions[label] = (classes,) if isinstance(classes, (str, int)) else tuple(classes)
+    taken = np.arange(len(opened)) if indices is None else _checked(opened, indices)
+    for name, values in conditions.items():
+        taken = taken[_meets(opened, name, values, taken)]
+    if fraction is not None:
+        taken = _drawn(taken, fraction, seed)
+    if invert:
+        taken = np.setdiff1d(np.arange(len(opened)), taken)
+    if len(taken) == 0:
+        raise OptionError(f"none of the {len(opened):,} samples is like that: nothing to take")
     return _copy(
-        opened[chosen],
+        opened[taken],
         destination,
         container=container,
         shards=shards,
@@ -203,37 +211,6 @@ def _copy(dataset: Dataset, destination: str | os.PathLike[str], **options: Any)
         num_workers=0,
         **options,
     )
-
-
-def chosen_indices(
-    dataset: Dataset,
-    *,
-    classes: str | int | Sequence[str | int] | None = None,
-    where: Mapping[str, Values] | None = None,
-    indices: Sequence[int] | np.ndarray[Any, Any] | None = None,
-    fraction: float | None = None,
-    seed: int = 0,
-    invert: bool = False,
-) -> Indices:
-    """Return the places of the samples that `subset` takes; the parameters are its own."""
-    if classes is None and not where and indices is None and fraction is None:
-        raise OptionError("say which samples: by classes, where, indices or fraction")
-    conditions = dict(where or {})
-    if classes is not None:
-        label = _label_of(dataset)
-        if label in conditions:
-            raise OptionError(f"where={label!r} and classes are the same question; give one")
-        conditions[label] = (classes,) if isinstance(classes, (str, int)) else tuple(classes)
-    taken = np.arange(len(dataset)) if indices is None else _checked(dataset, indices)
-    for name, values in conditions.items():
-        taken = taken[_meets(dataset, name, values, taken)]
-    if fraction is not None:
-        taken = _drawn(taken, fraction, seed)
-    if invert:
-        taken = np.setdiff1d(np.arange(len(dataset)), taken)
-    if len(taken) == 0:
-        raise OptionError(f"none of the {len(dataset):,} samples is like that: nothing to take")
-    return taken
 
 
 def _label_of(dataset: Dataset) -> str:

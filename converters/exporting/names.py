@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 import xxhash
 
+from ..reading.image_files import kind_of_image
+
 __all__ = ["FileNames", "folder_names", "image_suffix", "split_key"]
 
 _KINDS: dict[str, tuple[str, ...]] = {
@@ -26,17 +28,6 @@ _KINDS: dict[str, tuple[str, ...]] = {
 }
 """The suffixes of a kind of file, first the one it gets where its key has none of them."""
 
-_STARTS: tuple[tuple[bytes, str], ...] = (
-    (b"\xff\xd8\xff", "jpeg"),
-    (b"\x89PNG\r\n", "png"),
-    (b"GIF8", "gif"),
-    (b"BM", "bmp"),
-    (b"II*\0", "tiff"),
-    (b"MM\0*", "tiff"),
-    (b"P5", "pnm"),
-    (b"P6", "pnm"),
-)
-
 _SUFFIXES = tuple(suffix for suffixes in _KINDS.values() for suffix in suffixes)
 _RESERVED = (*_SUFFIXES, ".csv", ".json", ".bin")
 _COMPONENT_BYTES = 200
@@ -47,10 +38,7 @@ _FOLDER_BYTES = 1000
 
 def image_suffix(data: bytes | memoryview, key: str) -> str:
     """Return the suffix for an image file: the key's own where that is right."""
-    start = bytes(data[:12])
-    kind = next((kind for magic, kind in _STARTS if start.startswith(magic)), "")
-    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        kind = "webp"
+    kind = kind_of_image(data)
     own = os.path.splitext(key)[1]
     if not kind:
         return own if own.lower() in _SUFFIXES else ".bin"

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastdata.codecs.image import is_jpeg
-
 __all__ = [
     "BOTH_CASES",
     "SUFFIXES",
@@ -17,6 +15,7 @@ __all__ = [
     "ignored_files",
     "is_image_bytes",
     "is_image_name",
+    "kind_of_image",
     "reraise",
     "suffix_of",
 ]
@@ -27,7 +26,16 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 BOTH_CASES = (*SUFFIXES, *(suffix.upper() for suffix in SUFFIXES))
 """The same, as files have them: ``.JPEG`` in ImageNet."""
 
-_STARTS = (b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+_STARTS: tuple[tuple[bytes, str], ...] = (
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"\x89PNG\r\n", "png"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"P5", "pnm"),
+    (b"P6", "pnm"),
+)
 
 
 def is_image_name(name: str) -> bool:
@@ -66,10 +74,16 @@ def ignored_files(counts: Counter[str]) -> list[str]:
     return [f"{counts.total()} files without an image suffix left out: {kinds}"] * bool(counts)
 
 
+def kind_of_image(data: bytes | bytearray | memoryview) -> str:
+    """Return the kind of an image file, e.g. "jpeg", by its first bytes; "" for no known one."""
+    start = bytes(data[:12])
+    if start[:4] == b"RIFF" and start[8:] == b"WEBP":
+        return "webp"
+    return next((kind for magic, kind in _STARTS if start.startswith(magic)), "")
+
+
 def is_image_bytes(value: Any) -> bool:
     """Tell whether these are bytes, and begin as a JPEG, PNG, WebP, GIF, BMP or TIFF does."""
     if not isinstance(value, (bytes, bytearray, memoryview)):
         return False
-    start = bytes(value[:12])
-    webp = start[:4] == b"RIFF" and start[8:] == b"WEBP"
-    return is_jpeg(start) or start.startswith(_STARTS) or webp
+    return kind_of_image(value) not in ("", "pnm")

@@ -34,6 +34,7 @@ __all__ = [
     "parse_size",
     "parse_slice",
     "parse_workers",
+    "shard_options",
     "source_options",
     "work_options",
 ]
@@ -218,7 +219,7 @@ source_options = option_group(
 )
 """What is read, for the commands that read other people's formats."""
 
-copy_options = option_group(
+shard_options = option_group(
     click.option(
         "--container",
         type=Choice(CONTAINERS),
@@ -236,6 +237,11 @@ copy_options = option_group(
         metavar="N|SIZE",
         help="Cut into files of so many samples (5000), or of about so many bytes (2GB).",
     ),
+)
+"""How a new dataset is cut into files, and of which kind."""
+
+copy_options = option_group(
+    shard_options,
     click.option("--shuffle", is_flag=True, help="In a random order."),
     click.option("--seed", type=int, default=0, show_default=True, help="Of what is random."),
     click.option(

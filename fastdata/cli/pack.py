@@ -9,12 +9,12 @@ import click
 
 from fastdata.cli.options import (
     CODECS,
-    CONTAINERS,
     FILTERS,
     RESIZES,
     Choice,
     output_options,
     parse_size,
+    shard_options,
     source_options,
     work_options,
 )
@@ -83,23 +83,7 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
     "--quality", type=int, default=90, show_default=True, help="Of JPEGs that are encoded, 1-100."
 )
 @click.option("--channels", type=int, default=3, show_default=True, help="3 (RGB) or 1 (grey).")
-@click.option(
-    "--container",
-    type=Choice(CONTAINERS),
-    help="Kind of file.  [default: by DESTINATION's suffix, else lmdb]",
-)
-@click.option(
-    "--shards",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Cut into so many files; more than one make DESTINATION a folder.",
-)
-@click.option(
-    "--shard-size",
-    metavar="N|SIZE",
-    help="Cut into files of so many samples (5000), or of about so many bytes (2GB).",
-)
+@shard_options
 @work_options
 @click.option(
     "--overwrite",
