@@ -323,7 +323,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
         if was == is_:
             continue
         if name == "schema" and name in before:
-            yield from _schema_differences(was, is_)
+            yield from _schema_differences(before[name], now[name])
         else:
             yield f"{name} was {_short(was)} and is {_short(is_)}"
 

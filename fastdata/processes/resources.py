@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
-import torch
 from tqdm import tqdm
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "MAX_WORKERS",
@@ -131,6 +134,8 @@ def available_on(device: torch.device) -> int:
     """
     if device.type != "cuda":
         return available_bytes()
+    import torch
+
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(free) + int(unused)

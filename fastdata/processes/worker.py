@@ -7,21 +7,23 @@ whatever the worker is doing.  What came of a task, value or exception, is sent 
 from __future__ import annotations
 
 import errno
+import functools
 import multiprocessing
 import os
 import pickle
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
+from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fastdata.errors import WorkerError
@@ -60,8 +62,8 @@ _TICK_SECONDS = 1.0
 _MAP_SECONDS = 5.0
 """A block not used for so long is unmapped: mapping it again costs a few ms."""
 
-_OF_NUMPY = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-_OF_NUMPY |= {torch.float16, torch.float32, torch.float64}
+_OF_NUMPY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+"""Types that tensors and arrays have in common."""
 
 
 def run_worker(
@@ -203,10 +205,18 @@ class _Pickler(pickle.Pickler):
     """
 
     def reducer_override(self, value: Any) -> Any:
-        plain = type(value) is torch.Tensor and value.dtype in _OF_NUMPY and not value.requires_grad
+        torch = sys.modules.get("torch")  # to import it takes a second; without it, no tensors
+        if torch is None or type(value) is not torch.Tensor:
+            return NotImplemented
+        plain = value.dtype in _numpy_types(torch) and not value.requires_grad
         if not plain or value.device.type != "cpu" or value.layout != torch.strided:
             return NotImplemented
         return torch.from_numpy, (value.contiguous().numpy(),)
+
+
+@functools.cache
+def _numpy_types(torch: ModuleType) -> set[Any]:
+    return {getattr(torch, name) for name in _OF_NUMPY}
 
 
 def _packet_of_error(ticket: int, error: BaseException) -> Packet:
