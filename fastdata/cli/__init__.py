@@ -1,20 +1,18 @@
 """The command ``fastdata``: its commands, and what they share.
 
-================  ============================================================
-``shell.py``      what surrounds a command: results, errors, signals, exit codes
-``output.py``     what is written to standard output and standard error
-``options.py``    closed choices, types of values, and the options that commands share
-``pack.py``       ``fastdata pack``
-``formats.py``    ``fastdata formats``
-``info.py``       ``fastdata info``
-``verify.py``     ``fastdata verify``
-``view.py``       ``fastdata view``
-``export.py``     ``fastdata export``
-``combining.py``  ``fastdata merge``, ``subset`` and ``append``
-``tune.py``       ``fastdata tune-workers``
-``profile.py``    ``fastdata profile``
-``target.py``     what is measured: dataset or script, transforms, step
-================  ============================================================
+=================  ============================================================
+``shell.py``       what surrounds a command: results, errors, signals, exit codes
+``output.py``      what is written to standard output and standard error
+``options.py``     closed choices, types of values, and the options that commands share
+``pack.py``        ``fastdata pack``
+``formats.py``     ``fastdata formats``
+``inspecting.py``  ``fastdata info``, ``verify`` and ``view``
+``export.py``      ``fastdata export``
+``combining.py``   ``fastdata merge``, ``subset`` and ``append``
+``tune.py``        ``fastdata tune-workers``
+``profile.py``     ``fastdata profile``
+``target.py``      what is measured: dataset or script, transforms, step
+=================  ============================================================
 
 Nothing here imports NumPy, PyTorch or a container library at module level, so
 that ``--help`` answers at once; a command imports its work when it is run.
@@ -28,13 +26,11 @@ from fastdata import __version__
 from fastdata.cli.combining import append_command, merge_command, subset_command
 from fastdata.cli.export import export_command
 from fastdata.cli.formats import formats_command
-from fastdata.cli.info import info_command
+from fastdata.cli.inspecting import info_command, verify_command, view_command
 from fastdata.cli.pack import pack_command
 from fastdata.cli.profile import profile_command
 from fastdata.cli.shell import Shell
 from fastdata.cli.tune import tune_command
-from fastdata.cli.verify import verify_command
-from fastdata.cli.view import view_command
 
 __all__ = ["main"]
 

@@ -1,4 +1,4 @@
-"""``fastdata info``: what is in a dataset?"""
+"""``fastdata info``, ``verify`` and ``view``: what is in a dataset, and whether it is intact."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from fastdata.cli.options import json_options
+from fastdata.cli.options import json_options, output_options
 from fastdata.cli.output import megabytes
 from fastdata.cli.shell import print_result
 from fastdata.printable import printable
 
-__all__ = ["info_command"]
+__all__ = ["info_command", "verify_command", "view_command"]
 
 _CLASSES_SHOWN = 20
 
-_EPILOG = """\b
+_INFO_EPILOG = """\b
 Examples:
   fastdata info train.lmdb
   fastdata info train.lmdb --json | jq -r .digest
@@ -24,7 +24,7 @@ Examples:
 Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage."""
 
 
-@click.command("info", epilog=_EPILOG, short_help="Tell what is in a dataset.")
+@click.command("info", epilog=_INFO_EPILOG, short_help="Tell what is in a dataset.")
 @click.argument("dataset", type=click.Path())
 @json_options
 def info_command(dataset: str, as_json: bool) -> int:
@@ -36,11 +36,11 @@ def info_command(dataset: str, as_json: bool) -> int:
 
     summary = summarise(dataset)
     return print_result(
-        summary, lambda: "\n".join(map(printable, _lines(summary))), as_json=as_json
+        summary, lambda: "\n".join(map(printable, _info_lines(summary))), as_json=as_json
     )
 
 
-def _lines(summary: dict[str, Any]) -> list[str]:
+def _info_lines(summary: dict[str, Any]) -> list[str]:
     shards = summary["num_shards"]
     lines = [
         f"{summary['path']}: {summary['num_samples']:,} samples, {shards:,} "
@@ -98,3 +98,88 @@ def _class_lines(field: dict[str, Any]) -> list[str]:
     if field["num_without_class"]:
         lines.append(f"  (no class: {field['num_without_class']:,})")
     return lines
+
+
+_VERIFY_EPILOG = """\b
+Examples:
+  fastdata verify train.lmdb
+  fastdata verify shards/ --json
+
+\b
+Exit codes: 0 intact; 3 damage found; 1 failed, e.g. nothing there; 2 wrong usage."""
+
+
+@click.command("verify", epilog=_VERIFY_EPILOG, short_help="Compare every checksum of a dataset.")
+@click.argument("dataset", type=click.Path())
+@output_options
+def verify_command(dataset: str, quiet: bool, as_json: bool) -> int:
+    """Read all of DATASET, compare every checksum, and list all damage, a line each.
+
+    Of a folder of shards, the shards are also compared with its manifest.
+    """
+    from fastdata.verifying import verify
+
+    report = verify(dataset, progress=False if quiet else None)
+    damage = [str(damage) for damage in report.damage]
+
+    def text() -> str:
+        found = "intact" if report.intact else f"{len(damage):,} damaged"
+        summary = (
+            f"{dataset}: {found}; {report.num_samples:,} samples in {report.num_shards:,} "
+            f"shard{'s' * (report.num_shards != 1)}, {megabytes(report.file_bytes)} read"
+        )
+        return "\n".join([*damage, *[summary] * (not quiet)])
+
+    return print_result(
+        report.to_json(),
+        text,
+        as_json=as_json,
+        quiet=quiet and not damage,  # damage is listed all the same
+        found=not report.intact,
+    )
+
+
+_VIEW_EPILOG = """\b
+Examples:
+  fastdata view train.lmdb --html train.html
+  fastdata view shards/ --html shards.html --per-class 20 --thumbnail 96
+
+\b
+The page holds all that it shows and loads nothing, so it can be sent around.
+
+\b
+Exit codes: 0 done; 1 failed, e.g. no dataset; 2 wrong usage; 5 disk full."""
+
+
+@click.command("view", epilog=_VIEW_EPILOG, short_help="Show a dataset as an HTML page.")
+@click.argument("dataset", type=click.Path())
+@click.option("--html", required=True, type=click.Path(), metavar="OUT", help="The page.")
+@click.option(
+    "--per-class",
+    type=int,
+    default=8,
+    show_default=True,
+    help="Samples of each class; ten times as many where there are no classes.",
+)
+@click.option("--max-samples", type=int, default=240, show_default=True, help="Samples in all.")
+@click.option(
+    "--thumbnail",
+    type=int,
+    default=144,
+    show_default=True,
+    help="Pixels of the longer side of a picture.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
+@output_options
+def view_command(dataset: str, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Write an HTML page with samples of DATASET, class counts, sizes, rejects and the schema."""
+    if options["html"] == "-":
+        raise click.UsageError("--html names a file")
+    import fastdata
+
+    shown = fastdata.view(dataset, **options)
+    text = (
+        f"{printable(shown['path'])}: {shown['num_shown']:,} of {shown['num_samples']:,} "
+        f"samples, {shown['page_bytes'] / 1e6:.1f} MB"
+    )
+    return print_result(shown, lambda: text, as_json=as_json, quiet=quiet)
