@@ -4,8 +4,7 @@
 ``shell.py``       what surrounds a command: results, errors, signals, exit codes
 ``output.py``      what is written to standard output and standard error
 ``options.py``     closed choices, types of values, and the options that commands share
-``pack.py``        ``fastdata pack``
-``formats.py``     ``fastdata formats``
+``pack.py``        ``fastdata pack`` and ``formats``
 ``inspecting.py``  ``fastdata info``, ``verify`` and ``view``
 ``export.py``      ``fastdata export``
 ``combining.py``   ``fastdata merge``, ``subset`` and ``append``
@@ -25,9 +24,8 @@ import click
 from fastdata import __version__
 from fastdata.cli.combining import append_command, merge_command, subset_command
 from fastdata.cli.export import export_command
-from fastdata.cli.formats import formats_command
 from fastdata.cli.inspecting import info_command, verify_command, view_command
-from fastdata.cli.pack import pack_command
+from fastdata.cli.pack import formats_command, pack_command
 from fastdata.cli.profile import profile_command
 from fastdata.cli.shell import Shell
 from fastdata.cli.tune import tune_command

@@ -1,7 +1,9 @@
-"""``fastdata pack``: from images to a dataset."""
+"""``fastdata pack``: from images to a dataset; and ``fastdata formats``: what it can read."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -12,6 +14,7 @@ from fastdata.cli.options import (
     FILTERS,
     RESIZES,
     Choice,
+    json_options,
     output_options,
     parse_size,
     shard_options,
@@ -19,13 +22,13 @@ from fastdata.cli.options import (
     work_options,
 )
 from fastdata.cli.output import log_shown
-from fastdata.cli.shell import on_interruption, print_report
+from fastdata.cli.shell import on_interruption, print_report, print_result
 
-__all__ = ["pack_command"]
+__all__ = ["formats_command", "pack_command"]
 
 _KEPT = "What was packed so far is kept: running the same command again continues."
 
-_EPILOG = """\b
+_PACK_EPILOG = """\b
 Examples:
   fastdata pack ./images train.lmdb
   fastdata pack labels.csv train.h5 --size 224 --resize crop --codec raw
@@ -45,7 +48,7 @@ DESTINATION.rejects.csv); 1 failed; 2 wrong usage; 4 DESTINATION exists, is bein
 packed to, or has an unfinished pack of something else; 5 disk full."""
 
 
-@click.command("pack", epilog=_EPILOG, short_help="Pack images into a dataset.")
+@click.command("pack", epilog=_PACK_EPILOG, short_help="Pack images into a dataset.")
 @click.argument("source", type=click.Path())
 @click.argument("destination", type=click.Path())
 @click.argument("more", nargs=-1, metavar="")
@@ -127,3 +130,68 @@ def pack_command(
             **options,
         )
     return print_report(report, as_json=as_json, quiet=quiet)
+
+
+_FORMATS_EPILOG = """\b
+Examples:
+  fastdata formats
+  fastdata formats tfrecord
+  fastdata pack "train-*.tfrecord" train.lmdb --format tfrecord --option image=image/encoded
+
+\b
+Options of a format are given to `fastdata pack` as --option NAME=VALUE; several
+values of one option are separated by commas.
+
+\b
+Exit codes: 0 done; 2 wrong usage."""
+
+
+@click.command("formats", epilog=_FORMATS_EPILOG, short_help="List the formats that can be packed.")
+@click.argument("name", required=False)
+@json_options
+def formats_command(name: str | None, as_json: bool) -> int:
+    """List the formats that `fastdata pack` reads, or one of them with its options."""
+    from fastdata.converters.finding import format_class, format_names
+
+    described = [_described(format_class(n)) for n in ([name] if name else format_names())]
+    return print_result(
+        {"formats": described},
+        lambda: "\n".join(_format_lines(described, with_help=name is not None)),
+        as_json=as_json,
+    )
+
+
+def _format_lines(described: list[dict[str, Any]], *, with_help: bool) -> Iterator[str]:
+    width = max(len(entry["name"]) for entry in described)
+    for entry in described:
+        yield f"{entry['name']:<{width}}  {entry['summary']}"
+        for option in entry["options"]:
+            default = (
+                "" if option["default"] is None else f"  [default: {_text(option['default'])}]"
+            )
+            yield f"{'':<{width}}    --option {option['name']}={option['kind'].upper()}{default}"
+            if with_help:
+                for line in textwrap.wrap(option["help"], 88 - width):
+                    yield f"{'':<{width}}        {line}"
+
+
+def _described(kind: Any) -> dict[str, Any]:
+    from fastdata.converters.finding import options_of
+
+    return {
+        "name": kind.name,
+        "summary": kind.summary,
+        "options": [
+            {
+                "name": option.name,
+                "kind": option.kind.__name__,
+                "default": option.default,
+                "help": option.help + (f" ({', '.join(option.choices)})" if option.choices else ""),
+            }
+            for option in options_of(kind)
+        ],
+    }
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
