@@ -290,6 +290,18 @@ def test_fewer_classes_are_matched_by_name_and_new_ones_refused(
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "cats", "first"]
 
 
+def test_an_export_of_fewer_classes_is_added_with_its_keys(images: Path, tmp_path: Path) -> None:
+    pytest.importorskip("google_crc32c")
+    path = pack_part(images, tmp_path / "a.lmdb")
+    cats = part(images / "cat", tmp_path / "cats", lambda name: True)
+    fastdata.pack(cats, tmp_path / "cats.lmdb", size=32, num_workers=0, progress=False)
+    fastdata.export(tmp_path / "cats.lmdb", tmp_path / "out", format="tfrecord", progress=False)
+    fastdata.append(path, tmp_path / "out", num_workers=0)
+    added = fastdata.open(path)[12:]
+    assert list(added.keys) == list(fastdata.open(tmp_path / "cats.lmdb").keys)
+    assert [sample.label for sample in added] == [2] * 6
+
+
 def test_the_classes_of_boxes_are_matched_by_name(tmp_path: Path) -> None:
     def rows(*labels: list[int]) -> list[dict[str, Any]]:
         pixels = np.zeros((20, 20, 3), np.uint8)

@@ -120,7 +120,9 @@ class Renumbered(Deferred):
 
     def load(self) -> tuple[Any, ...]:
         """Read the values and number their classes anew."""
-        return _renumbered(self.values.load(), self.tables)
+        values = self.values.load()
+        self.stored_key = self.values.stored_key
+        return _renumbered(values, self.tables)
 
 
 def _renumbered(

@@ -149,7 +149,7 @@ class ChunkPool:
     """Worker processes that encode chunks; new ones take their place when one of them dies.
 
     A decoder that crashes on one image, twice, costs that image, not the pack.  Workers ignore
-    Ctrl-C, which is the packer's to handle, and end within moments of the packer's death.
+    Ctrl-C, which the packer handles, and end within moments of the packer's death.
 
     `encode` can be pickled; so can `setup`, which is called once in each worker before its first
     chunk, or an `UnpicklableWorkError` is raised where the start method needs it.  `WorkerError`
@@ -216,7 +216,7 @@ class ChunkPool:
             return self._pool.submit(chunk)
         except (WorkerError, OSError):
             raise
-        except Exception:  # what somebody's object cannot be pickled with
+        except Exception:  # pickling a user's object may raise anything
             return self._pool.submit([_sendable(sample) for sample in chunk])
 
     def _one_by_one(self, chunk: _Chunk) -> ChunkResult:
