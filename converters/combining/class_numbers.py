@@ -74,6 +74,7 @@ class _Fitted(Source):
         self.num_samples = location.num_samples
         self.notes = location.notes
         self.format_options = location.format_options
+        self.packed_with = location.packed_with
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
