@@ -60,7 +60,7 @@ def _renumbering(name: str, found: Any, wanted: Any) -> np.ndarray[Any, Any] | N
 
 
 class _Fitted(Source):
-    """Samples of another source, with classes numbered anew."""
+    """Samples of another source, with other class numbers."""
 
     name = "fitted"
 
@@ -114,13 +114,13 @@ class _Fitted(Source):
 
 
 class Renumbered(Deferred):
-    """A sample that the worker reads, and whose classes it then numbers anew."""
+    """A sample that the worker reads and then renumbers."""
 
     def __init__(self, values: Deferred, tables: Mapping[int, np.ndarray[Any, Any]]) -> None:
         self.values, self.tables = values, tables
 
     def load(self) -> tuple[Any, ...]:
-        """Read the values and number their classes anew."""
+        """Read the values and renumber their classes."""
         values = self.values.load()
         self.stored_key = self.values.stored_key
         return _renumbered(values, self.tables)

@@ -222,7 +222,7 @@ def _column(field: Field) -> tuple[Any, dict[str, Any]]:
         return type_, {"_type": "Image"}
     if isinstance(field, ScalarField):
         names = field.classes
-        # Names that stand twice are more than ClassLabel can take.
+        # ClassLabel cannot have the same name twice.
         if names and len(set(names)) == len(names) and np.dtype(field.dtype).kind in "iu":
             return pa.int64(), {"names": list(names), "_type": "ClassLabel"}
         return _number(field.dtype)

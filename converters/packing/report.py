@@ -39,7 +39,7 @@ class PackReport:
     rejects_path : Path or None
         A CSV (index, key, reason) of the samples left out, if there are any.
     notes : tuple of str
-        What the source wants known, e.g. files it did not take.
+        Remarks on the source, e.g. on files that were not taken.
     read_as : str
         What the source was understood to be: format, samples, classes, fields.
     """

@@ -65,7 +65,7 @@ MAX_PIXELS: Final = 178_956_970
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
-    """A closed choice that suggests what was meant."""
+    """A closed choice; an error suggests the nearest value."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:

@@ -76,7 +76,7 @@ def choose(
     crop: int | tuple[int, int] | Literal["none"] | None = None,
     device: str | None = None,
 ) -> Target:
-    """Return what a command line asks for.
+    """Return the target, transforms, step and device of a command line.
 
     The target is a dataset's path, as `fastdata.open` takes it, or ``FILE.py:FUNCTION``; what
     exists as a file is a path.  Of a script, `model` or `step_ms` take the place of its own step.
