@@ -264,6 +264,7 @@ class Job:
             if self._lock.is_locked and not (self.directory / "job.json").exists():
                 with contextlib.suppress(OSError):  # finished, or never begun
                     self._clear()
+                    self._lock.release(finished=True)
         finally:
             self._lock.release()
 

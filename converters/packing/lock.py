@@ -40,12 +40,15 @@ class DirectoryLock:
         """Whether it has not been released yet."""
         return self._descriptor >= 0
 
-    def release(self) -> None:
-        """Remove the directory if nothing else is in it, and let others in; may be called again."""
+    def release(self, *, finished: bool = False) -> None:
+        """Remove the directory if nothing else is in it, and let others in; may be called again.
+
+        `finished` removes the lock's file also where other people's files are beside it.
+        """
         if not self.is_locked:
             return
         with contextlib.suppress(OSError):
-            if os.listdir(self._directory) == [_FILE]:
+            if finished or os.listdir(self._directory) == [_FILE]:
                 # Others may be waiting for the lock: its file goes while it is still ours.
                 os.unlink(self._directory / _FILE)
                 os.rmdir(self._directory)
