@@ -18,6 +18,7 @@ from segment_index import read_segment_index
 
 from fastdata.codecs.blobs import decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import dct_scale, decode_image, orient, to_pixels
+from fastdata.codecs.image_header import size_of
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.codecs.jpeg_segments import add_segment_index, restart_interval
 from fastdata.codecs.resize import resize_pixels
@@ -334,6 +335,13 @@ def test_fill_bytes_between_markers_are_skipped() -> None:
 def test_broken_headers_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         read_jpeg_header(data)
+
+
+def test_the_header_of_no_image_is_an_error_that_is_the_same_in_every_run() -> None:
+    with pytest.raises(
+        ImageError, match=r"not an image of a known format: it begins with b'nonsense'$"
+    ):
+        size_of(b"nonsense bytes")
 
 
 def test_a_jpeg_cut_anywhere_is_an_error() -> None:

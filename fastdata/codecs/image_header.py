@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from fastdata.codecs.image import (
     MAX_PIXELS,
@@ -69,6 +69,10 @@ def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
     try:
         with quiet_pil(), Image.open(io.BytesIO(data)) as image:
             return image.height, image.width, pil_orientation(image)
+    except UnidentifiedImageError:  # whose text has the address of an object
+        raise ImageError(
+            f"not an image of a known format: it begins with {bytes(data[:8])!r}"
+        ) from None
     except Exception as error:  # PIL's plugins raise nearly anything on damaged files
         raise ImageError(f"its {wanted} cannot be read: {type(error).__name__}: {error}") from error
 
