@@ -61,7 +61,7 @@ class ImageListSource(IndexedSource):
         self.num_samples = 0
         found = self.list_samples(self.root, **options)
         self.schema = Schema({"image": ImageField(channels=channels), **found})
-        self._fields = tuple(self.schema)
+        self._fields, self._folder = tuple(self.schema), os.fspath(self.root)
 
     @abc.abstractmethod
     def list_samples(self, location: Path, *args: Any, **options: Any) -> Mapping[str, Field]:
@@ -122,7 +122,7 @@ class ImageListSource(IndexedSource):
         """Return the numbers of a sample by their names."""
         names = self._number_names
         numbers = self._numbers[index * len(names) : (index + 1) * len(names)]
-        return dict(zip(names, numbers, strict=True))
+        return dict(zip(names, numbers, strict=False))  # strict takes twice as long
 
     def files_of(self, names: list[str], numbers: Mapping[str, int]) -> list[str]:
         """Return all files that a sample is made from, relative to `root`."""
@@ -139,13 +139,13 @@ class ImageListSource(IndexedSource):
         """
         if self.reader is not None:
             return DeferredSample(self.reader, self._fields, files, numbers)
-        return Path(files[0]), *(numbers[name] for name in self._fields[1:])
+        return Path(files[0]), *map(numbers.__getitem__, self._fields[1:])
 
     def __getitem__(self, index: int) -> Sample | Reject:
         names, numbers = self.names_of(index), self.numbers_of(index)
         if index in self._rejects:
             return Reject(self.key_of(names, numbers), self._rejects[index])
-        files = [os.path.join(self.root, name) for name in self.files_of(names, numbers)]
+        files = [os.path.join(self._folder, name) for name in self.files_of(names, numbers)]
         return Sample(self.key_of(names, numbers), self.values(files, numbers))
 
     def key_at(self, index: int) -> str:
