@@ -36,7 +36,7 @@ from .reading.fields import BOXES
 from .reading.fingerprints import hash_samples
 from .reading.image_list import DeferredSample
 from .reading.locations import path_inside, printable, stat_of
-from .reading.options import CheckSize, Option, PaintedMasks
+from .reading.options import CheckSize, ImageFolder, Option, PaintedMasks
 from .reading.refusals import refuse_fields
 from .reading.selection import joined, left_out
 from .reading.splits import choose_folder
@@ -77,9 +77,7 @@ class CocoSource(IndexedSource):
         annotations: Annotated[
             str | None, Option("the annotation file, below the folder; where there are several")
         ] = None,
-        images: Annotated[
-            str | None, Option("the folder of the images, if not the usual one")
-        ] = None,
+        images: ImageFolder = None,
         masks: PaintedMasks = None,
         split: Annotated[str | None, Option("take only this split, where each has a file")] = None,
         check_size: CheckSize = True,

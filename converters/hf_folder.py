@@ -79,7 +79,8 @@ class HfFolderSource(IndexedSource):
         if not self._form.form or not self._form.unit:
             raise OptionError(f"boxes={','.join(boxes)}: say both: boxes=xywh,pixels")
         class_names = read_class_names(classes) if classes is not None else None
-        self._objects_at = titles.index("objects") if self._has_objects(titles) else -1
+        has_objects = "objects" in titles and dict in self._tables[0].kinds.get("objects", set())
+        self._objects_at = titles.index("objects") if has_objects else -1
         self._objects = ObjectCells(class_names)
         lists = [t for t in titles if is_file_column(t.removesuffix("s")) and t.endswith("s")]
         self.notes += left_out("columns of several images a row", lists)
@@ -132,9 +133,6 @@ class HfFolderSource(IndexedSource):
             there = joined(sorted({table.split or "other" for table in tables}))
             raise OptionError(f"split={split}: there are {there} in {self.root}")
         return chosen
-
-    def _has_objects(self, titles: list[str]) -> bool:
-        return "objects" in titles and dict in self._tables[0].kinds.get("objects", set())
 
     def _kinds(self, several: bool) -> list[set[type]] | None:
         """Return the types of columns; None of CSV, which does not tell."""

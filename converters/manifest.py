@@ -174,7 +174,8 @@ class ManifestSource(IndexedSource):
         self.num_samples = self._samples.num_samples
         self.notes += self._samples.notes
         if Path(location).is_dir():
-            self.notes += images_not_listed(Path(location), map(self._samples.key_at, self._all()))
+            keys = map(self._samples.key_at, range(self.num_samples))
+            self.notes += images_not_listed(Path(location), keys)
 
     # -- files and samples ---------------------------------------------------------------
 
@@ -187,13 +188,7 @@ class ManifestSource(IndexedSource):
         return ImageFinder(self.path.parent, images, self._suffix if main else "")
 
     def _is_file(self, cell: str) -> bool:
-        if is_image_name(cell):
-            return True
-        finder = ImageFinder(self.path.parent)
-        return finder.is_there(cell)
-
-    def _all(self) -> range:
-        return range(self.num_samples)
+        return is_image_name(cell) or ImageFinder(self.path.parent).is_there(cell)
 
     def __getitem__(self, index: int) -> Sample:
         return Sample(self.key_at(index), self._samples.values(index))

@@ -30,7 +30,7 @@ from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.locations import first_bytes, folder_at, folders_in
-from .reading.options import Option, SplitOption
+from .reading.options import ImageFolder, Option, SplitOption
 from .reading.splits import FolderPair, pairs_of_splits, pairs_within, split_folders_in
 
 __all__ = ["MaskFoldersSource"]
@@ -60,9 +60,7 @@ class MaskFoldersSource(ImageListSource):
         location: Path,
         *,
         split: SplitOption = None,
-        images: Annotated[
-            str | None, Option("the folder of the images, if not the usual one")
-        ] = None,
+        images: ImageFolder = None,
         masks: Annotated[
             str | None, Option("the folder of the masks, if not the usual one")
         ] = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -50,17 +50,15 @@ class ValueSpan(NamedTuple):
         return data.decode() if self.kind == "text" else data
 
 
-class _Form(Protocol):
-    def __call__(self, value: Any, /) -> Any: ...
-
-
 class DeferredValues(Deferred):
     """Values that the worker reads where they are spans.
 
     `forms` has for each value what brings it into its form once it is read, or None.
     """
 
-    def __init__(self, values: tuple[Any, ...], forms: Sequence[_Form | None] = ()) -> None:
+    def __init__(
+        self, values: tuple[Any, ...], forms: Sequence[Callable[[Any], Any] | None] = ()
+    ) -> None:
         self.values, self.forms = values, forms
 
     def load(self) -> tuple[Any, ...]:

@@ -27,9 +27,6 @@ __all__ = ["BLOCK_BYTES", "RAW", "ZLIB", "ForwardReader", "InflatedPiece"]
 BLOCK_BYTES = 1 << 16
 """How much of pixels a source reads at once."""
 
-_STEP = 1 << 16
-
-
 RAW, ZLIB = -15, 15
 """What a piece begins with: nothing, as in zip archives, or zlib's head."""
 _STEP = 1 << 16

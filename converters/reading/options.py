@@ -21,6 +21,7 @@ __all__ = [
     "CheckSize",
     "ClassFile",
     "ColumnsOption",
+    "ImageFolder",
     "LayoutOption",
     "OneBased",
     "Option",
@@ -52,6 +53,9 @@ PaintedMasks: TypeAlias = Annotated[
         "add a mask of the numbers of classes, or of objects, from 1 on; 0 is in neither",
         ("classes", "instances"),
     ),
+]
+ImageFolder: TypeAlias = Annotated[
+    str | None, Option("the folder of the images, if not the usual one")
 ]
 ClassFile: TypeAlias = Annotated[
     str | None, Option("a text file with names of classes 0, 1, ..., one a line")
