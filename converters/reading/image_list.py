@@ -121,8 +121,9 @@ class ImageListSource(IndexedSource):
     def numbers_of(self, index: int) -> dict[str, int]:
         """Return the numbers of a sample by their names."""
         names = self._number_names
-        numbers = self._numbers[index * len(names) : (index + 1) * len(names)]
-        return dict(zip(names, numbers, strict=False))  # strict takes twice as long
+        start = index * len(names)
+        # Without strict=, which takes twice as long.
+        return dict(zip(names, self._numbers[start : start + len(names)]))  # noqa: B905
 
     def files_of(self, names: list[str], numbers: Mapping[str, int]) -> list[str]:
         """Return all files that a sample is made from, relative to `root`."""
