@@ -100,10 +100,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own for each test, in a process that has said nothing yet."""
     folder = tmp_path / "tuned"
     monkeypatch.setenv("FASTDATA_TUNED_DIR", str(folder))
-    monkeypatch.setattr(store, "_logged", set())
+    monkeypatch.setattr(keys, "_logged", set())
     monkeypatch.setattr(loader_options, "default_workers", lambda: 2)
-    monkeypatch.setattr(store, "_warned", set())
-    keys._log_once.cache_clear()
     return folder
 
 
@@ -217,7 +215,7 @@ def set_in(module: Any, name: str, value: Any) -> Callable[[pytest.MonkeyPatch],
         set_in(keys, "_processor", lambda: "another processor"),
         set_in(keys, "_gpus", lambda: {"names": ["another GPU"], "driver": "1", "cuda": "12"}),
         set_in(keys, "_dali", lambda: "99.0"),
-        set_in(keys, "_opencv", lambda: "99.0"),
+        set_in(keys.cv2, "__version__", "99.0"),
         set_in(keys, "compiled", lambda: None),
         set_in(keys.torch, "__version__", "99.0"),
         set_in(keys, "__version__", "99.0"),

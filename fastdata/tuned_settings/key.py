@@ -27,13 +27,15 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 import xxhash
@@ -49,9 +51,19 @@ from fastdata.options import LoaderOptions
 from fastdata.processes.resources import available_cores, cpu_quota, limit_bytes, local_processes
 from fastdata.transforms.pipeline import as_tuple
 
-__all__ = ["Key", "UnnamedError", "dataset_identity", "identity_of", "key_of", "machine", "work"]
+__all__ = [
+    "Key",
+    "UnnamedError",
+    "dataset_identity",
+    "identity_of",
+    "key_of",
+    "log_once",
+    "machine",
+]
 
 log = logging.getLogger("fastdata")
+
+_logged: set[str] = set()
 
 DRIVER = Path("/proc/driver/nvidia")
 
@@ -85,6 +97,13 @@ class Key:
         return xxhash.xxh3_128_hexdigest(canonical_json([self.machine, self.work]))
 
 
+def log_once(about: str, level: int, message: str, *arguments: object) -> None:
+    """Log a message once a process for all that it is about."""
+    if about not in _logged:
+        _logged.add(about)
+        log.log(level, message, *arguments)
+
+
 def key_of(data: Any, options: LoaderOptions) -> Key | None:
     """Return the key of a loader of opened `data` with `options`, as they were given.
 
@@ -95,7 +114,8 @@ def key_of(data: Any, options: LoaderOptions) -> Key | None:
     try:
         return Key(machine(), work(data, options), name_of(data))
     except UnnamedError as error:
-        _log_once(str(error))
+        why = str(error)
+        log_once(why, logging.INFO, "no tuned result can be kept or used for this loader: %s", why)
         return None
 
 
@@ -114,7 +134,7 @@ def machine() -> dict[str, Any]:
             "python": platform.python_version(),
             "interpreter_lock": getattr(sys, "_is_gil_enabled", lambda: True)(),
             "torch": torch.__version__,
-            "opencv": _opencv(),
+            "opencv": cv2.__version__,
             "dali": _dali(),
         },
         "compiled_library": compiled(),
@@ -123,7 +143,7 @@ def machine() -> dict[str, Any]:
 
 def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
     """Return what the loader is to do, as plain JSON types."""
-    target = options.target
+    target, started = options.target, options.multiprocessing_context
     transform = options.transform
     if transform is None and is_packed(data):
         transform = getattr(data, "transform", None)
@@ -138,7 +158,7 @@ def work(data: Any, options: LoaderOptions) -> dict[str, Any]:
         "decoder": [options.decoder, jpeg_decoder(options.decoder).name],
         "cache": [options.cache, options.cache_scope],
         "others": identity_of(options.dataloader_options),
-        "started": _start_method(options),
+        "started": getattr(started, "get_start_method", lambda: started)(),
     }
 
 
@@ -157,7 +177,7 @@ def dataset_identity(data: Any) -> dict[str, Any]:
     """Return what a dataset is, as plain JSON types: the part of `work` that is the data's own."""
     if is_packed(data):
         return {"digest": data.digest, "schema": data.schema.to_json(), "samples": len(data)}
-    if isinstance(data, IterableDataset) and not isinstance(_own_digest(data), str):
+    if isinstance(data, IterableDataset) and not isinstance(getattr(data, "digest", None), str):
         # Where its samples come from stands in its code, if anywhere.
         raise UnnamedError(
             f"{type(data).__name__} is an IterableDataset, of which nobody knows what it will "
@@ -178,45 +198,38 @@ def identity_of(value: Any, depth: int = 0) -> Any:
     in the middle of much.  A function without a name, whose source cannot be had, raises
     `UnnamedError`; an object's own ``repr`` or ``digest`` may raise anything.
     """
+    kind = type(value).__qualname__
     if value is None or isinstance(value, (bool, int, float, str)):
         return ascii(value)
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return [kind, list(value.shape), str(value.dtype)]
     if isinstance(value, functools.partial):
-        parts = (value.func, value.args, value.keywords)
-        return ["partial", *(identity_of(part, depth) for part in parts)]
+        return [kind, identity_of([value.func, value.args, value.keywords], depth)]
     if isinstance(value, MethodType):
         return [value.__name__, identity_of(value.__self__, depth)]
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return _code_identity(value, depth)
-    kind = type(value).__qualname__
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return [kind, list(value.shape), str(value.dtype)]
     if depth > _DEEPEST:
         return kind
+    if isinstance(value, (bytes, bytearray)):
+        return [kind, len(value)]
     if isinstance(value, Set):
         return [kind, len(value), _ends(sorted(map(_shown, value)))]
     if isinstance(value, Mapping):
         return [kind, len(value), _items(value.items(), depth)]
     if isinstance(value, (list, tuple)):
         return [kind, len(value), [identity_of(each, depth + 1) for each in _ends(value)]]
-    if isinstance(value, (bytes, bytearray)):
-        return [kind, len(value)]
-    return [*_code_identity(type(value), depth), *_state(value, depth)]
-
-
-def _state(value: Any, depth: int) -> list[Any]:
-    """Return what tells an object from others of its class."""
-    digest = None if isinstance(value, torch.nn.Module) else _own_digest(value)
+    identity = _code_identity(type(value), depth)
+    digest = getattr(value, "digest", None)
     if isinstance(digest, str):
-        return [digest]
-    if dataclasses.is_dataclass(value):  # whose repr may be as long as all that it holds
-        names = [one.name for one in dataclasses.fields(value) if hasattr(value, one.name)]
-        return [_items([(name, getattr(value, name)) for name in names], depth)]
-    attributes = sorted(getattr(value, "__dict__", {}).items())
-    own_repr: Any = type(value).__repr__
-    if own_repr is object.__repr__:  # which tells the class and an address
-        return [_items(attributes, depth)]
-    text = xxhash.xxh3_128_hexdigest(_shown(value).encode())
-    return [text, _items(attributes, depth)] if _ADDRESS.search(repr(value)) else [text]
+        return [*identity, digest]
+    attributes = getattr(value, "__dict__", {})
+    # The ``repr`` of a dataclass may be as long as all that it holds.
+    if not attributes or not dataclasses.is_dataclass(value):
+        text = repr(value)
+        if not _ADDRESS.search(text):
+            return [*identity, xxhash.xxh3_128_hexdigest(_shown(value).encode())]
+    return [*identity, _items(sorted(attributes.items()), depth)]
 
 
 def _items(pairs: Iterable[tuple[Any, Any]], depth: int) -> list[Any]:
@@ -230,44 +243,23 @@ def _shown(value: Any) -> str:
 
 def _code_identity(code: Any, depth: int) -> list[Any]:
     """Return what tells a class or function: name, source, and for a function its values."""
-    source = _source_hash(code)
+    source = ""
+    # The versions of these are part of the key.
+    if (code.__module__ or "").partition(".")[0] not in ("fastdata", "torch", "numpy", "builtins"):
+        with suppress(OSError, TypeError, SyntaxError):
+            source = inspect.getsource(code)
+            source = xxhash.xxh3_128_hexdigest(source.encode(errors="replace"))
     if not source and "<" in code.__qualname__:
         raise UnnamedError(
             f"{code.__qualname__} is a function without a name whose source cannot be read"
         )
-    identity = [code.__qualname__, source]
+    values: list[Any] = []
     if isinstance(code, FunctionType) and depth <= _DEEPEST:
-        cells = [_cell_contents(cell) for cell in code.__closure__ or ()]
-        values = [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values(), *cells]
-        identity += [identity_of(each, depth + 1) for each in values]
-    return identity
-
-
-def _source_hash(code: Any) -> str:
-    """Return the hash of a class's or function's source; "" where it cannot be read.
-
-    Of fastdata and torch there is none needed: their versions are part of the key.
-    """
-    if (code.__module__ or "").partition(".")[0] in ("fastdata", "torch", "numpy", "builtins"):
-        return ""
-    try:
-        return xxhash.xxh3_128_hexdigest(inspect.getsource(code).encode(errors="replace"))
-    except (OSError, TypeError, SyntaxError):
-        return ""
-
-
-def _own_digest(value: Any) -> Any:
-    """Return what an object says of itself: a `digest` that is no method."""
-    if isinstance(getattr(type(value), "digest", None), property):
-        return value.digest
-    return getattr(value, "__dict__", {}).get("digest")
-
-
-def _cell_contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a name that has no value yet
-        return None
+        values = [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values()]
+        for cell in code.__closure__ or ():
+            with suppress(ValueError):  # a name that has no value yet
+                values.append(cell.cell_contents)
+    return [code.__qualname__, source, *(identity_of(each, depth + 1) for each in values)]
 
 
 def _ends(items: Any) -> Any:
@@ -300,21 +292,12 @@ def _order(options: LoaderOptions) -> Any:
     return "weights" if options.weights is not None else order
 
 
-def _start_method(options: LoaderOptions) -> str | None:
-    """Return the start method that is given for worker processes; None where none is."""
-    given = options.multiprocessing_context
-    return given if given is None or isinstance(given, str) else given.get_start_method()
-
-
 def _processor() -> str:
     """Return the processor's name; reads no further than it stands, as cores may be many."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
@@ -340,23 +323,9 @@ def _gpus() -> Any:
     return {"names": sorted(names), "driver": driver, "cuda": build}
 
 
-@cache
 def _dali() -> str | None:
-    """Return the version of DALI that is installed; installing while running does not count."""
+    """Return the version of DALI that is installed."""
     for name in DALI:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return None
-
-
-def _opencv() -> str:
-    import cv2
-
-    return str(cv2.__version__)
-
-
-@cache
-def _log_once(why: str) -> None:
-    log.info("no tuned result can be kept or used for this loader: %s", why)

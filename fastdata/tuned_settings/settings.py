@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -53,25 +53,9 @@ class Settings:
         """Batches that arrive together: the workers of a stock DataLoader deliver in waves."""
         return max(1, self.num_workers) if self.backend == "torch" else 1
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON types."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, entry: Any) -> Settings:
-        """Build it from `to_json`'s result.
-
-        Raises
-        ------
-        ValueError
-            If these are not settings, or out of any range.
-        """
-        return from_plain(cls, entry)
-
     def __str__(self) -> str:
-        kind = {"thread": "thread", "process": "process"}[self.worker_method]
-        many = "es" if kind == "process" else "s"
-        workers = f"{self.num_workers} {kind}{many if self.num_workers != 1 else ''}"
+        many = "" if self.num_workers == 1 else "es" if self.worker_method == "process" else "s"
+        workers = f"{self.num_workers} {self.worker_method}{many}"
         parts = [
             "no workers" if not self.num_workers else workers,
             f"prefetch {self.prefetch_factor}" if self.num_workers else "",

@@ -19,7 +19,6 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -31,7 +30,7 @@ import platformdirs
 from fastdata.engine.contracts import is_packed
 from fastdata.options import LoaderOptions
 from fastdata.processes.resources import available_cores
-from fastdata.tuned_settings.key import Key, key_of
+from fastdata.tuned_settings.key import Key, key_of, log_once
 from fastdata.tuned_settings.settings import Settings, from_plain
 
 __all__ = [
@@ -54,13 +53,6 @@ VERSION = 2
 MOST_WORKERS = 16
 """Workers a core; no result that was measured has more."""
 
-_warned: set[Any] = set()
-_logged: set[str] = set()
-
-
-class _OtherVersionError(ValueError):
-    """A file is of another version of fastdata."""
-
 
 @dataclass(frozen=True, slots=True)
 class TunedSettings:
@@ -74,18 +66,6 @@ class TunedSettings:
     supply: float | None = None
     demand: float | None = None
     """Batches a second, where they are known."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Document:
-    """What is in a file."""
-
-    fastdata_tuned: int
-    measured_at: str
-    name: str
-    machine: dict[str, Any]
-    work: dict[str, Any]
-    tuned: TunedSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +100,13 @@ def save(key: Key, tuned: TunedSettings) -> Path | None:
     """
     path = directory() / f"{key.digest}.json"
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    document = _Document(VERSION, now, key.name, key.machine, key.work, tuned)
-    text = json.dumps(asdict(document), indent=1) + "\n"  # in ASCII, as a path may be no text
+    document = {
+        "fastdata_tuned": VERSION,
+        "measured_at": now,
+        **asdict(key),
+        "tuned": asdict(tuned),
+    }
+    text = json.dumps(document, indent=1) + "\n"  # in ASCII, as a path may be no text
     scratch = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +144,8 @@ def find(key: Key) -> Entry | None:
 
 def entries() -> list[Entry]:
     """Return all that is kept, the newest first."""
-    found = [entry for path in _paths() if (entry := _read(path)) is not None]
+    paths = sorted(directory().glob("*.json"))
+    found = [entry for path in paths if (entry := _read(path)) is not None]
     return sorted(found, key=lambda entry: entry.measured_at, reverse=True)
 
 
@@ -173,47 +159,34 @@ def forget(*kept: Entry) -> int:
     return count
 
 
-def _paths() -> Iterator[Path]:
-    try:
-        yield from sorted(directory().glob("*.json"))
-    except OSError as error:
-        _warn(directory(), error.strerror or str(error))
-
-
 def _read(path: Path) -> Entry | None:
     """Return what a file holds; None where it is absent, or, with a warning, is not ours."""
     try:
-        return _entry(path, json.loads(path.read_bytes()))
+        document = json.loads(path.read_bytes())
+        version = document.pop("fastdata_tuned", None) if isinstance(document, dict) else None
+        if version is None:
+            raise ValueError("it is no tuned result of fastdata's")
+        if version != VERSION:
+            why = f"its version is {version!r}, not {VERSION}; others of that version are not used"
+            _warn(path, f"{why} either", about=f"version {version!r}")
+            return None
+        measured_at = datetime.fromisoformat(document.pop("measured_at"))
+        if measured_at.tzinfo is None:
+            raise ValueError(f"measured_at has no time zone: {measured_at.isoformat()!r}")
+        tuned = from_plain(TunedSettings, document.pop("tuned"))
+        return Entry(from_plain(Key, document), tuned, measured_at, path)
     except FileNotFoundError:
         return None
     except OSError as error:
         _warn(path, error.strerror or str(error))
-    except _OtherVersionError as error:
-        _warn(path, f"{error}; others of that version are not used either", VERSION)
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         _warn(path, f"{type(error).__name__}: {error}"[:300])
     return None
 
 
-def _entry(path: Path, document: Any) -> Entry:
-    if not isinstance(document, dict) or "fastdata_tuned" not in document:
-        raise ValueError("it is no tuned result of fastdata's")
-    if document["fastdata_tuned"] != VERSION:
-        raise _OtherVersionError(f"its version is {document['fastdata_tuned']!r}, not {VERSION}")
-    content = from_plain(_Document, document)
-    measured_at = datetime.fromisoformat(content.measured_at)
-    if measured_at.tzinfo is None:
-        raise ValueError(f"measured_at has no time zone: {content.measured_at!r}")
-    key = Key(content.machine, content.work, content.name)
-    return Entry(key, content.tuned, measured_at, path)
-
-
-def _warn(path: Path, why: str, what: Any = None) -> None:
-    """Warn of a file once a process; where `what` is given, once of all that it is true of."""
-    what = str(path) if what is None else what
-    if what not in _warned:
-        _warned.add(what)
-        log.warning("%s is not used as a tuned result: %s. It can be removed", path, why)
+def _warn(path: Path, why: str, *, about: str | None = None) -> None:
+    message = "%s is not used as a tuned result: %s. It can be removed"
+    log_once(about or str(path), logging.WARNING, message, path, why)
 
 
 # -- what loaders do with them --------------------------------------------------------------
@@ -241,22 +214,12 @@ def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
     except Exception as error:
         # A key calls code of the user's, and no program is to fail for want of tuning.
         why = f"{type(error).__name__}: {error}"
-        if why not in _logged:
-            _logged.add(why)
-            log.warning("no tuned result is looked for, as an error came up: %s", why)
+        message = "no tuned result is looked for, as an error came up: %s"
+        log_once(why, logging.WARNING, message, why)
         return options
-    if entry.key.digest not in _logged:
-        _logged.add(entry.key.digest)
-        log.info(
-            "tuned settings for %s: %s (measured %s; FASTDATA_TUNED=0 does without)",
-            entry.key.name,
-            entry.tuned.settings,
-            entry.measured_at.date().isoformat(),
-        )
-    return _with_settings(options, entry.tuned.settings)
-
-
-def _with_settings(options: LoaderOptions, settings: Settings) -> LoaderOptions:
+    settings, measured = entry.tuned.settings, entry.measured_at.date().isoformat()
+    message = "tuned settings for %s: %s (measured %s; FASTDATA_TUNED=0 does without)"
+    log_once(entry.key.digest, logging.INFO, message, entry.key.name, settings, measured)
     names = ["prefetch_factor", "pin_memory", "persistent_workers"]
     if settings.backend != "torch":
         names.append("worker_method")
