@@ -226,7 +226,7 @@ def _copy(
     if stack is not None:
         whole = pixels
         pixels = output if table is None else np.empty(output.shape, np.uint8)
-        render_stack(whole, stack.top, stack.left, stack.size, stack.flip, pixels)
+        render_stack(whole, *stack, pixels)
     if table is not None:
         tall = (-1, *output.shape[2:])
         table.apply(pixels.reshape(tall), output.reshape(tall))
