@@ -18,8 +18,7 @@ import torch
 
 from fastdata.errors import OptionError
 from fastdata.steps import ReferenceStep, SleepStep, is_script, run_script
-from fastdata.steps.models import LEAST_SIDES, MODELS
-from fastdata.steps.reference import images_of
+from fastdata.steps.models import LEAST_SIDES, MODELS, images_of
 from fastdata.steps.script import MODULE_NAME
 
 pytestmark = pytest.mark.usefixtures("one_thread")

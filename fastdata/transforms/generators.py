@@ -27,7 +27,7 @@ import functools
 import random
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ MAX_DEPTH = 8
 """How deep attributes, containers and closures are searched, one in another."""
 
 _thread = threading.local()
-_process: dict[str, bool] = {"owned": False}
+_process = {"owned": False}
 
 
 def allow_seeding_in_process() -> None:
@@ -86,39 +86,8 @@ def _lending(what: bool | str) -> Iterator[None]:
         _thread.lent = before
 
 
-class _Seeds:
-    """Seeds all generators at once.
-
-    These are the `shared` ones of albumentations transforms, and with `others` those of Python,
-    NumPy and torch.
-    """
-
-    def __init__(
-        self, shared: tuple[np.random.Generator, random.Random] | None, others: bool
-    ) -> None:
-        self._shared = shared
-        self._others = others
-
-    def __call__(self, word: int) -> None:
-        """Seed by 64 random bits."""
-        if self._others:
-            torch.default_generator.manual_seed(word & MASK)
-            np.random.seed(word >> 32)  # not torch's bits: of one seed both make the same numbers
-            random.seed(word)
-        if self._shared is not None:
-            generator, python = self._shared
-            # A seventh of the time that another generator takes to make.
-            generator.bit_generator.state = {
-                "bit_generator": "PCG64",
-                "state": {"state": word << 64 | word, "inc": 1},
-                "has_uint32": 0,
-                "uinteger": 0,
-            }
-            python.seed(word ^ MASK)
-
-
 @contextlib.contextmanager
-def seeding(objects: Iterable[Any]) -> Iterator[_Seeds | None]:
+def seeding(objects: Iterable[Any]) -> Iterator[Callable[[int], None] | None]:
     """Yield a function that seeds generators by 64 bits; None where they must not be seeded.
 
     `objects` are albumentations transforms with generators of their own (`albumentations_in`).
@@ -131,6 +100,23 @@ def seeding(objects: Iterable[Any]) -> Iterator[_Seeds | None]:
     others = owned or lent != ALBUMENTATIONS
     own = [(one, one.random_generator, one.py_random) for one in objects]
     shared = (np.random.Generator(np.random.PCG64(0)), random.Random(0)) if own else None
+
+    def seed(word: int) -> None:
+        if others:
+            torch.default_generator.manual_seed(word & MASK)
+            np.random.seed(word >> 32)  # not torch's bits: of one seed both make the same numbers
+            random.seed(word)
+        if shared is not None:
+            generator, python = shared
+            # A seventh of the time that another generator takes to make.
+            generator.bit_generator.state = {
+                "bit_generator": "PCG64",
+                "state": {"state": word << 64 | word, "inc": 1},
+                "has_uint32": 0,
+                "uinteger": 0,
+            }
+            python.seed(word ^ MASK)
+
     states: Any = None
     if others and not owned:
         states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
@@ -138,7 +124,7 @@ def seeding(objects: Iterable[Any]) -> Iterator[_Seeds | None]:
         if shared is not None:
             for one, _, _ in own:
                 one.random_generator, one.py_random = shared
-        yield _Seeds(shared, others)
+        yield seed
     finally:
         for one, generator, python in own:
             one.random_generator, one.py_random = generator, python
