@@ -46,9 +46,7 @@ WarpInterpolation: TypeAlias = Literal["nearest", "bilinear"]
 
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
-Change: TypeAlias = Callable[..., torch.Tensor]
-
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, Callable[..., torch.Tensor]] = {
     "Brightness": lambda images, by: adjust_brightness(images, 1 + by),
     "Color": lambda images, by: adjust_saturation(images, 1 + by),
     "Contrast": lambda images, by: adjust_contrast(images, 1 + by),
@@ -170,15 +168,8 @@ class RandAugment(AutomaticAugment):
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
         height, width = shape[2:]
-        ranges = {
-            "ShearX": 0.3,
-            "ShearY": 0.3,
-            "TranslateX": 150 / 331 * width,
-            "TranslateY": 150 / 331 * height,
-            "Rotate": 30.0,
-            **dict.fromkeys(BLENDED, 0.9),
-        }
-        table = _magnitudes(ranges, self.num_magnitude_bins, 4)[:, self.magnitude]
+        moves = 0.3, 0.3, 150 / 331 * width, 150 / 331 * height, 30.0
+        table = _magnitudes(self.num_magnitude_bins, moves, 0.9, 4)[:, self.magnitude]
         operation = draws.integers(len(OPERATIONS), 2 * self.num_ops)[:, ::2]
         back = draws.uniform(2 * self.num_ops)[:, 1::2] < 0.5
         magnitude = table[operation] * np.where(back & SIGNED[operation], -1, 1)
@@ -210,15 +201,8 @@ class TrivialAugmentWide(AutomaticAugment):
     fill: Fill = None
 
     def draw(self, draws: Draws, shape: Shape) -> Parameters:
-        ranges = {
-            "ShearX": 0.99,
-            "ShearY": 0.99,
-            "TranslateX": 32.0,
-            "TranslateY": 32.0,
-            "Rotate": 135.0,
-            **dict.fromkeys(BLENDED, 0.99),
-        }
-        table = _magnitudes(ranges, self.num_magnitude_bins, 6)
+        moves = 0.99, 0.99, 32.0, 32.0, 135.0
+        table = _magnitudes(self.num_magnitude_bins, moves, 0.99, 6)
         operation = draws.integers(len(OPERATIONS))
         step = draws.integers(self.num_magnitude_bins, first=1)
         back = draws.uniform(first=2) < 0.5
@@ -226,12 +210,16 @@ class TrivialAugmentWide(AutomaticAugment):
         return {"operation": operation, "magnitude": magnitude}
 
 
-def _magnitudes(ranges: dict[str, float], bins: int, posterized: int) -> NDArray[np.float64]:
+def _magnitudes(
+    bins: int, moves: Sequence[float], blend: float, posterized: int
+) -> NDArray[np.float64]:
     """Return the magnitude of each operation at each bin, float64 [operations, bins].
 
+    Given are the greatest ones of `MOVES` and `BLENDED`, and the bits that are lost at most.
     Computed by torch in float32, as torchvision does it: shifts and bits are cut off to
     whole numbers, so the last bit can matter.
     """
+    ranges = {**dict(zip(MOVES, moves, strict=True)), **dict.fromkeys(BLENDED, blend)}
     table = torch.zeros(len(OPERATIONS), bins, dtype=torch.float64)
     for row, name in enumerate(OPERATIONS):
         if name == "Posterize":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -85,10 +85,7 @@ class GaussianBlur(BatchTransform):
                 f"GaussianBlur with a kernel of {width} x {height} (width x height) needs larger "
                 f"images than {images.shape[3]} x {images.shape[2]}; take a smaller kernel_size"
             )
-
-        def blur(some: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-            return _blur(some, sigma, width, height)
-
+        blur = partial(_blur, width=width, height=height)
         return change_some(images.clone(), parameters["applied"], blur, parameters["sigma"])
 
 

@@ -160,17 +160,12 @@ def move_boxes(geometry: Geometry, boxes: Any, name: str = "boxes") -> Any:
 
 def _check(boxes: Any, count: int, name: str) -> None:
     """Raise `OptionError` unless these are boxes of so many images."""
-    each = [boxes] if isinstance(boxes, torch.Tensor) else boxes
-    wrong = [
-        some
-        for some in (each if isinstance(each, Sequence) else [boxes])
-        if not (isinstance(some, torch.Tensor) and some.ndim and some.shape[-1] == 4)
-    ]
-    if wrong:
-        raise OptionError(
-            f"{name!r} holds boxes, tensors [..., 4], which geometric transforms move along; a "
-            f"callable made {kind_of(wrong[0])} of some: put the geometric transforms before it"
-        )
+    for some in boxes if isinstance(boxes, Sequence) else [boxes]:
+        if not (isinstance(some, torch.Tensor) and some.ndim and some.shape[-1] == 4):
+            raise OptionError(
+                f"{name!r} holds boxes, tensors [..., 4], which geometric transforms move along; a "
+                f"callable made {kind_of(some)} of some: put the geometric transforms before it"
+            )
     if len(boxes) != count:
         raise OptionError(f"{name!r} holds boxes of {len(boxes)} images, not of {count}")
 
@@ -229,9 +224,8 @@ def check_entries(
 ) -> None:
     """Raise `OptionError` if boxes were dropped whose entries of other fields would stay.
 
-    `sample` is as it was before, `boxes` the field of which some were dropped, `also` the fields
-    with one entry a box (None if the user has not said which), and `already_dropped` those whose
-    entries are dropped already.
+    `sample` is as before, `also` the fields with one entry a box (None if the user has not named
+    them), and `already_dropped` those whose entries are dropped already.
     """
     count = len(getattr(sample, boxes))
     for name, field in schema.items():

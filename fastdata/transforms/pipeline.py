@@ -24,6 +24,7 @@ from fastdata.transforms.base import (
     Sample,
     SampleTransform,
     name_of,
+    pictures_of,
     positive_int,
 )
 from fastdata.transforms.boxes import BoundDrop, DropEmptyBoxes
@@ -284,10 +285,9 @@ class _Cut:
         self._geometric.append((operation, transform))
 
     def _add_pixelwise(self, transform: PixelTransform) -> None:
-        for name, field in self._schema.images.items():
-            if not field.mask:
-                with naming_field(name):
-                    transform.check_channels(field.channels)
+        for name in pictures_of(self._schema):
+            with naming_field(name):
+                transform.check_channels(self._schema.images[name].channels)
         self._floating = transform
         if self.batch_steps:
             self._add_step(PixelStage(self._schema, (transform,)))

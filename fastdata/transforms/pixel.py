@@ -1,13 +1,10 @@
 """Transforms of pixel values, and the table that makes them one pass.
 
-A value of an 8-bit image can become one of 256 values a channel.  So a chain of
-pixel transforms is computed once, on the numbers 0 to 255, and applied to
-images as a table (`PixelTable`): one pass whatever the chain's length, exactly the values
-torchvision computes, and float16 or bfloat16 at the cost of float32 (90 us for
-224 x 224 x 3 on one core, where torch's own arithmetic takes 270 us).
-
-A batch of uint8 images (`PixelLookup`) is so read once and written once, in the wanted dtype
-and in channels-last memory, and every value is bit for bit what the chain would make of it:
+A value of an 8-bit image can become one of 256 values a channel.  So a chain of pixel transforms
+is computed once, on the numbers 0 to 255, and applied to images as a table (`PixelTable`), to
+whole batches by `PixelLookup`.  Pixels are read once and written once, in the wanted dtype and in
+channels-last memory, at the cost of float32 for all dtypes (90 us for 224 x 224 x 3 on one core,
+where torch's own arithmetic takes 270 us).  Every value is bit for bit what the chain makes of it:
 float16 and bfloat16 too, whose rounding between the steps a fused arithmetic would leave out.
 """
 
@@ -151,7 +148,8 @@ class PixelLookup:
         channels = images.shape[1]
         if images.device.type == "cpu":
             return _by_opencv(images, self.table(channels))
-        return _look_up(images, self.on_device(channels, images.device))
+        pixels = images.permute(0, 2, 3, 1).contiguous()
+        return look_up(pixels, self.on_device(channels, images.device)).permute(0, 3, 1, 2)
 
     def table(self, channels: int) -> PixelTable:
         """Return the table for uint8 images of this many channels."""
@@ -187,11 +185,6 @@ def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
     return out.permute(0, 3, 1, 2)
 
 
-def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Return ``table[value, channel]`` of each value; `table` is [256, C]."""
-    return look_up(images.permute(0, 2, 3, 1).contiguous(), table).permute(0, 3, 1, 2)
-
-
 def one_after_another(transforms: Sequence[PixelTransform], images: torch.Tensor) -> torch.Tensor:
     """Return the transform of images [..., C, H, W], on their device."""
     for transform in transforms:
@@ -199,8 +192,7 @@ def one_after_another(transforms: Sequence[PixelTransform], images: torch.Tensor
     return images
 
 
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.float32, 8: torch.float64}
-_NUMPY_WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64}
+_WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64}
 
 
 @cache
@@ -210,11 +202,10 @@ def word_dtype(dtype: torch.dtype) -> type[np.generic]:
     NumPy has no bfloat16 and OpenCV's tables no float16; copying needs only
     the bits.
     """
-    words: type[np.generic] = _NUMPY_WORDS[dtype.itemsize]
+    words: type[np.generic] = _WORDS[dtype.itemsize]
     return words
 
 
 def as_words(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a NumPy view of a CPU tensor, of `word_dtype`."""
-    view: NDArray[Any] = tensor.view(_WORDS[tensor.element_size()]).numpy()
-    return view
+    """Return a NumPy view of a contiguous CPU tensor, of `word_dtype`."""
+    return tensor.view(torch.uint8).numpy().view(word_dtype(tensor.dtype))

@@ -140,7 +140,7 @@ def _resize_linear(image: Pixels, out: Pixels) -> None:
 
 
 class StackPlan(NamedTuple):
-    """The windows and flips of n images, as `render_stack` takes them."""
+    """The windows and flips of n images, as `render_stack` takes them: int64 [n], bool [n]."""
 
     top: Ints
     left: Ints

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -119,8 +119,7 @@ class _Axis:
         return _Axis(start, length, low, high, length)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pass:
+class _Pass(NamedTuple):
     """One window of each image, and perhaps a resize of it."""
 
     axes: tuple[_Axis, _Axis]
