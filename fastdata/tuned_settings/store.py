@@ -144,7 +144,11 @@ def find(key: Key) -> Entry | None:
 
 def entries() -> list[Entry]:
     """Return all that is kept, the newest first."""
-    paths = sorted(directory().glob("*.json"))
+    try:
+        paths = sorted(directory().glob("*.json"))
+    except OSError as error:
+        _warn(directory(), error.strerror or str(error))
+        return []
     found = [entry for path in paths if (entry := _read(path)) is not None]
     return sorted(found, key=lambda entry: entry.measured_at, reverse=True)
 
