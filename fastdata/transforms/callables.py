@@ -260,10 +260,7 @@ def adapt(transform: Callable[..., Any] | SampleTransform, schema: Schema) -> Sa
     - A transform of torchvision or timm that is surely made for PIL images: as in `OnPIL`.
     - Any other callable: called with each image [C, H, W], as torchvision v2 transforms take it.
 
-    Raises
-    ------
-    OptionError
-        If it is no callable; if there are masks or boxes that would not follow.
+    Raises `OptionError` if it is no callable; if there are masks or boxes that would not follow.
     """
     if isinstance(transform, SampleTransform):
         return transform.bind(schema)

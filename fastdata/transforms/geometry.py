@@ -75,13 +75,8 @@ class Program(NamedTuple):
 class Crop(NamedTuple):
     """What to read of one image, and what happens to that.
 
-    Attributes
-    ----------
-    window : (top, left, height, width)
-        Inside the image; empty where none of it is wanted.
-    factor : {1, 2, 4, 8}
-        By how much these pixels may be reduced while they are decoded.
-    program : Program
+    `window` is (top, left, height, width) inside the image, empty where none of it is wanted;
+    its pixels may be reduced by `factor`, 1, 2, 4 or 8, while they are decoded.
     """
 
     window: tuple[int, int, int, int]
@@ -92,16 +87,10 @@ class Crop(NamedTuple):
 class PlainCrops(NamedTuple):
     """Images that are cut to a window, resized and flipped, no more.
 
-    Attributes
-    ----------
-    windows : (top, left, height, width)
-        int64 [n] each; they may reach beyond the image.
-    reduced : ndarray of bool, shape [n]
-        Whether the picture is to be reduced while it is decoded.
-    resized : bool
-        Whether any is resized: bilinearly.
-    antialiased : ndarray of bool, shape [n], or None
-        Which are antialiased; None where no image is.
+    `windows` are (top, left, height, width), int64 [n] each, and may reach beyond the image.
+    `reduced`, bool [n], says which pictures are to be reduced while they are decoded, `resized`
+    whether any is resized, bilinearly, and `antialiased`, bool [n], which of them so; None where
+    none is.
     """
 
     windows: tuple[Ints, Ints, Ints, Ints]

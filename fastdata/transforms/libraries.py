@@ -357,10 +357,7 @@ class _Albumentations:
 def bare_albumentations(transform: Callable[..., Any], schema: Schema) -> SampleFunction:
     """Return the function that calls a transform with image and masks.
 
-    Raises
-    ------
-    OptionError
-        If the dataset has boxes, or not one image a sample.
+    Raises `OptionError` if the dataset has boxes, or not one image a sample.
     """
     if schema.boxes:
         raise OptionError(

@@ -128,24 +128,11 @@ StageT = TypeVar("StageT", bound=Stage)
 class Pipeline:
     """Transforms, checked against the fields they will meet.
 
-    Parameters
-    ----------
-    transforms : transform, sequence of transforms or None
-    schema : Schema
-    operations : sequence of int, optional
-        The number that each transform draws under; by default that of its place and class.
+    `operations` are the numbers that transforms draw under, by default those of place and class.
 
-    Attributes
-    ----------
-    stages : tuple of stages
-    direct : bool
-        Whether no callable is among them.
-    geometry, drop, pixels : stage or None
-        The only stages of a direct pipeline; None in another.
-    batch : BatchStage or None
-        What is done to whole batches after all of these.
-    views : tuple of Pipeline
-        One a view, where there are `Views`: each does all that is done to its view.
+    `stages` run sample by sample, unless no callable is among them (`direct`): then `geometry`,
+    `drop` and `pixels` are all there are, each a stage or None.  `batch` is what is done to whole
+    batches after them.  `views` has a pipeline for each view, which does all that is done to it.
     """
 
     def __init__(

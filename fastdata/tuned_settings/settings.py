@@ -15,17 +15,8 @@ T = TypeVar("T")
 class Settings:
     """Workers of a loader, and what is made ahead.
 
-    Attributes
-    ----------
-    num_workers : int
-    worker_method : {"thread", "process"}
-        A stock `DataLoader` has processes only.
-    prefetch_factor : int
-    pin_memory : bool
-    persistent_workers : bool
-    backend : {"cpu", "dali", "torch"}
-        What makes the batches; given by the user and never chosen.  "torch" is a stock
-        `DataLoader`, of a dataset that is not packed.
+    `backend` is given by the user and never chosen: "torch" is a stock `DataLoader`, of a dataset
+    that is not packed; it has processes only.
     """
 
     num_workers: int
