@@ -17,7 +17,7 @@ from fastdata.errors import ImageError, OptionError, ShardCorruptError
 from fastdata.formats.reader import ShardReader
 from fastdata.schema import ImageField, ScalarField, Schema
 
-from ..packing.boxes import picture_of, turn_boxes
+from ..packing.boxes import image_with_boxes, turn_boxes
 
 __all__ = [
     "Cut",
@@ -75,7 +75,7 @@ class PackedSample(NamedTuple):
         return self._boxes_in_file(value) if name in self.schema.boxes else value
 
     def _boxes_in_file(self, boxes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        image = picture_of(self.schema)
+        image = image_with_boxes(self.schema)
         if self.shard.codec(image, self.row) != "file":
             return boxes
         # A file that was kept as it is may have an Exif orientation.
@@ -151,7 +151,7 @@ def main_image(schema: Schema) -> str | None:
     """Return the image where a format has one: ``image``, else the first that is no mask."""
     if not schema.images:
         return None
-    return "image" if "image" in schema.images else picture_of(schema)
+    return "image" if "image" in schema.images else image_with_boxes(schema)
 
 
 # -- shards -----------------------------------------------------------------------------

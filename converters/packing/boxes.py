@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastdata.schema import Schema
 
-__all__ = ["Placement", "picture_of", "place_boxes", "turn_boxes"]
+__all__ = ["Placement", "image_with_boxes", "place_boxes", "turn_boxes"]
 
 _BACK = {6: 8, 8: 6}
 """Orientations that another one undoes; the rest undo themselves."""
@@ -33,7 +33,7 @@ class Placement(NamedTuple):
     """What was then cut out: top, left, height, width."""
 
 
-def picture_of(schema: Schema) -> str:
+def image_with_boxes(schema: Schema) -> str:
     """Return the image field that boxes belong to: the first that is no mask, if there is one."""
     fields = schema.images
     return next((name for name, field in fields.items() if not field.mask), next(iter(fields)))

@@ -39,7 +39,7 @@ from fastdata.schema import Field, ImageField, Schema
 from ..base import Deferred, Reject, Sample, reason_of
 from ..reading.fields import convert, to_numpy
 from ..reading.spans import FileSpan
-from .boxes import Placement, picture_of, place_boxes
+from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
 
 __all__ = ["ChunkResult", "encode_chunk", "place_image"]
@@ -93,7 +93,7 @@ class _Plan(NamedTuple):
     def of(cls, schema: Schema) -> _Plan:
         masks = any(field.mask for field in schema.images.values())
         boxes = tuple(at for at, name in enumerate(schema) if name in schema.boxes)
-        return cls(tuple(schema.items()), masks, boxes, picture_of(schema) if boxes else "")
+        return cls(tuple(schema.items()), masks, boxes, image_with_boxes(schema) if boxes else "")
 
 
 def _encode_sample(sample: Sample, plan: _Plan, options: EncodeOptions) -> tuple[Record, int]:

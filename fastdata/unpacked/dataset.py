@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.converters.packing.boxes import Placement, picture_of, place_boxes
+from fastdata.converters.packing.boxes import Placement, image_with_boxes, place_boxes
 from fastdata.dataset import Dataset, Indices
 from fastdata.errors import FileCorruptError
 from fastdata.records import RecordFormat
@@ -133,7 +133,7 @@ class UnpackedDataset(Dataset):
 
     def _upright_boxes(self, positions: NDArray[np.int64], boxes: list[Any]) -> list[Any]:
         """Return boxes where they are once decoding has turned their images upright."""
-        sizes = self._sizes.sizes(picture_of(self.schema), positions).tolist()
+        sizes = self._sizes.sizes(image_with_boxes(self.schema), positions).tolist()
         placements = [Placement((h, w), turned, (h, w)) for h, w, turned in sizes]
         return [place_boxes(some, how) for some, how in zip(boxes, placements, strict=True)]
 
