@@ -224,11 +224,12 @@ def identity_of(value: Any, depth: int = 0) -> Any:
     if isinstance(digest, str):
         return [*identity, digest]
     attributes = getattr(value, "__dict__", {})
+    own_repr: Any = type(value).__repr__
     # The ``repr`` of a dataclass may be as long as all that it holds.
-    if not attributes or not dataclasses.is_dataclass(value):
-        text = repr(value)
-        if not _ADDRESS.search(text):
-            return [*identity, xxhash.xxh3_128_hexdigest(_shown(value).encode())]
+    if own_repr is not object.__repr__ and not (attributes and dataclasses.is_dataclass(value)):
+        identity.append(xxhash.xxh3_128_hexdigest(_shown(value).encode()))
+        if not _ADDRESS.search(repr(value)):
+            return identity
     return [*identity, _items(sorted(attributes.items()), depth)]
 
 
