@@ -192,7 +192,8 @@ def one_after_another(transforms: Sequence[PixelTransform], images: torch.Tensor
     return images
 
 
-_WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64}
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.float32, 8: torch.float64}
+_NUMPY_WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.float32, 8: np.float64}
 
 
 @cache
@@ -202,10 +203,11 @@ def word_dtype(dtype: torch.dtype) -> type[np.generic]:
     NumPy has no bfloat16 and OpenCV's tables no float16; copying needs only
     the bits.
     """
-    words: type[np.generic] = _WORDS[dtype.itemsize]
+    words: type[np.generic] = _NUMPY_WORDS[dtype.itemsize]
     return words
 
 
 def as_words(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a NumPy view of a contiguous CPU tensor, of `word_dtype`."""
-    return tensor.view(torch.uint8).numpy().view(word_dtype(tensor.dtype))
+    """Return a NumPy view of a CPU tensor, of `word_dtype`."""
+    view: NDArray[Any] = tensor.view(_WORDS[tensor.element_size()]).numpy()
+    return view
