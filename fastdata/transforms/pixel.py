@@ -148,8 +148,7 @@ class PixelLookup:
         channels = images.shape[1]
         if images.device.type == "cpu":
             return _by_opencv(images, self.table(channels))
-        pixels = images.permute(0, 2, 3, 1).contiguous()
-        return look_up(pixels, self.on_device(channels, images.device)).permute(0, 3, 1, 2)
+        return _look_up(images, self.on_device(channels, images.device))
 
     def table(self, channels: int) -> PixelTable:
         """Return the table for uint8 images of this many channels."""
@@ -183,6 +182,11 @@ def _by_opencv(images: torch.Tensor, table: PixelTable) -> torch.Tensor:
         tall = (count * height, width, channels)  # OpenCV knows no batches
         table.apply(pixels.reshape(tall), as_words(out).reshape(tall))
     return out.permute(0, 3, 1, 2)
+
+
+def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Return ``table[value, channel]`` of each value; `table` is [256, C]."""
+    return look_up(images.permute(0, 2, 3, 1).contiguous(), table).permute(0, 3, 1, 2)
 
 
 def one_after_another(transforms: Sequence[PixelTransform], images: torch.Tensor) -> torch.Tensor:
