@@ -71,7 +71,7 @@ def _claimed(data: bytes | memoryview, wanted: str) -> tuple[int, int, int]:
             return image.height, image.width, pil_orientation(image)
     except UnidentifiedImageError:  # whose text has the address of an object
         raise ImageError(
-            f"not an image of a known format: it begins with {bytes(data[:8])!r}"
+            f"its {wanted} cannot be read: an unknown format, which begins with {bytes(data[:8])!r}"
         ) from None
     except Exception as error:  # PIL's plugins raise nearly anything on damaged files
         raise ImageError(f"its {wanted} cannot be read: {type(error).__name__}: {error}") from error
