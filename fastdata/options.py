@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from fastdata.codecs.decoders import DecoderName
 from fastdata.distributed import rank_and_world_size
 from fastdata.engine.work import OnCorrupt
+from fastdata.engine.workers import DEFAULT_PREFETCH
 from fastdata.errors import OptionError
 from fastdata.prefetch.streams import streams_of
 from fastdata.processes.resources import default_workers
@@ -21,9 +22,6 @@ from fastdata.sampling import BlockShuffle
 from fastdata.transforms.pipeline import Transform
 
 __all__ = ["LoaderOptions"]
-
-DEFAULT_PREFETCH = 2
-"""Batches made ahead where nothing says otherwise, as in a stock `DataLoader`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -30,6 +30,7 @@ from fastdata.processes.worker import Work
 from fastdata.transforms.generators import allow_seeding_in_process, seeding_allowed
 
 __all__ = [
+    "DEFAULT_PREFETCH",
     "THREAD_NAME",
     "CallerWorkers",
     "ProcessWorkers",
@@ -40,6 +41,9 @@ __all__ = [
 ]
 
 THREAD_NAME = "fastdata-worker"
+
+DEFAULT_PREFETCH = 2
+"""Batches made ahead where nothing says otherwise, as in a stock `DataLoader`."""
 
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
@@ -57,7 +61,7 @@ class WorkerOptions:
 
     num_workers: int
     method: WorkerMethod = "thread"
-    prefetch_factor: int = 2
+    prefetch_factor: int = DEFAULT_PREFETCH
     persistent: bool = True
     context: str | BaseContext | None = None
 
