@@ -506,10 +506,39 @@ print("done")
 """
 
 
-def test_a_program_may_end_in_the_middle_of_a_pass() -> None:
+ENDING_A_PASS = """
+import time, torch, fastdata
+
+ended = []
+
+class Batches:
+    def __next__(self):
+        return torch.zeros(3)
+
+    def __del__(self):
+        ended.append(True)
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            torch.randn(200_000).exp().sort()
+
+class Loader:
+    def __iter__(self):
+        return Batches()
+
+it = iter(fastdata.CUDAPrefetcher(Loader(), "cpu"))
+next(it)
+del it
+while not ended:
+    time.sleep(0.01)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("script", [EXITING, ENDING_A_PASS], ids=["in a pass", "ending a pass"])
+def test_a_program_may_end_while_a_thread_is_in_torchs_code(script: str) -> None:
     for _ in range(3):
         ran = subprocess.run(
-            [sys.executable, "-c", EXITING], capture_output=True, text=True, check=False
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False
         )
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
 

@@ -250,8 +250,8 @@ def _drain(wakes: queue.SimpleQueue[None]) -> None:
             wakes.get_nowait()
 
 
-_running: dict[threading.Thread, _Shared] = {}
-"""Threads that were started, each until it ends."""
+_running: weakref.WeakKeyDictionary[threading.Thread, _Shared] = weakref.WeakKeyDictionary()
+"""Threads that were started, each until it has released its source: torch's code too, perhaps."""
 
 
 def _run(pull: Pull, shared: _Shared) -> None:
@@ -265,8 +265,6 @@ def _run(pull: Pull, shared: _Shared) -> None:
                 return
     except BaseException as error:
         shared.put(_Entry(error=error))
-    finally:
-        _running.pop(threading.current_thread(), None)
 
 
 @atexit.register
