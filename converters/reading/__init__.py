@@ -28,6 +28,7 @@ what becomes a field
 ``class_names``      names of classes: ``classes=``, and labels of text
 ``cells``            values as text, and what type a column of text has
 ``python_samples``   what Python's iterables and Datasets yield
+``exported``         what fastdata's exports say of their fields
 ``npy``              NumPy's files
 ``protobuf``         messages that are described at run time
 
