@@ -83,10 +83,10 @@ def options_of(kind: type[Source]) -> list[FormatOption]:
     declares: Callable[..., Any] = kind.__init__
     if issubclass(kind, ImageListSource) and declares is ImageListSource.__init__:
         declares = kind.list_samples
-    hints = typing.get_type_hints(declares, include_extras=True)
+    # Not typing.get_type_hints: Python 3.10's hides an annotation whose default is None.
     return [
-        _declared(name, hints.get(name, str), parameter.default)
-        for name, parameter in inspect.signature(declares).parameters.items()
+        _declared(name, parameter.annotation, parameter.default)
+        for name, parameter in inspect.signature(declares, eval_str=True).parameters.items()
         if name not in _COMMON
     ]
 
@@ -218,9 +218,11 @@ def _is_ours(point: EntryPoint) -> bool:
 
 
 def _declared(name: str, hint: Any, default: Any) -> FormatOption:
-    """Return the option that a parameter of a constructor declares."""
+    """Return the option that a parameter declares: a text, where it has no annotation."""
     declared = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Option)]
     plain = hint.__origin__ if hasattr(hint, "__metadata__") else hint
+    if hint is inspect.Parameter.empty:
+        plain = str
     return FormatOption(name, _plain(plain), default, *(declared[0] if declared else ()))
 
 

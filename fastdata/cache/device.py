@@ -42,6 +42,8 @@ from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
 __all__ = ["DeviceCache", "DeviceCacheBackend"]
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
+
 SIZES_AT_ONCE = 1 << 16
 """Samples whose sizes are asked for together."""
 
@@ -312,7 +314,7 @@ class DeviceCache:
                     places, geometry[name], lookup, mask=field.mask
                 )
             elif name in columns:
-                values[name] = columns[name][device_places]
+                values[name] = _rows(columns[name], device_places)
             else:
                 on_host[name] = collate_column(field, work.dataset.gather(name, indices))
         for name in schema.boxes:
@@ -365,3 +367,9 @@ def _sizes(dataset: PackedData, name: str, indices: Ints, work: BatchWork) -> tu
     empty = [np.empty(0, np.int64)]
     heights = np.concatenate([part[0] for part in parts] or empty)
     return heights, np.concatenate([part[1] for part in parts] or empty)
+
+
+def _rows(column: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return rows of a column; torch (2.4, on the CPU) indexes no unsigned integers but bytes."""
+    signed = _SIGNED.get(column.dtype)
+    return column[places] if signed is None else column.view(signed)[places].view(column.dtype)

@@ -35,6 +35,7 @@ from fastdata.loading import is_location, loader, options_of
 from fastdata.measuring.loaders import (
     dataloader_arguments,
     dataset_of,
+    end_workers,
     inner_loader,
     worker_arguments,
 )
@@ -334,10 +335,7 @@ class StockLoaderFactory(LoaderFactory):
             try:
                 yield made if self.device is None else CUDAPrefetcher(made, self.device)
             finally:
-                # Persistent workers would live as long as anything that refers to the loader.
-                stop = getattr(getattr(made, "_iterator", None), "_shutdown_workers", None)
-                if stop is not None:
-                    stop()
+                end_workers(made)
 
 
 def _options_like(like: DataLoader[Any], device: torch.device | None) -> LoaderOptions:

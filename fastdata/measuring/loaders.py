@@ -28,6 +28,7 @@ __all__ = [
     "dali_is_installed",
     "dataloader_arguments",
     "dataset_of",
+    "end_workers",
     "inner_loader",
     "loader_info",
     "move_batch",
@@ -54,6 +55,19 @@ class LoaderInfo:
     """Whether workers outlive an epoch."""
     calls_python: bool = False
     """Of packed data: whether callables make samples."""
+
+
+def end_workers(loader: Loader | DataLoader[Any]) -> None:
+    """End the workers of a loader that was made to be measured.
+
+    Those of a `DataLoader` would live as long as anything that refers to it.
+    """
+    if isinstance(loader, Loader):
+        loader.close()
+        return
+    stop = getattr(getattr(loader, "_iterator", None), "_shutdown_workers", None)
+    if stop is not None:
+        stop()
 
 
 def loader_info(loader: Any) -> LoaderInfo:

@@ -25,7 +25,7 @@ from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.loading import is_dataset
 from fastdata.loading import loader as make_loader
-from fastdata.measuring.loaders import inner_loader
+from fastdata.measuring.loaders import end_workers, inner_loader
 from fastdata.measuring.workload import step_name
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.printable import safe_repr
@@ -246,8 +246,7 @@ def _loader_for(data: Any, batch_size: int) -> Iterator[tuple[Any, list[str]]]:
     try:
         yield loader, [note]
     finally:
-        if isinstance(loader, Loader):
-            loader.close()
+        end_workers(loader)
 
 
 @contextmanager
