@@ -246,7 +246,10 @@ def _code_identity(code: Any, depth: int) -> list[Any]:
     """Return what tells a class or function: name, source, and for a function its values."""
     source = ""
     # The versions of these are part of the key.
-    if (code.__module__ or "").partition(".")[0] not in ("fastdata", "torch", "numpy", "builtins"):
+    ours = (code.__module__ or "").partition(".")[0] in ("fastdata", "torch", "numpy", "builtins")
+    # Of text that was evaluated Python 3.13 shows another one: the program of ``python -c``.
+    evaluated = isinstance(code, FunctionType) and code.__code__.co_filename == "<string>"
+    if not ours and not evaluated:
         with suppress(OSError, TypeError, SyntaxError):
             source = inspect.getsource(code)
             source = xxhash.xxh3_128_hexdigest(source.encode(errors="replace"))

@@ -306,8 +306,9 @@ def test_memory_does_not_grow_with_the_source(
         folder = tmp_path / str(count)
         folder.mkdir()
         locations[count] = case.write(folder, make_pictures(count, 16, 16))
-    # The files have about 0.7 KB a picture; a listing of names, and places, may take half of that.
-    limit = 350 * 800 * case.files_each
+    # The files have about 0.7 KB a picture; a listing of names, and places, takes up to 0.26 KB of
+    # that in Python 3.11, and 0.46 KB in 3.13.
+    limit = 550 * 800 * case.files_each
     for _ in range(3):
         few, many = (_peak_of_run(case, place, count) for count, place in locations.items())
         if many - few < limit:
