@@ -112,6 +112,15 @@ def test_objects_that_do_not_fit_are_rejected(tmp_path: Path, objects: Any, reas
     assert reason in report.rejects[0].reason
 
 
+def test_a_column_named_as_a_field_of_objects_is_refused(tmp_path: Path) -> None:
+    root = copy(tmp_path, "jsonl")
+    for path in root.rglob("metadata.jsonl"):
+        rows = [json.loads(line) | {"labels": "bird"} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SourceError, match=r"columns and 'objects' both have .*labels"):
+        find_source(root, format="hf_folder")
+
+
 @pytest.mark.parametrize("name", ["/etc/hostname", "sub/../../../0.png"])
 def test_files_outside_are_not_read(tmp_path: Path, name: str) -> None:
     root = copy(tmp_path, "csv")
