@@ -77,6 +77,11 @@ def pixels(data: Datasets, workers: int) -> Plan:
     return loading("raw", str(data.raw(".lmdb")), {"workers": workers, "epochs": 5})
 
 
+def unpacked(data: Datasets, workers: int) -> Plan:
+    """the original files, not packed, random resized crop and flip: images/s"""
+    return loading("unpacked", str(data.originals()), {"workers": workers, "epochs": 3})
+
+
 def cifar(data: Datasets, workers: int) -> Plan:
     """raw 32 x 32, random crop with padding and flip, batches of 512: images/s"""
     small = {"transform": "crop 32", "batch_size": 512, "epochs": 5, "joined_epochs": 10}
@@ -302,6 +307,7 @@ def psnr(data: Datasets, workers: int) -> Plan:
 FIGURES: dict[str, Callable[[Datasets, int], Plan]] = {
     "jpeg": jpeg,
     "pixels": pixels,
+    "unpacked": unpacked,
     "cifar": cifar,
     "packing": packing,
     "opening": opening,
