@@ -6,6 +6,7 @@
 #   ensure_chromium               a browser, if it can be had; then the tests demand it
 #   use_python_as_it_is PYTHON    that Python, in which nothing is installed; sets $python and
 #                                 $compiler, and PYTHONPATH so that it finds this fastdata
+#   ensure_arm_compiler           a cross compiler for AArch64, if it can be had; succeeds if it can
 #   link_package TREE             links in that folder, by which tools that only read find the package
 #   require_compiled_library         has the tests demand the compiled library, where $compiler is one
 #   ensure_dali                   NVIDIA DALI in that environment, if it can be had; then the tests
@@ -128,6 +129,20 @@ find_compiler() {
             return
         fi
     done
+}
+
+arm_compiler=aarch64-linux-gnu-gcc
+ensure_arm_compiler() {
+    local packages=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+    if [[ -n $(CC=$arm_compiler find_compiler) ]]; then return; fi
+    if is_root_with_apt; then
+        say "Installing a cross compiler for AArch64 (apt)"
+        apt_install "${packages[@]}" && [[ -n $(CC=$arm_compiler find_compiler) ]] && return
+        say "apt could not install ${packages[*]} (.cache/apt.log)."
+    else
+        say "There is no $arm_compiler that works: sudo apt install ${packages[*]} (Debian, Ubuntu)."
+    fi
+    return 1
 }
 
 # What the environment was made of: any change of it, or a loss of the file built, makes it anew.

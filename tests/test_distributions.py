@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -50,11 +51,12 @@ class Built(NamedTuple):
 
     sdist: Path
     wheel: Path
+    arm_wheel: Path | None
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build both, without a network."""
+    """Build all, without a network."""
     folder = tmp_path_factory.mktemp("built")
     done = subprocess.run(
         [sys.executable, REPOSITORY / "scripts" / "build_distributions.py", folder / "dist"],
@@ -67,8 +69,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     )
     assert done.returncode == 0, done.stdout[-5000:]
     (sdist,) = folder.glob("dist/*.tar.gz")
-    (wheel,) = folder.glob("dist/*.whl")
-    return Built(sdist, wheel)
+    (wheel,) = folder.glob(f"dist/*{platform.machine()}.whl")
+    others = {*folder.glob("dist/*aarch64.whl")} - {wheel}
+    return Built(sdist, wheel, others.pop() if others else None)
 
 
 def tracked() -> set[str]:
@@ -101,10 +104,28 @@ def test_the_wheel_has_every_module_and_one_library_for_any_python(built: Built)
     made = {name for name in names if name.startswith("fastdata/") and not name.endswith("/")}
     assert made == {*wanted, "fastdata/native/_native.so"}
     assert f"fastdata_vision-{fastdata.__version__}.dist-info/licenses/LICENSE" in names
-    assert re.fullmatch(
-        rf"fastdata_vision-{re.escape(fastdata.__version__)}-py3-none-manylinux\w+(\.manylinux\w+)*",
-        built.wheel.stem,
-    )
+    assert is_tagged(built.wheel, platform.machine())
+
+
+def is_tagged(wheel: Path, processor: str) -> bool:
+    """Return whether it is for any Python 3 and any Linux of the last ten years."""
+    name = rf"fastdata_vision-{re.escape(fastdata.__version__)}-py3-none"
+    tag = rf"manylinux2014_{processor}\.manylinux_2_17_{processor}"
+    return bool(re.fullmatch(rf"{name}-{tag}", wheel.stem))
+
+
+def test_the_wheel_for_arm_is_the_same_but_for_the_library(built: Built) -> None:
+    if built.arm_wheel is None:
+        pytest.skip("there is no aarch64-linux-gnu-gcc, or this is AArch64")
+    assert is_tagged(built.arm_wheel, "aarch64")
+    here, there = zipfile.ZipFile(built.wheel), zipfile.ZipFile(built.arm_wheel)
+    assert sorted(here.namelist()) == sorted(there.namelist())
+    other = {n for n in here.namelist() if here.read(n) != there.read(n)}
+    library = "fastdata/native/_native.so"
+    info = f"fastdata_vision-{fastdata.__version__}.dist-info"
+    assert other == {library, f"{info}/WHEEL", f"{info}/RECORD"}
+    header = there.read(library)
+    assert (header[:4], int.from_bytes(header[18:20], "little")) == (b"\x7fELF", 183)  # EM_AARCH64
 
 
 CODE = """

@@ -25,7 +25,8 @@ from fastdata.native import library as native
 from fastdata.native.library import CROP, JPEG, OTHER_CODEC, RAW, copy_rows, render_crops, resize
 
 needs_library = pytest.mark.skipif(
-    native.library() is None, reason="the compiled library is not here (no C compiler, or no AVX2)"
+    native.library() is None,
+    reason="the compiled library is not here (no C compiler, or no AVX2 nor NEON)",
 )
 sides = st.integers(1, 70)
 

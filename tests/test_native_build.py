@@ -38,7 +38,7 @@ def said_by(code: str, **environment: str) -> str:
 def built() -> None:
     """Skip where there is no build that can be used; the first test says where there must be."""
     if not said_by("print(native.library())").startswith("<CDLL"):
-        pytest.skip("the compiled library is not here (no C compiler, or no AVX2)")
+        pytest.skip("the compiled library is not here (no C compiler, or no AVX2 nor NEON)")
 
 
 @pytest.mark.skipif(

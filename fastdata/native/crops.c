@@ -8,9 +8,6 @@
 #include "jpeg.h"
 #include "resize.h"
 
-#if FD_HAS_AVX2
-#include <immintrin.h>
-#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,7 +48,9 @@ static int portable_only;
 FD_EXPORT void fd_use_portable(int only) { portable_only = only; }
 
 int fd_may_use_avx2(void) {
-#if FD_HAS_AVX2
+#if FD_IS_NEON
+    return !portable_only;
+#elif FD_HAS_AVX2
     return !portable_only && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
 #else
     return 0;
@@ -61,10 +60,11 @@ int fd_may_use_avx2(void) {
 /* Copy what will not be read again soon.
 
    Written past the cache, as a batch of 38 MB leaves it before it is read: otherwise every line
-   is read from memory before it is overwritten, a third of all that is moved. */
+   is read from memory before it is overwritten, a third of all that is moved.  Not on AArch64,
+   whose processors see by themselves that whole lines are overwritten. */
 #define STREAM_FROM 16384
 
-#if FD_HAS_AVX2
+#if FD_HAS_AVX2 && !FD_IS_NEON
 FD_BEGIN_AVX2
 static void stream_avx2(uint8_t *out, const uint8_t *in, size_t length) {
     size_t head = (32 - ((uintptr_t)out & 31)) & 31;
@@ -82,7 +82,7 @@ FD_END_AVX2
 #endif
 
 static void fd_copy(uint8_t *out, const uint8_t *in, size_t length) {
-#if FD_HAS_AVX2
+#if FD_HAS_AVX2 && !FD_IS_NEON
     if (length >= STREAM_FROM && fd_may_use_avx2()) {
         stream_avx2(out, in, length);
         return;

@@ -11,16 +11,27 @@
 #define FD_EXPORT __attribute__((visibility("default")))
 #endif
 
-/* Everything here is compiled twice on x86: for any processor, and for those with AVX2. */
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+/* What takes the time is compiled twice: for any processor, and for those with AVX2, or with NEON
+   in its place (avx2_neon.h). */
+#if defined(__AARCH64EL__) && (defined(__GNUC__) || defined(__clang__))
 #define FD_HAS_AVX2 1
+#define FD_IS_NEON 1
+#include "avx2_neon.h"
+#elif defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define FD_HAS_AVX2 1
+#define FD_IS_NEON 0
+#include <immintrin.h>
 #else
 #define FD_HAS_AVX2 0
+#define FD_IS_NEON 0
 #endif
 
 /* What lies between the two is compiled for AVX2; needs a compiler that knows one of these
    pragmas. */
-#if defined(__clang__)
+#if FD_IS_NEON /* every such processor has it */
+#define FD_BEGIN_AVX2
+#define FD_END_AVX2
+#elif defined(__clang__)
 /* In one literal: clang takes no two of them here. */
 /* clang-format off */
 #define FD_BEGIN_AVX2 _Pragma("clang attribute push(__attribute__((target(\"avx2,bmi,bmi2,lzcnt\"))), apply_to = function)")
@@ -31,7 +42,7 @@
 #define FD_END_AVX2 _Pragma("GCC pop_options")
 #endif
 
-/* Whether this processor has AVX2, and nobody asked to go without. */
+/* Whether this processor has AVX2 or NEON, and nobody asked to go without. */
 int fd_may_use_avx2(void);
 
 enum {

@@ -399,7 +399,6 @@ typedef struct {
 #undef FD_
 
 #if FD_HAS_AVX2
-#include <immintrin.h>
 FD_BEGIN_AVX2
 #define FD_AVX2
 #define FD_(name) name##_avx2

@@ -82,8 +82,8 @@ def compiled() -> bool:
 def library() -> ctypes.CDLL | None:
     """Return the compiled library; None where it is not there, or not to be used for images.
 
-    It is not used where ``FASTDATA_NATIVE=0`` is set, nor on processors without AVX2, where other
-    libraries are faster.
+    It is not used where ``FASTDATA_NATIVE=0`` is set, nor on processors with neither AVX2 nor
+    NEON, where other libraries are faster.
     """
     loaded = loaded_library()
     return loaded if loaded is not None and loaded.fd_is_fast() else None

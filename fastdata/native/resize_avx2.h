@@ -17,8 +17,6 @@
    with the high half of (more - less) times -4 w.  (Minus, as 4 w may be 2^15, which 16 bits do not
    hold.) */
 
-#include <immintrin.h>
-
 FD_BEGIN_AVX2
 
 /* How values are grouped.  EIGHT or FOUR of them, whose bytes are within 16 of the row: with 3
