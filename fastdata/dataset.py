@@ -311,15 +311,18 @@ class Dataset(TorchDataset[Any]):
     def _positions(self, indices: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return the positions in the shards of indices into this view."""
         chosen: np.ndarray[Any, np.dtype[np.int64]] = np.asarray(indices)
-        # Before the conversion, in which 2**64 - 1 would become -1.
-        wrong = (chosen < -len(self)) | (chosen >= len(self))
-        if wrong.any():
-            raise IndexError(f"index {chosen[wrong][0]} for a dataset of {len(self)} samples")
-        chosen = chosen.astype(np.int64, copy=False)
-        chosen = np.where(chosen < 0, chosen + len(self), chosen)
-        if isinstance(self._indices, range):
-            return self._indices.start + self._indices.step * chosen
-        return self._indices[chosen]
+        # Compared before they become int64, in which 2**64 - 1 would be -1.
+        if chosen.size and not (chosen.min() >= 0 and chosen.max() < len(self)):
+            wrong = (chosen < -len(self)) | (chosen >= len(self))
+            if wrong.any():
+                raise IndexError(f"index {chosen[wrong][0]} for a dataset of {len(self)} samples")
+            chosen = np.where(chosen < 0, chosen.astype(np.int64) + len(self), chosen)
+        positions: np.ndarray[Any, np.dtype[np.int64]] = chosen.astype(np.int64, copy=False)
+        if not isinstance(self._indices, range):
+            positions = self._indices[positions]
+        elif self._indices.start or self._indices.step != 1:
+            positions = self._indices.start + self._indices.step * positions
+        return positions
 
     def _samples(self, places: Sequence[int], positions: Iterable[int]) -> list[Any]:
         """Return samples, transformed and formatted; `places` are their indices in this view."""

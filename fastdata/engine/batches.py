@@ -78,7 +78,7 @@ class BatchMaker:
             if pixels is not None:
                 pieces = min(pieces, pixels // PIXELS_PER_TASK)
             pieces = max(pieces, 1)
-        return list(pairwise(np.linspace(0, count, pieces + 1).astype(int).tolist()))
+        return list(pairwise(count * piece // pieces for piece in range(pieces + 1)))
 
     def sizes(self, request: Request, view: int = 0) -> dict[str, tuple[int, int]]:
         """Return height and width of the images of a batch, which its first sample decides."""

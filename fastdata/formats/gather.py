@@ -61,7 +61,7 @@ def gather_rows(
         if checksums is not None:
             pairs = zip(out, checksums.tolist(), strict=True)
             bad += [k for k, (row, due) in enumerate(pairs) if checksum(row) != due]
-        return np.unique(np.asarray(bad, np.intp))
+        return np.unique(np.asarray(bad, np.intp)) if bad else np.empty(0, np.intp)
     if checksums is None and length >= LONG_ROW_BYTES and not bad and _torch_may_copy():
         _select_rows(memory, offsets, length, out)
         return np.empty(0, np.intp)
