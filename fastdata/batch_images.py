@@ -131,6 +131,7 @@ class BatchImages(ABC):
         crops = np.zeros(len(self), CROP)
         self._locate(crops)
         crops["size"] = self.lengths
+        crops["factor"] = 1
         crops["height"] = crops["rows"] = self.heights
         crops["width"] = crops["columns"] = self.widths
         return crops

@@ -47,6 +47,7 @@ def crop_of(data: Any, codec: int, shape: tuple[int, int], /, **fields: Any) -> 
     crop = np.zeros(1, CROP)
     pixels = np.frombuffer(data, np.uint8)
     crop["data"], crop["size"], crop["codec"] = pixels.ctypes.data, pixels.nbytes, codec
+    crop["factor"] = 1
     crop["height"] = crop["rows"] = shape[0]
     crop["width"] = crop["columns"] = shape[1]
     for name, value in fields.items():
@@ -87,6 +88,75 @@ def test_a_window_of_a_raw_image_is_resized_and_mirrored() -> None:
     assert len(render_crops(crop, out)) == 0
     expected = resize_reference(image[11:, 60:], (40, 50), antialias=False, flip=True)
     np.testing.assert_array_equal(out[0], expected)
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("codec", [RAW, JPEG])
+def test_a_part_of_a_resized_window_is_that_of_the_whole(codec: int) -> None:
+    image = photo(90, 121)
+    packed = encode_jpeg(image, 90)
+    stored = {RAW: image.tobytes(), JPEG: packed}[codec]
+    pixels = {RAW: image, JPEG: simplejpeg.decode_jpeg(packed)}[codec]
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        def inside(length: int) -> tuple[int, int]:
+            start = data.draw(st.integers(0, length - 1))
+            return start, data.draw(st.integers(1, length - start))
+
+        (top, rows), (left, columns) = inside(90), inside(121)
+        window = {"top": top, "left": left, "rows": rows, "columns": columns}
+        # Now and then nothing is resized in one of the directions, or both.
+        height = data.draw(st.one_of(st.just(rows), sides))
+        width = data.draw(st.one_of(st.just(columns), sides))
+        (y, out_rows), (x, out_columns) = inside(height), inside(width)
+        antialias, flip = data.draw(st.booleans()), data.draw(st.booleans())
+        part = {"target_rows": height, "target_columns": width, "part_top": y, "part_left": x}
+        out = np.empty((1, out_rows, out_columns, 3), np.uint8)
+        how = {"antialias": antialias, "flip": flip}
+        assert render(stored, codec, (90, 121), out, **window, **part, **how) == []
+        whole = resize_reference(
+            pixels[top : top + rows, left : left + columns], (height, width), antialias=antialias
+        )
+        expected = whole[y : y + out_rows, x : x + out_columns]
+        np.testing.assert_array_equal(out[0], expected[:, ::-1] if flip else expected)
+
+    check()
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("codec", [RAW, JPEG])
+def test_reduced_pixels_are_resized_by_where_they_lie(codec: int, factor: int) -> None:
+    height, width = 131, 150
+    small = photo(-(-height // factor), -(-width // factor))
+    packed = encode_jpeg(photo(height, width), 90)
+    stored = {RAW: small.tobytes(), JPEG: packed}[codec]
+    if codec == JPEG:
+        small = simplejpeg.decode_jpeg(
+            packed, min_height=small.shape[0], min_width=small.shape[1], min_factor=factor
+        )
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+        rows, columns = (
+            data.draw(st.integers(1, height - top)),
+            data.draw(st.integers(1, width - left)),
+        )
+        size = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+        window = {"top": top, "left": left, "rows": rows, "columns": columns}
+        out = np.empty((1, *size, 3), np.uint8)
+        how = {"antialias": 1, "factor": factor}
+        assert render(stored, codec, (height, width), out, **window, **how) == []
+        expected = resize_reference(
+            small, size, antialias=True, factor=factor, window=(top, left, rows, columns)
+        )
+        np.testing.assert_array_equal(out[0], expected)
+
+    check()
 
 
 @pytest.mark.usefixtures("code")
@@ -172,11 +242,20 @@ def test_windows_of_jpegs_are_those_of_the_whole(kind: str, colours: int) -> Non
         rows = data.draw(st.integers(1, height - top))
         columns = data.draw(st.integers(1, width - left))
         file = jpeg(photo(height, width, colours), kind, quality)
-        whole = simplejpeg.decode_jpeg(file, "RGB" if channels == 3 else "GRAY")
-        window = {"top": top, "left": left, "rows": rows, "columns": columns}
-        out = np.empty((1, rows, columns, channels), np.uint8)
+        # Decoders cannot distinguish the scales of smaller pictures; narrower ones are refused.
+        wide = min(height, width) >= 8 and width > 32
+        factor = data.draw(st.sampled_from([1, 2, 4, 8])) if wide else 1
+        high, broad = -(-height // factor), -(-width // factor)
+        colour = "RGB" if channels == 3 else "GRAY"
+        whole = simplejpeg.decode_jpeg(
+            file, colour, min_height=high, min_width=broad, min_factor=factor
+        )
+        window = {"top": top, "left": left, "rows": rows, "columns": columns, "factor": factor}
+        y, x = top // factor, left // factor
+        end_y, end_x = -(-(top + rows) // factor), -(-(left + columns) // factor)
+        out = np.empty((1, end_y - y, end_x - x, channels), np.uint8)
         assert render(file, JPEG, (height, width), out, **window) == []
-        expected = whole.reshape(height, width, channels)[top : top + rows, left : left + columns]
+        expected = whole.reshape(high, broad, channels)[y:end_y, x:end_x]
         np.testing.assert_array_equal(out[0], expected)
 
     check()
@@ -225,11 +304,20 @@ def test_what_it_does_not_understand_is_refused(made: Any) -> None:
         {"height": 0},
         {"size": 100},
         {"codec": 7},
+        {"factor": 0},
+        {"factor": 3},
+        {"factor": 16},
+        {"factor": 2},  # 20 x 25 pixels, but not this picture's
+        {"target_rows": 19},
+        {"target_columns": -1},
+        {"target_rows": 40, "part_top": 21},
+        {"target_columns": 40, "part_left": -1},
+        {"target_rows": 70_000},
     ],
 )
 @pytest.mark.parametrize("codec", [RAW, JPEG])
 def test_what_does_not_fit_is_refused(codec: int, fields: dict[str, int]) -> None:
-    image = photo(40, 50)
+    image = photo(42, 50) if fields == {"factor": 2} else photo(40, 50)
     data = image.tobytes() if codec == RAW else encode_jpeg(image)
     out = np.empty((1, 20, 25, 3), np.uint8)
     assert render(data, codec, (40, 50), out, **fields) == [0]
@@ -290,7 +378,7 @@ for file in sys.argv[2:]:
     for rows, columns, antialias in (whole, (9, 17, 0), (9, 17, 1), (80, 90, 0)):
         crop = np.zeros(1, CROP)
         crop["data"], crop["size"] = address + 63 * page - len(data), len(data)
-        crop["codec"], crop["antialias"] = int(codec), antialias
+        crop["codec"], crop["antialias"], crop["factor"] = int(codec), antialias, 1
         crop["height"], crop["width"] = int(height), int(width)
         for top, left in ((0, 0), (int(height) - 9, int(width) - 13)):
             crop["top"], crop["left"] = top, left
@@ -323,16 +411,19 @@ def test_damage_never_makes_another_picture_of_what_libjpeg_accepts() -> None:
     """Bits flipped anywhere: refused, or libjpeg-turbo's pixels, or beyond any camera's range."""
     random = np.random.default_rng(5)
     file = jpeg(photo(40, 50), "packed", 80)
-    out = np.empty((1, 40, 50, 3), np.uint8)
     made = equal = 0
-    for _ in range(1500):
+    for number in range(2000):
         broken = bytearray(file)
         broken[random.integers(2, len(file) - 2)] ^= 1 << random.integers(8)
-        if render(bytes(broken), JPEG, (40, 50), out):
+        factor = (1, 2, 4, 8)[number % 4]
+        out = np.empty((1, -(-40 // factor), -(-50 // factor), 3), np.uint8)
+        if render(bytes(broken), JPEG, (40, 50), out, factor=factor):
             continue
         made += 1
         try:
-            expected = simplejpeg.decode_jpeg(bytes(broken))
+            expected = simplejpeg.decode_jpeg(
+                bytes(broken), min_height=out.shape[1], min_width=out.shape[2], min_factor=factor
+            )
         except ValueError:
             continue  # a harmless oddity in the header, that simplejpeg minds
         equal += bool((out[0] == expected).all())

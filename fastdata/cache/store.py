@@ -217,6 +217,7 @@ class CachedImages:
         crops["data"] = self._pixels.ctypes.data + self._begins
         crops["size"] = self.lengths
         crops["codec"] = RAW
+        crops["factor"] = 1
         crops["height"] = crops["rows"] = self.heights
         crops["width"] = crops["columns"] = self.widths
         return crops

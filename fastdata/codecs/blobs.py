@@ -174,10 +174,9 @@ def _decode_jpeg(
 ) -> tuple[Pixels, int, int]:
     """Return pixels that cover a window, and where in the reduced picture the first one lies."""
     height, width, channels = shape
-    if factor == 1:
-        exact = decoder.decode_window(data, channels, (height, width), window)
-        if exact is not None:
-            return exact, window[0], window[1]
+    exact = decoder.decode_window(data, channels, (height, width), window, factor)
+    if exact is not None:
+        return exact, window[0] // factor, window[1] // factor
     cut = cut_if_worthwhile(data, (height, width), window, factor)
     if cut is not None:
         size = cut.height, cut.width

@@ -96,10 +96,12 @@ class JpegDecoder(ABC):
         channels: int,
         size: tuple[int, int],
         window: tuple[int, int, int, int],
+        factor: int = 1,
     ) -> Pixels | None:
         """Decode a window (top, left, height, width) of a JPEG of this height and width.
 
-        None where the library decodes whole images only, or refuses this one.
+        Of one that a `factor` reduces, the pixels that the window touches.  None where the library
+        decodes whole images only, or refuses this one.
         """
         return None
 
@@ -162,11 +164,9 @@ class _Native(JpegDecoder):
             )
 
     def _decode(self, data: Data, shape: _Shape, factor: int, out: Pixels | None) -> Pixels | None:
-        if factor > 1:
-            return None
+        size = shape[:2] if factor == 1 else simplejpeg.decode_jpeg_header(data)[:2]
         pixels = np.empty(shape, np.uint8) if out is None else out
-        decoded = decode_compiled(data, shape[:2], (0, 0, *shape[:2]), pixels)
-        return pixels if decoded else None
+        return pixels if decode_compiled(data, size, (0, 0, *size), pixels, factor) else None
 
     def decode_window(
         self,
@@ -174,10 +174,14 @@ class _Native(JpegDecoder):
         channels: int,
         size: tuple[int, int],
         window: tuple[int, int, int, int],
+        factor: int = 1,
     ) -> Pixels | None:
-        self._shape(data, channels, 1, size)  # before memory is taken for a window of this size
-        pixels = np.empty((*window[2:], channels), np.uint8)
-        return pixels if decode_compiled(data, size, window, pixels) else None
+        self._shape(data, channels, factor, size)  # before memory is taken for such a window
+        top, left, height, width = window
+        rows = -(-(top + height) // factor) - top // factor
+        columns = -(-(left + width) // factor) - left // factor
+        pixels = np.empty((rows, columns, channels), np.uint8)
+        return pixels if decode_compiled(data, size, window, pixels, factor) else None
 
 
 class _SimpleJpeg(JpegDecoder):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
-from fastdata.codecs.resize import resize_box
+from fastdata.codecs.resize import resize_reduced
 from fastdata.engine.buffers import TensorLayout
 from fastdata.engine.contracts import Images, Indices
 from fastdata.engine.work import BatchWork, Done
@@ -247,14 +247,18 @@ def _fill_compiled(
         crops["codec"][crops["codec"] == JPEG] = OTHER_CODEC
     if geometry is not None:
         plain = geometry.plain_crops
-        if plain is None or (mask and plain.resized):
+        if plain is None or (mask and plain.resize):
             return np.arange(len(output))
-        crops["codec"][plain.reduced] = OTHER_CODEC
         for name, values in zip(("top", "left", "rows", "columns"), plain.windows, strict=True):
             crops[name] = values
         crops["flip"] = geometry.flip
-        if plain.antialiased is not None:
-            crops["antialias"] = plain.antialiased
+        if plain.resize is not None:
+            target, origin, factors, antialiased = plain.resize
+            crops["factor"] = np.where(crops["codec"] == JPEG, factors, 1)
+            crops["target_rows"], crops["target_columns"] = target
+            crops["part_top"], crops["part_left"] = origin
+            if antialiased is not None:
+                crops["antialias"] = antialiased
     if table is None:
         return render_crops(crops, output)
     remaining = []
@@ -300,17 +304,15 @@ def _fill(
 def _crop(stored: Images, at: int, crop: Crop, target: Pixels, mask: bool) -> None:
     """Decode what a crop needs, and carry out the rest of its program."""
     window, factor, program = crop
-    top, left, height, width = window
-    if not ((height and width) or stored.refused[at]):
+    if 0 in window[2:] and not stored.refused[at]:
         pixels = np.empty((0, 0, target.shape[2]), np.uint8)
     else:
         pixels, factor = stored.window(at, window, 1 if mask else factor)
         if factor > 1:
-            # Edges of the window lie between the pixels of the reduced picture.
             scale, *others = program.operations
             assert isinstance(scale, Scale), "only a resize leaves room for a reduction"
-            box = (top % factor / factor, left % factor / factor, height / factor, width / factor)
-            pixels = resize_box(pixels, box, (scale.height, scale.width), scale.interpolation)
+            size = scale.height, scale.width
+            pixels = resize_reduced(pixels, window, factor, size, scale.interpolation)
             program = Program(tuple(others), program.flip)
         elif program.operations and not pixels.flags.writeable:
             # A view of the file.  Resizing reads it in an order that memory is slow at:

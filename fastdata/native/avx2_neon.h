@@ -152,6 +152,13 @@ FD_INLINE __m128i _mm_unpacklo_epi64(__m128i a, __m128i b) {
     return (__m128i)vzip1q_s64((int64x2_t)a, (int64x2_t)b);
 }
 
+FD_INLINE __m128i _mm_packs_epi32(__m128i a, __m128i b) {
+    return (__m128i)vqmovn_high_s32(vqmovn_s32((int32x4_t)a), (int32x4_t)b);
+}
+FD_INLINE __m128i _mm_packus_epi16(__m128i a, __m128i b) {
+    return (__m128i)vqmovun_high_s16(vqmovun_s16((int16x8_t)a), (int16x8_t)b);
+}
+
 FD_INLINE __m256i _mm256_cvtepi16_epi32(__m128i v) {
     return _mm256_set_m128i((__m128i)vmovl_high_s16((int16x8_t)v),
                             (__m128i)vmovl_s16(vget_low_s16((int16x8_t)v)));

@@ -11,18 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Raised when anything that Python relies on changes: fastdata/native/__init__.py has it too. */
-#define VERSION 2
+/* Raised when anything that Python relies on changes: fastdata/native/library.py has it too. */
+#define VERSION 3
 
 enum { RAW = 0, JPEG = 1 };
 
-/* One crop; fastdata/native/__init__.py has the same as a NumPy dtype. */
+/* One crop; fastdata/native/library.py has the same as a NumPy dtype, and says what fields mean. */
 typedef struct {
     const uint8_t *data; /* stored bytes */
     uint64_t size;
     int32_t codec;
-    int32_t height, width;            /* of the whole image */
-    int32_t top, left, rows, columns; /* the window, inside it */
+    int32_t height, width;               /* of the whole image */
+    int32_t factor;                      /* by how much pixels are reduced: 1, 2, 4 or 8 */
+    int32_t top, left, rows, columns;    /* the window, inside the image, which is resized */
+    int32_t target_rows, target_columns; /* to this size; 0: to that of the output */
+    int32_t part_top, part_left;         /* where in that size the output begins */
     int32_t antialias;
     int32_t flip;
     int32_t status; /* answer: FD_OK, FD_REFUSED or FD_NO_MEMORY */
@@ -183,49 +186,80 @@ typedef struct {
     fd_scratch resizing, row;
 } workshop;
 
-static int render(workshop *shop, const fd_crop *crop, uint8_t *out, int32_t out_height,
-                  int32_t out_width, int32_t channels) {
-    fd_row *row;
-    void *source;
-    raw_window raw;
-    if (crop->codec == JPEG) {
-        if (!shop->jpeg && !(shop->jpeg = fd_jpeg_new())) return FD_NO_MEMORY;
-        int status = fd_jpeg_open(shop->jpeg, crop->data, crop->size, crop->height, crop->width,
-                                  channels, crop->top, crop->left, crop->rows, crop->columns);
-        if (status) return status;
-        row = fd_jpeg_row;
-        source = shop->jpeg;
-    } else if (crop->codec == RAW) {
-        if (crop->height < 1 || crop->width < 1 || crop->rows < 1 || crop->columns < 1)
-            return FD_REFUSED;
-        raw.stride = (size_t)crop->width * (size_t)channels;
-        if (crop->size != raw.stride * (size_t)crop->height) return FD_REFUSED;
-        if (crop->rows == out_height && crop->columns == out_width)
-            return copy_window(crop, channels, out);
-        if (crop->top < 0 || crop->left < 0 || crop->rows > crop->height - crop->top ||
-            crop->columns > crop->width - crop->left)
-            return FD_REFUSED;
-        raw.row_bytes = (size_t)crop->columns * (size_t)channels;
-        raw.first =
-            crop->data + (size_t)crop->top * raw.stride + (size_t)crop->left * (size_t)channels;
-        raw.end = crop->data + crop->size;
-        if (fd_scratch_reserve(&shop->row, raw.row_bytes + FD_ROW_PADDING)) return FD_NO_MEMORY;
-        raw.last = shop->row.memory;
-        row = raw_row;
-        source = &raw;
-    } else {
+/* Whether a window is inside an image. */
+static int is_inside(const fd_crop *crop) {
+    return crop->height >= 1 && crop->width >= 1 && crop->rows >= 1 && crop->columns >= 1 &&
+           crop->top >= 0 && crop->left >= 0 && crop->rows <= crop->height - crop->top &&
+           crop->columns <= crop->width - crop->left;
+}
+
+/* What is done to a window; FD_REFUSED for one that is not inside its image. */
+static int shape_of(const fd_crop *crop, int32_t out_height, int32_t out_width, int32_t channels,
+                    fd_resize_shape *shape) {
+    const int32_t factor = crop->factor;
+    if (factor != 1 && factor != 2 && factor != 4 && factor != 8) return FD_REFUSED;
+    if (!is_inside(crop) || crop->height > FD_MAX_SIDE || crop->width > FD_MAX_SIDE)
         return FD_REFUSED;
-    }
-    fd_resize_shape shape = {
-        .height = crop->rows,
-        .width = crop->columns,
-        .out_height = out_height,
-        .out_width = out_width,
+    *shape = (fd_resize_shape){
+        .down = {crop->top, crop->rows, factor, crop->target_rows ? crop->target_rows : out_height,
+                 crop->part_top, out_height},
+        .across = {crop->left, crop->columns, factor,
+                   crop->target_columns ? crop->target_columns : out_width, crop->part_left,
+                   out_width},
         .channels = channels,
         .antialias = crop->antialias,
         .flip = crop->flip,
     };
-    return fd_resize(&shape, row, source, out, &shop->resizing);
+    if (factor == 1 || crop->antialias) return FD_OK;
+    /* The reduced pixels that the window touches, as they are. */
+    fd_span *spans[2] = {&shape->down, &shape->across};
+    for (int i = 0; i < 2; i++) {
+        fd_span *s = spans[i];
+        const int32_t end = (s->start + s->length + factor - 1) / factor;
+        s->start /= factor;
+        s->length = end - s->start;
+        s->factor = 1;
+        if (s->length != s->target) return FD_REFUSED;
+    }
+    return FD_OK;
+}
+
+static int render(workshop *shop, const fd_crop *crop, uint8_t *out, int32_t out_height,
+                  int32_t out_width, int32_t channels) {
+    if (crop->codec == RAW && crop->factor == 1 && crop->rows == out_height &&
+        crop->columns == out_width && !crop->target_rows && !crop->target_columns) {
+        if (crop->height < 1 || crop->width < 1 ||
+            crop->size != (size_t)crop->height * (size_t)crop->width * (size_t)channels)
+            return FD_REFUSED;
+        return copy_window(crop, channels, out);
+    }
+    fd_resize_shape shape;
+    fd_needed needed;
+    int status = shape_of(crop, out_height, out_width, channels, &shape);
+    if (status == FD_OK) status = fd_resize_plan(&shape, &shop->resizing, &needed);
+    if (status) return status;
+    if (crop->codec == JPEG) {
+        if (!shop->jpeg && !(shop->jpeg = fd_jpeg_new())) return FD_NO_MEMORY;
+        status =
+            fd_jpeg_open(shop->jpeg, crop->data, crop->size, crop->height, crop->width, channels,
+                         crop->factor, needed.top, needed.left, needed.rows, needed.columns);
+        if (status) return status;
+        fd_resize(&shop->resizing, fd_jpeg_row, shop->jpeg, out);
+        return FD_OK;
+    }
+    if (crop->codec != RAW) return FD_REFUSED;
+    const int32_t height = (crop->height + crop->factor - 1) / crop->factor,
+                  width = (crop->width + crop->factor - 1) / crop->factor;
+    raw_window raw = {.stride = (size_t)width * (size_t)channels};
+    if (crop->size != raw.stride * (size_t)height) return FD_REFUSED;
+    raw.row_bytes = (size_t)needed.columns * (size_t)channels;
+    raw.first =
+        crop->data + (size_t)needed.top * raw.stride + (size_t)needed.left * (size_t)channels;
+    raw.end = crop->data + crop->size;
+    if (fd_scratch_reserve(&shop->row, raw.row_bytes + FD_ROW_PADDING)) return FD_NO_MEMORY;
+    raw.last = shop->row.memory;
+    fd_resize(&shop->resizing, raw_row, &raw, out);
+    return FD_OK;
 }
 
 /* Make crops of one size, each out_height x out_width x channels, one behind the other in `out`. */

@@ -51,6 +51,9 @@ enum {
     FD_NO_MEMORY = 2,
 };
 
+/* Pixels on a side of an image. */
+#define FD_MAX_SIDE 65535
+
 /* Bytes behind a row of pixels that may be read, whatever they are. */
 #define FD_ROW_PADDING 32
 

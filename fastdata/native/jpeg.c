@@ -7,7 +7,9 @@
 
    Pixels are those of libjpeg-turbo, bit for bit: its accurate inverse DCT (jidctint.c, after
    Loeffler, Ligtenberg and Moschytz, 1989), its smooth ("fancy") enlargement of chroma
-   (jdsample.c), its fixed-point colours (jdcolor.c).  The format is ITU-T T.81.
+   (jdsample.c), its fixed-point colours (jdcolor.c).  Reduced, too: there an inverse DCT makes the
+   means of 2 x 2, 4 x 4 or 8 x 8 pixels at once (jidctred.c), and of chroma that is stored at half
+   the size the means of half as many.  The format is ITU-T T.81.
 
    Nothing in a file is trusted.  What is damaged, or not understood in full, is refused, and the
    caller has another decoder find out what to say of it. */
@@ -61,6 +63,7 @@ typedef struct {
 typedef struct {
     int id, quant, dc, ac;
     int h, v;       /* blocks in an MCU, across and down */
+    int side;       /* pixels that a block becomes, in either direction: 8, or less if reduced */
     uint8_t *plane; /* of the MCUs that the window touches */
     ptrdiff_t stride;
     /* Blocks whose pixels are wanted, counted from the plane's corner. */
@@ -77,9 +80,9 @@ struct fd_jpeg {
     /* The file. */
     const uint8_t *data;
     size_t size, scan;
-    int32_t height, width;
+    int32_t full_height, full_width;
     int32_t interval; /* MCUs in a segment */
-    int32_t mcu_height, mcu_width, mcu_rows, mcu_columns;
+    int32_t mcu_rows, mcu_columns;
     /* Where each segment begins in `data`, and where the last one's marker ends: uint32_t. */
     fd_scratch segments;
     int32_t segment_count;
@@ -87,7 +90,9 @@ struct fd_jpeg {
     size_t index_entries[255];
     int index_parts;
 
-    /* The window. */
+    /* The picture, perhaps reduced, and the window in its pixels. */
+    int32_t factor, height, width, mcu_height, mcu_width;
+    int expand_v, expand_h; /* by how much chroma is enlarged */
     int32_t channels, top, left, rows, columns;
     int32_t first_row, first_column, end_row, end_column; /* of MCUs */
     int shown; /* components of which pixels are wanted */
@@ -186,7 +191,7 @@ static int read_frame(fd_jpeg *jpeg, const uint8_t *p, size_t length) {
     if (jpeg->count || length < 6 || p[0] != 8) return FD_REFUSED;
     int count = p[5];
     if ((count != 1 && count != 3) || length != 6 + 3 * (size_t)count) return FD_REFUSED;
-    if ((int32_t)u16(p + 1) != jpeg->height || (int32_t)u16(p + 3) != jpeg->width)
+    if ((int32_t)u16(p + 1) != jpeg->full_height || (int32_t)u16(p + 3) != jpeg->full_width)
         return FD_REFUSED;
     for (int i = 0; i < count; i++) {
         component *c = &jpeg->components[i];
@@ -203,14 +208,10 @@ static int read_frame(fd_jpeg *jpeg, const uint8_t *p, size_t length) {
         int sampling = c[0].h << 4 | c[0].v;
         if (sampling != 0x11 && sampling != 0x21 && sampling != 0x22) return FD_REFUSED;
         if (c[1].h != 1 || c[1].v != 1 || c[2].h != 1 || c[2].v != 1) return FD_REFUSED;
-        /* Chroma this narrow is enlarged in another way. */
-        if (c[0].h == 2 && jpeg->width <= 4) return FD_REFUSED;
     }
     jpeg->count = count;
-    jpeg->mcu_height = 8 * c->v;
-    jpeg->mcu_width = 8 * c->h;
-    jpeg->mcu_rows = (jpeg->height + jpeg->mcu_height - 1) / jpeg->mcu_height;
-    jpeg->mcu_columns = (jpeg->width + jpeg->mcu_width - 1) / jpeg->mcu_width;
+    jpeg->mcu_rows = (jpeg->full_height + 8 * c->v - 1) / (8 * c->v);
+    jpeg->mcu_columns = (jpeg->full_width + 8 * c->h - 1) / (8 * c->h);
     return FD_OK;
 }
 
@@ -410,9 +411,25 @@ FD_END_AVX2
 
 /* ---- The window ------------------------------------------------------------------------------ */
 
+/* Find how large blocks and MCUs are in the picture, and by how much its chroma is enlarged. */
+static int find_scale(fd_jpeg *jpeg) {
+    component *c = jpeg->components;
+    const int side = 8 / jpeg->factor;
+    jpeg->mcu_height = side * c->v;
+    jpeg->mcu_width = side * c->h;
+    /* Chroma is reduced by less where that makes it as fine as luma, in both directions alike. */
+    const int finer = jpeg->factor > 1 && c->h == 2 && c->v == 2;
+    jpeg->expand_h = finer ? 1 : c->h;
+    jpeg->expand_v = finer ? 1 : c->v;
+    for (int i = 0; i < jpeg->count; i++)
+        c[i].side = i && finer ? 2 * side : side;
+    /* Chroma this narrow is enlarged in another way. */
+    return jpeg->expand_h == 2 && jpeg->width <= 4 ? FD_REFUSED : FD_OK;
+}
+
 /* Lay out the planes, and find what of them is wanted. */
 static int plan_window(fd_jpeg *jpeg) {
-    int h = jpeg->components[0].h, v = jpeg->components[0].v;
+    int h = jpeg->expand_h, v = jpeg->expand_v;
     int32_t top = jpeg->top, left = jpeg->left;
     int32_t bottom = top + jpeg->rows, right = left + jpeg->columns;
     jpeg->shown = jpeg->channels == 3 ? jpeg->count : 1;
@@ -431,11 +448,11 @@ static int plan_window(fd_jpeg *jpeg) {
     size_t sizes[MAX_COMPONENTS], total = 0;
     for (int i = 0; i < jpeg->shown; i++) {
         component *c = &jpeg->components[i];
-        c->stride = (ptrdiff_t)mcu_columns * 8 * c->h;
-        sizes[i] = (size_t)c->stride * (size_t)mcu_rows * 8 * (size_t)c->v;
+        c->stride = (ptrdiff_t)mcu_columns * c->side * c->h;
+        sizes[i] = (size_t)c->stride * (size_t)mcu_rows * (size_t)(c->side * c->v);
         total += sizes[i];
         /* Blocks of luma are as fine as pixels, of chroma `v` times and `h` times coarser. */
-        int32_t down = i ? 8 * v : 8, across = i ? 8 * h : 8;
+        int32_t down = i ? c->side * v : c->side, across = i ? c->side * h : c->side;
         int32_t origin_y = jpeg->first_row * jpeg->mcu_height,
                 origin_x = jpeg->first_column * jpeg->mcu_width;
         c->first_y = ((i ? outer_top : top) - origin_y) / down;
@@ -453,8 +470,14 @@ static int plan_window(fd_jpeg *jpeg) {
 }
 
 int fd_jpeg_open(fd_jpeg *jpeg, const uint8_t *data, size_t size, int32_t height, int32_t width,
-                 int32_t channels, int32_t top, int32_t left, int32_t rows, int32_t columns) {
+                 int32_t channels, int32_t factor, int32_t top, int32_t left, int32_t rows,
+                 int32_t columns) {
     if (height < 1 || width < 1 || height > 65535 || width > 65535) return FD_REFUSED;
+    if (factor != 1 && factor != 2 && factor != 4 && factor != 8) return FD_REFUSED;
+    jpeg->full_height = height;
+    jpeg->full_width = width;
+    height = (height + factor - 1) / factor;
+    width = (width + factor - 1) / factor;
     if (top < 0 || left < 0 || rows < 1 || columns < 1) return FD_REFUSED;
     if (rows > height - top || columns > width - left) return FD_REFUSED;
     if (channels != 1 && channels != 3) return FD_REFUSED;
@@ -462,6 +485,7 @@ int fd_jpeg_open(fd_jpeg *jpeg, const uint8_t *data, size_t size, int32_t height
     jpeg->size = size;
     jpeg->height = height;
     jpeg->width = width;
+    jpeg->factor = factor;
     jpeg->channels = channels;
     jpeg->top = top;
     jpeg->left = left;
@@ -469,6 +493,7 @@ int fd_jpeg_open(fd_jpeg *jpeg, const uint8_t *data, size_t size, int32_t height
     jpeg->columns = columns;
     int status = read_header(jpeg);
     if (status == FD_OK) status = find_segments(jpeg);
+    if (status == FD_OK) status = find_scale(jpeg);
     if (status == FD_OK) status = plan_window(jpeg);
     if (status) return status;
 #if FD_HAS_AVX2

@@ -180,9 +180,8 @@ static inline int FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t st
     /* Moved up by SUMMABLE, a number is in bounds if it is not negative and has no bit above. */
     __m256i sums = _mm256_setzero_si256();
     for (int i = 0; i < BLOCK; i += 16)
-        sums = _mm256_or_si256(sums,
-                               _mm256_add_epi16(_mm256_load_si256((const __m256i *)(in + i)),
-                                                _mm256_set1_epi16(SUMMABLE)));
+        sums = _mm256_or_si256(sums, _mm256_add_epi16(_mm256_load_si256((const __m256i *)(in + i)),
+                                                      _mm256_set1_epi16(SUMMABLE)));
     for (int i = 0; i < 8; i++)
         v[i] = (fd_v8)_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(in + 8 * i)));
     INVERSE_DCT(fd_v8, v, 1 << 10, 11);
@@ -242,13 +241,27 @@ static int FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) {
 
 #endif
 
-/* The same where all coefficients but the first are zero. */
-static inline int FD_(inverse_dct_flat)(int32_t first, uint8_t *out, ptrdiff_t stride) {
+/* The same where all coefficients but the first are zero, to a block of `side` x `side`. */
+static inline int FD_(inverse_dct_flat)(int32_t first, uint8_t *out, ptrdiff_t stride, int side) {
     int32_t value = (first * 4 + 16 + (128 << 5)) >> 5;
     value = value < 0 ? 0 : value > 255 ? 255 : value;
-    for (int y = 0; y < 8; y++)
-        memset(out + y * stride, value, 8);
+    for (int y = 0; y < side; y++)
+        memset(out + y * stride, value, (size_t)side);
     return first < -FLAT_BOUND || first >= FLAT_BOUND;
+}
+
+#include "jpeg_reduced.h"
+
+/* Make the pixels of a block, side x side of them; returns 0 if all was in bounds. */
+static inline int FD_(make_pixels)(const int16_t *coefficients, int last, uint8_t *out,
+                                   ptrdiff_t stride, int side) {
+    if (side == 8) {
+        if (last == 0) return FD_(inverse_dct_flat)(coefficients[0], out, stride, 8);
+        return FD_(inverse_dct)(coefficients, out, stride);
+    }
+    if (last == 0 || side == 1) return FD_(inverse_dct_flat)(coefficients[0], out, stride, side);
+    return side == 4 ? FD_(inverse_dct_4)(coefficients, out, stride)
+                     : FD_(inverse_dct_2)(coefficients, out, stride);
 }
 
 static inline void FD_(clear)(int16_t *block) {
@@ -262,6 +275,8 @@ static inline void FD_(clear)(int16_t *block) {
 }
 
 /* ---- Segments -------------------------------------------------------------------------------- */
+
+#define FITS_16(a, b) ((int64_t)(a) * (b) == (int16_t)((unsigned)(a) * (unsigned)(b)))
 
 /* Decode MCUs of segment k into the planes, as far as they are in the window's rows and columns. */
 static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
@@ -293,9 +308,11 @@ static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
                     if (at_y < c->first_y || at_y >= c->end_y || at_x < c->first_x ||
                         at_x >= c->end_x)
                         continue;
-                    uint8_t *out = c->plane + 8 * (at_y * c->stride + at_x);
-                    if (last == 0 ? FD_(inverse_dct_flat)(coefficients[0], out, c->stride)
-                                  : FD_(inverse_dct)(coefficients, out, c->stride))
+                    uint8_t *out = c->plane + c->side * (at_y * c->stride + at_x);
+                    if (FD_(make_pixels)(coefficients, last, out, c->stride, c->side))
+                        return FD_REFUSED;
+                    /* Where nothing else is computed from it, the product is not cut to 16 bits. */
+                    if (c->side == 1 && !FITS_16(predicted[i], jpeg->quants[c->quant][0]))
                         return FD_REFUSED;
                 }
             }
@@ -440,13 +457,18 @@ static inline void FD_(to_rgb)(const uint8_t *restrict luma, const uint8_t *rest
 /* Row y of the image, columns of the window, of chroma as large as luma. */
 static const uint8_t *FD_(chroma_row)(fd_jpeg *jpeg, const component *c, int32_t y, int16_t *sums,
                                       uint8_t *wide) {
-    int h = jpeg->components[0].h, v = jpeg->components[0].v;
+    int h = jpeg->expand_h, v = jpeg->expand_v;
     int32_t height = (jpeg->height + v - 1) / v, width = (jpeg->width + h - 1) / h;
-    int32_t origin_y = jpeg->first_row * 8, origin_x = jpeg->first_column * 8;
+    int32_t origin_y = jpeg->first_row * c->side, origin_x = jpeg->first_column * c->side;
     int32_t near_y = y / v;
     const uint8_t *near = c->plane + (near_y - origin_y) * c->stride - origin_x;
     if (h == 1) return near + jpeg->left;
     int32_t first = jpeg->left / 2, end = (jpeg->left + jpeg->columns - 1) / 2 + 1;
+    if (c->side == 1) { /* too coarse for anything smooth, libjpeg says */
+        for (int32_t x = first; x < end; x++)
+            wide[2 * (x - first)] = wide[2 * (x - first) + 1] = near[x];
+        return wide + (jpeg->left & 1);
+    }
     /* One more on each side; at the image's edges the edge again. */
     int32_t from = first > 0 ? first - 1 : 0, to = end < width ? end + 1 : width;
     if (v == 2) {

@@ -28,6 +28,7 @@ __all__ = [
     "compiled",
     "copy_rows",
     "decode_jpeg",
+    "decode_resized",
     "library",
     "loaded_library",
     "render_crops",
@@ -37,7 +38,7 @@ __all__ = [
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _INT32, _INT64 = ctypes.c_int32, ctypes.c_int64
 
-VERSION = 2
+VERSION = 3
 """Of the interface; ``VERSION`` in crops.c is the same."""
 
 FILE = Path(__file__).with_name("_native.so")
@@ -49,24 +50,40 @@ CROP = np.dtype(
     [
         ("data", np.uint64),
         ("size", np.uint64),
-        ("codec", np.int32),
-        ("height", np.int32),
-        ("width", np.int32),
-        ("top", np.int32),
-        ("left", np.int32),
-        ("rows", np.int32),
-        ("columns", np.int32),
-        ("antialias", np.int32),
-        ("flip", np.int32),
-        ("status", np.int32),
-    ]
+        *(
+            (name, np.int32)
+            for name in (
+                *("codec", "height", "width", "factor", "top", "left", "rows", "columns"),
+                *("target_rows", "target_columns", "part_top", "part_left"),
+                *("antialias", "flip", "status"),
+            )
+        ),
+    ],
+    align=True,
 )
 """One crop, as ``fd_crop`` in crops.c.
 
-``data`` and ``size`` are address and length in bytes of what is stored, ``codec`` its number in
-`fastdata.formats.layout.CODECS`, ``height`` and ``width`` the whole image's; then the window,
-inside the image; then whether its resize is antialiased, and whether the result is mirrored.
-``status`` is the answer: 0 where it was made.
+``data``, ``size``, ``codec``
+    Address and length in bytes of what is stored, and its number in
+    `fastdata.formats.layout.CODECS`.
+``height``, ``width``
+    Of the whole image.
+``factor``
+    1, 2, 4 or 8: by how much a JPEG is reduced while it is decoded, in the way of libjpeg-turbo, or
+    by how much the pixels of a raw image are reduced already: then ``ceil(height / factor)`` x
+    ``ceil(width / factor)`` of them are stored.
+``top``, ``left``, ``rows``, ``columns``
+    The window, in pixels of the whole image and inside it; reduced, its edges may lie between
+    pixels.  Of a raw image that is neither reduced nor resized it may reach beyond, where it is
+    zero.
+``target_rows``, ``target_columns``, ``part_top``, ``part_left``
+    The size to which the window is resized, and where in it the output begins; 0 as a size is the
+    output's.  What the output does not need is not decoded.
+``antialias``, ``flip``
+    Whether the resize is antialiased, and whether the result is mirrored.  Without `antialias`,
+    reduced pixels are not resized: the output is those that the window touches.
+``status``
+    The answer: 0 where it was made.
 """
 
 RAW, JPEG, OTHER_CODEC = 0, 1, -1
@@ -178,19 +195,62 @@ def decode_jpeg(
     size: tuple[int, int],
     window: tuple[int, int, int, int],
     out: Pixels,
+    factor: int = 1,
 ) -> bool:
     """Decode a window (top, left, height, width) of a JPEG of this height and width into `out`.
 
-    False where it was refused: damaged, or a kind of JPEG that is left to others.
+    By a `factor` of 2, 4 or 8 it is reduced while it is decoded; `out` is then of the reduced
+    pixels that the window touches.  False where it was refused: damaged, or a kind of JPEG that is
+    left to others.
     """
-    return _one(np.frombuffer(data, np.uint8), JPEG, size, window, False, out)
+    return _one(np.frombuffer(data, np.uint8), JPEG, size, window, out, factor=factor)
 
 
-def resize(image: Pixels, out: Pixels, *, antialias: bool) -> bool:
-    """Resize an image, uint8 [H, W, C], bilinearly into `out`; False if memory ran out."""
+def decode_resized(
+    data: bytes | memoryview,
+    size: tuple[int, int],
+    out: Pixels,
+    *,
+    factor: int = 1,
+    target: tuple[int, int] = (0, 0),
+    part: tuple[int, int] = (0, 0),
+) -> bool:
+    """Decode a JPEG of this height and width and resize it, antialiased, into `out`.
+
+    `factor` is by how much it is reduced while it is decoded.  The whole becomes `target` pixels
+    (height, width), or those of `out`, which begins at `part` (top, left) of them.  False where it
+    was refused, as by `decode_jpeg`.
+    """
+    return _one(
+        np.frombuffer(data, np.uint8),
+        JPEG,
+        size,
+        (0, 0, *size),
+        out,
+        antialias=True,
+        factor=factor,
+        target=target,
+        part=part,
+    )
+
+
+def resize(
+    image: Pixels,
+    out: Pixels,
+    *,
+    antialias: bool,
+    factor: int = 1,
+    size: tuple[int, int] | None = None,
+    window: tuple[int, int, int, int] | None = None,
+) -> bool:
+    """Resize an image, uint8 [H, W, C], bilinearly into `out`; False if memory ran out.
+
+    A reduced image is of a picture of `size` (height, width), `factor` times as large, rounded up.
+    `window` (top, left, height, width) is what of the picture is resized.
+    """
     image = np.ascontiguousarray(image)
-    height, width, _ = image.shape
-    return _one(image, RAW, (height, width), (0, 0, height, width), antialias, out)
+    size = size or (image.shape[0], image.shape[1])
+    return _one(image, RAW, size, window or (0, 0, *size), out, antialias=antialias, factor=factor)
 
 
 def _one(
@@ -198,8 +258,15 @@ def _one(
     codec: int,
     size: tuple[int, int],
     window: tuple[int, int, int, int],
-    antialias: bool,
     out: Pixels,
+    *,
+    antialias: bool = False,
+    factor: int = 1,
+    target: tuple[int, int] = (0, 0),
+    part: tuple[int, int] = (0, 0),
 ) -> bool:
-    crop = (data.ctypes.data, data.nbytes, codec, *size, *window, antialias, False, 0)
+    crop = (
+        *(data.ctypes.data, data.nbytes, codec, *size, factor, *window),
+        *(*target, *part, antialias, False, 0),
+    )
     return len(render_crops(np.array([crop], CROP), out[None])) == 0

@@ -2,7 +2,9 @@
 
    The filter is two source pixels wide (bilinear), or, antialiased, two pixels of the result: then
    it is that of PIL and of PyTorch's antialiased resize.  Pixels are squares with their centre in
-   the middle, and at edges the filter is cut off and its weights are made to sum to one again.
+   the middle, and at edges the filter is cut off and its weights are made to sum to one again.  The
+   source may be a picture that was decoded at a reduced scale; only a part of the result may be
+   wanted, and then only the rows and columns that it is made of are asked for.
 
    A row is asked for once, resized horizontally to numbers with 7 more bits, and kept as long as
    output rows need it.  All arithmetic is of integers: every processor makes the same pixels,
@@ -16,8 +18,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define MAX_SIDE 65535
 
 #define WEIGHT_BITS 14
 #define MIDDLE_BITS 7 /* of numbers between the two directions: 255 << 7 still fits 16 bits */
@@ -39,9 +39,29 @@ typedef struct {
     int16_t *weights;
 } filter;
 
-static int32_t count_taps(int32_t in, int32_t out, int antialias) {
-    const int64_t support = antialias && in > out ? in : out;
-    int64_t taps = (2 * support + out - 1) / out;
+/* Source pixels that a span touches, the first of them, and how much of the outer two it covers. */
+typedef struct {
+    int32_t begin, count;
+    int32_t first_part, last_part; /* of `factor` units */
+} touched;
+
+static touched find_touched(const fd_span *s) {
+    const int32_t begin = s->start / s->factor, behind = s->start + s->length,
+                  end = (behind + s->factor - 1) / s->factor;
+    return (touched){begin, end - begin, (begin + 1) * s->factor - s->start,
+                     behind - (end - 1) * s->factor};
+}
+
+/* Half the filter's width, in units times 2 * target. */
+static int64_t find_support(const fd_span *s, int antialias) {
+    const int64_t pixel = (int64_t)s->target * s->factor;
+    return 2 * (antialias && s->length > pixel ? s->length : pixel);
+}
+
+static int32_t count_taps(const fd_span *s, int antialias) {
+    const int64_t pixel = (int64_t)s->target * s->factor;
+    const int32_t in = find_touched(s).count;
+    int64_t taps = (find_support(s, antialias) + pixel - 1) / pixel;
     if (taps > in) taps = in;
     return (int32_t)(taps + 1) / 2 * 2;
 }
@@ -60,36 +80,62 @@ static inline uint64_t height_at(int64_t distance, int64_t support, int inside) 
     return left > 0 && inside ? (uint64_t)left : 0;
 }
 
-/* Weights are counted in units in which a source pixel is 2 * out wide and one of the result 2 *
-   in, so that all centres are whole numbers. */
-static void make_filter(filter *f, int32_t in, int32_t out, int antialias, int flip) {
-    const int32_t taps = f->taps;
-    const int64_t support = 2 * (int64_t)(antialias && in > out ? in : out);
+/* The weight of source pixel i, `distance` from the centre, of the span's.
+
+   Of a pixel that lies partly outside, the part inside weighs, and the rest of its weight is its
+   neighbour's: as if the picture went on as it ends.  Counted whole, it would weigh too much, which
+   shows in pictures with a frame; and if the rest were taken away, the picture would be shifted. */
+static inline uint64_t weight_of(int64_t i, int64_t distance, int64_t support, int64_t step,
+                                 int32_t factor, const touched *t) {
+    const uint64_t height = height_at(distance, support, i < t->count);
+    if (factor == 1) return height;
+    if (t->count == 1) return height * (uint64_t)factor;
+    uint64_t weight = height * (uint64_t)(i == 0              ? t->first_part
+                                          : i == t->count - 1 ? t->last_part
+                                                              : factor);
+    if (i == 1)
+        weight += height_at(distance - step, support, 1) * (uint64_t)(factor - t->first_part);
+    if (i == t->count - 2)
+        weight += height_at(distance + step, support, 1) * (uint64_t)(factor - t->last_part);
+    return weight;
+}
+
+/* Weights are counted in units in which a unit of the source is 2 * target wide and a pixel of the
+   result 2 * length, so that all centres are whole numbers. */
+static void make_filter(filter *f, const fd_span *s, int antialias, int flip) {
+    const int32_t taps = f->taps, factor = s->factor;
+    const touched t = find_touched(s);
+    const int64_t in = t.count, support = find_support(s, antialias);
+    const int64_t step = 2 * (int64_t)s->target * factor; /* from pixel to pixel */
+    /* The first pixel's centre, from where the span starts. */
+    const int64_t origin =
+        ((2 * (int64_t)t.begin + 1) * factor - 2 * (int64_t)s->start) * s->target;
     int64_t begin = 0; /* first position that the filter reaches */
-    for (int32_t x = 0; x < out; x++) {
-        const int64_t centre = (2 * (int64_t)x + 1) * in;
-        while ((2 * begin + 1) * out <= centre - support)
+    for (int32_t x = 0; x < s->count; x++) {
+        const int64_t centre = (2 * ((int64_t)s->first + x) + 1) * s->length;
+        while (origin + begin * step <= centre - support)
             begin++;
         /* Near the end the taps begin earlier, with weights of zero, so as not to lie beyond it. */
         int64_t first = begin < in - taps ? begin : in - taps;
         if (first < 0) first = 0;
-        const int32_t at = flip ? out - 1 - x : x;
+        const int32_t at = flip ? s->count - 1 - x : x;
         int16_t *weights = f->weights + (size_t)at * (size_t)taps;
         f->first[at] = (int32_t)first;
-        const int64_t start = (2 * first + 1) * out - centre;
-        if (taps == 2) { /* the same, without the loops' branches, which took a third of the time */
+        const int64_t start = origin + first * step - centre;
+        if (taps == 2 && factor == 1) {
+            /* The same, without the loops' branches, which took a third of the time. */
             const uint64_t a = height_at(start, support, 1);
-            const uint64_t b = height_at(start + 2 * (int64_t)out, support, first + 1 < in);
+            const uint64_t b = height_at(start + step, support, first + 1 < in);
             weights[0] = share(a, a + b);
             weights[1] = (int16_t)((1 << WEIGHT_BITS) - weights[0]);
             continue;
         }
         uint64_t sum = 0, reached = 0;
         for (int32_t k = 0; k < taps; k++)
-            sum += height_at(start + 2 * (int64_t)k * out, support, first + k < in);
+            sum += weight_of(first + k, start + k * step, support, step, factor, &t);
         int16_t before = 0;
         for (int32_t k = 0; k < taps; k++) {
-            reached += height_at(start + 2 * (int64_t)k * out, support, first + k < in);
+            reached += weight_of(first + k, start + k * step, support, step, factor, &t);
             const int16_t to = share(reached, sum);
             weights[k] = (int16_t)(to - before);
             before = to;
@@ -97,10 +143,31 @@ static void make_filter(filter *f, int32_t in, int32_t out, int antialias, int f
     }
 }
 
+/* Count the filter's positions from the first that it needs, of pixels that a span touches; returns
+   that one and how many are needed.  Of taps without a weight none is, `whole` aside. */
+static void trim_filter(filter *f, int32_t in, int32_t count, int whole, int32_t *begin,
+                        int32_t *needed) {
+    int32_t low = in, high = 0;
+    for (int32_t x = 0; x < count; x++) {
+        const int16_t *weights = f->weights + (size_t)x * (size_t)f->taps;
+        int32_t last = f->taps;
+        while (!whole && last > 1 && !weights[last - 1])
+            last--;
+        if (f->first[x] < low) low = f->first[x];
+        if (f->first[x] + last > high) high = f->first[x] + last;
+    }
+    if (high > in) high = in;
+    for (int32_t x = 0; x < count; x++)
+        f->first[x] -= low;
+    *begin = low;
+    *needed = high - low;
+}
+
 /* What is the same for all rows of a picture. */
 typedef struct {
     fd_resize_shape shape;
-    size_t row_values; /* out_width * channels */
+    int still, as_wide; /* nothing is resized at all, or horizontally */
+    size_t row_values;  /* of the result */
     filter across, down;
     int16_t *middle;      /* rows that were resized horizontally, `down.taps` of them in turn */
     size_t stride;        /* between them, in values */
@@ -125,7 +192,7 @@ typedef void resize_down(const int16_t *const *rows, const int16_t *weights, int
 static ALWAYS_INLINE void across_portable(const plan *p, const uint8_t *row, int16_t *out,
                                           int32_t channels, int32_t taps) {
     const int16_t *weights = p->across.weights;
-    for (int32_t x = 0; x < p->shape.out_width; x++, weights += taps, out += channels) {
+    for (int32_t x = 0; x < p->shape.across.count; x++, weights += taps, out += channels) {
         const uint8_t *from = row + (ptrdiff_t)p->across.first[x] * channels;
         for (int32_t c = 0; c < channels; c++) {
             int32_t sum = 1 << (FIRST_SHIFT - 1);
@@ -185,11 +252,13 @@ static void *take(uint8_t *memory, size_t *used, size_t size) {
     return part;
 }
 
-/* Give the plan's parts their places in `memory`, which may be NULL; returns how much they need. */
+/* Give the plan's parts their places behind it, in `memory`, which may be NULL; returns how much
+   they need. */
 static size_t lay_out(plan *p, uint8_t *memory) {
-    const size_t width = (size_t)p->shape.out_width, height = (size_t)p->shape.out_height;
+    const size_t width = (size_t)p->shape.across.count, height = (size_t)p->shape.down.count;
     const size_t across = (size_t)p->across.taps, down = (size_t)p->down.taps;
     size_t used = 0;
+    take(memory, &used, sizeof *p);
     p->rows = take(memory, &used, down * sizeof *p->rows);
     p->middle = take(memory, &used, down * p->stride * sizeof *p->middle);
     p->offsets = take(memory, &used, p->stride / 2 * sizeof *p->offsets);
@@ -205,60 +274,86 @@ static size_t lay_out(plan *p, uint8_t *memory) {
     return used;
 }
 
-static int make_plan(plan *p, const fd_resize_shape *s, fd_scratch *scratch) {
-    p->shape = *s;
-    p->row_values = (size_t)s->out_width * (size_t)s->channels;
-    p->stride = (p->row_values + 31) / 32 * 32; /* vector code makes up to 32 values at a time */
-    p->across.taps = count_taps(s->width, s->out_width, s->antialias);
-    p->down.taps = count_taps(s->height, s->out_height, s->antialias);
-    if (fd_scratch_reserve(scratch, lay_out(p, NULL) + 63)) return FD_NO_MEMORY;
-    lay_out(p, (uint8_t *)(((uintptr_t)scratch->memory + 63) / 64 * 64));
-    make_filter(&p->across, s->width, s->out_width, s->antialias, s->flip);
-    make_filter(&p->down, s->height, s->out_height, s->antialias, 0);
+/* Where the plan lies in its memory. */
+static plan *find_plan(const fd_scratch *scratch) {
+    return (plan *)(((uintptr_t)scratch->memory + 63) / 64 * 64);
+}
+
+static int is_span(const fd_span *s) {
+    return s->start >= 0 && s->start <= FD_MAX_SIDE && s->length >= 1 && s->length <= FD_MAX_SIDE &&
+           s->factor >= 1 && s->factor <= 8 && s->target >= 1 && s->target <= FD_MAX_SIDE &&
+           s->first >= 0 && s->count >= 1 && s->count <= s->target - s->first;
+}
+
+int fd_resize_plan(const fd_resize_shape *shape, fd_scratch *scratch, fd_needed *needed) {
+    const fd_resize_shape *s = shape;
+    if (!is_span(&s->down) || !is_span(&s->across)) return FD_REFUSED;
+    if (s->channels < 1 || s->channels > 4) return FD_REFUSED;
+    const int as_high = s->down.factor == 1 && s->down.length == s->down.target;
+    plan made = {.shape = *s};
+    made.as_wide = s->across.factor == 1 && s->across.length == s->across.target && !s->flip;
+    made.still = made.as_wide && as_high;
+    made.row_values = (size_t)s->across.count * (size_t)s->channels;
+    made.stride =
+        (made.row_values + 31) / 32 * 32; /* vector code makes up to 32 values at a time */
+    made.across.taps = count_taps(&s->across, s->antialias);
+    made.down.taps = count_taps(&s->down, s->antialias);
+    if (fd_scratch_reserve(scratch, (made.still ? sizeof made : lay_out(&made, NULL)) + 63))
+        return FD_NO_MEMORY;
+    plan *p = find_plan(scratch);
+    *p = made;
+    if (!made.still) {
+        lay_out(p, (uint8_t *)p);
+        make_filter(&p->down, &s->down, s->antialias, 0);
+    }
+    *needed = (fd_needed){s->down.start + s->down.first, s->across.start + s->across.first,
+                          s->down.count, s->across.count};
+    if (!made.still) {
+        const touched t = find_touched(&s->down);
+        trim_filter(&p->down, t.count, s->down.count, 0, &needed->top, &needed->rows);
+        needed->top += t.begin;
+    }
+    if (!made.as_wide) {
+        const touched t = find_touched(&s->across);
+        make_filter(&p->across, &s->across, s->antialias, s->flip);
+        trim_filter(&p->across, t.count, s->across.count, 1, &needed->left, &needed->columns);
+        needed->left += t.begin;
+    }
     return FD_OK;
 }
 
-int fd_resize(const fd_resize_shape *shape, fd_row *row, void *source, uint8_t *out,
-              fd_scratch *scratch) {
-    const fd_resize_shape *s = shape;
-    const int32_t sides[] = {s->height, s->width, s->out_height, s->out_width};
-    for (int i = 0; i < 4; i++)
-        if (sides[i] < 1 || sides[i] > MAX_SIDE) return FD_REFUSED;
-    if (s->channels < 1 || s->channels > 4) return FD_REFUSED;
-    const int as_wide = s->width == s->out_width && !s->flip;
-    if (as_wide && s->height == s->out_height) {
-        const size_t bytes = (size_t)s->width * (size_t)s->channels;
-        for (int32_t y = 0; y < s->height; y++)
-            memcpy(out + (size_t)y * bytes, row(source, y), bytes);
-        return FD_OK;
+void fd_resize(fd_scratch *scratch, fd_row *row, void *source, uint8_t *out) {
+    plan *p = find_plan(scratch);
+    const fd_span *s = &p->shape.down;
+    if (p->still) {
+        for (int32_t y = 0; y < s->count; y++)
+            memcpy(out + (size_t)y * p->row_values, row(source, y), p->row_values);
+        return;
     }
-    plan p;
-    if (make_plan(&p, s, scratch)) return FD_NO_MEMORY;
     resize_across *across = resize_across_portable;
     resize_down *down = resize_down_portable;
 #if FD_HAS_AVX2
     if (fd_may_use_avx2()) {
-        if (!as_wide) across = choose_across(&p);
+        if (!p->as_wide) across = choose_across(p);
         down = resize_down_avx2;
     }
 #endif
-    if (as_wide) across = widen;
-    const int32_t taps = p.down.taps;
+    if (p->as_wide) across = widen;
+    const int32_t taps = p->down.taps;
     int32_t next = 0; /* source row that was not asked for yet */
-    for (int32_t y = 0; y < s->out_height; y++, out += p.row_values) {
-        const int16_t *weights = p.down.weights + (size_t)y * (size_t)taps;
-        const int32_t first = p.down.first[y];
+    for (int32_t y = 0; y < s->count; y++, out += p->row_values) {
+        const int16_t *weights = p->down.weights + (size_t)y * (size_t)taps;
+        const int32_t first = p->down.first[y];
         int32_t last = first; /* that has a weight: those behind it may not exist */
         for (int32_t k = 1; k < taps; k++)
             if (weights[k]) last = first + k;
         if (next < first) next = first;
         for (; next <= last; next++)
-            across(&p, row(source, next), p.middle + (size_t)(next % taps) * p.stride);
+            across(p, row(source, next), p->middle + (size_t)(next % taps) * p->stride);
         for (int32_t k = 0; k < taps; k++) {
             const int32_t at = first + k < last ? first + k : last;
-            p.rows[k] = p.middle + (size_t)(at % taps) * p.stride;
+            p->rows[k] = p->middle + (size_t)(at % taps) * p->stride;
         }
-        down(p.rows, weights, taps, p.row_values, out);
+        down(p->rows, weights, taps, p->row_values, out);
     }
-    return FD_OK;
 }

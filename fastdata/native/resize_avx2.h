@@ -31,7 +31,7 @@ static const int32_t PLACES[4] = {0, 32, 16, 48};
 static ALWAYS_INLINE void spread(const plan *p, int32_t channels, int32_t taps) {
     const int16_t *weights = p->across.weights;
     size_t value = 0;
-    for (int32_t x = 0; x < p->shape.out_width; x++, weights += taps) {
+    for (int32_t x = 0; x < p->shape.across.count; x++, weights += taps) {
         const int32_t first = p->across.first[x] * channels;
         const int swap = taps == 2 && weights[0] < weights[1];
         for (int32_t c = 0; c < channels; c++, value++) {

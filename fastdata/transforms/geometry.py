@@ -46,6 +46,17 @@ gives 53.6 dB in 54 µs, 1.4 53.9 dB in 55 µs, 1.3 55.0 dB in 57 µs and 1.2
 1.4 59.2 dB (31) and 1.2 63.9 dB (37).
 """
 
+REDUCTION_MARGIN = 3
+"""How many times its target a picture must still be, in both directions, to be decoded reduced.
+
+A JPEG can be decoded at 1/2, 1/4 or 1/8 for less, but then means of 2 x 2, 4 x 4 or 8 x 8 pixels
+are what is resized.  With this margin that is 48 dB and more from the resize of all pixels, 43 dB
+at the lowest, with 2 it is 43 to 46 dB (``docs/design/loading.md``).
+"""
+
+SMALLEST_REDUCED = 8
+"""Pixels on a side from which on every decoder can reduce a JPEG."""
+
 
 class Window(NamedTuple):
     """Take a rectangle; what lies outside the image is zero."""
@@ -84,19 +95,29 @@ class Crop(NamedTuple):
     program: Program
 
 
+class PlainResize(NamedTuple):
+    """A bilinear resize of every image, and the part of the result that is wanted.
+
+    `target` are height and width of the result, `part` top and left of what is wanted, which is
+    inside it; int64 [n] each.  `factors`, int64 [n], say by how much a JPEG is reduced while it is
+    decoded.  `antialiased`, bool [n], says which resizes are antialiased; None where none is.
+    """
+
+    target: tuple[Ints, Ints]
+    part: tuple[Ints, Ints]
+    factors: Ints
+    antialiased: NDArray[np.bool_] | None
+
+
 class PlainCrops(NamedTuple):
-    """Images that are cut to a window, resized and flipped, no more.
+    """Images that are cut to a window, resized, cut and flipped, no more.
 
     `windows` are (top, left, height, width), int64 [n] each, and may reach beyond the image.
-    `reduced`, bool [n], says which pictures are to be reduced while they are decoded, `resized`
-    whether any is resized, bilinearly, and `antialiased`, bool [n], which of them so; None where
-    none is.
+    `resize` is None where none is resized.
     """
 
     windows: tuple[Ints, Ints, Ints, Ints]
-    reduced: NDArray[np.bool_]
-    resized: bool
-    antialiased: NDArray[np.bool_] | None
+    resize: PlainResize | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,12 +261,12 @@ class Geometry:
                 steps = (moved, *steps[1:])
         windows = zip(*(part.tolist() for part in region), strict=True)
         rest = replace(self, steps=steps).programs()
-        factors = _reductions(steps, region[2], region[3]).tolist()
+        factors = self._reductions(steps, region[2], region[3]).tolist()
         return list(map(Crop, windows, factors, rest))
 
     @property
     def plain_crops(self) -> PlainCrops | None:
-        """The windows and resizes, if those, bilinear and one a sample, are all there is but flips.
+        """The windows, resizes and windows of those, one a sample, if they are all but flips.
 
         None if there is more, or ``antialias=True`` asks for another library's pixels.
         """
@@ -256,17 +277,42 @@ class Geometry:
             first, steps = steps[0], steps[1:]
             windows = first.top, first.left, first.height, first.width
         if not steps:
-            return PlainCrops(windows, np.zeros(len(self), np.bool_), False, None)
-        scale = steps[0]
-        if len(steps) > 1 or not isinstance(scale, Scales):
+            return PlainCrops(windows, None)
+        scale, *others = steps
+        if not isinstance(scale, Scales) or scale.interpolation != "bilinear" or scale.antialias:
             return None
-        if scale.interpolation != "bilinear" or scale.antialias:
-            return None
-        reduced = _reductions(steps, windows[2], windows[3]) > 1
+        part = np.zeros_like(top), np.zeros_like(top)
+        if others:
+            last, *more = others
+            if more or not isinstance(last, Windows) or not _is_inside(last, scale):
+                return None
+            part = last.top, last.left
         antialiased = None
         if scale.antialias is None:
             antialiased = antialiases(*windows[2:], scale.height, scale.width)
-        return PlainCrops(windows, reduced, True, antialiased)
+        factors = self._reductions(steps, *windows[2:])
+        target = scale.height, scale.width
+        return PlainCrops(windows, PlainResize(target, part, factors, antialiased))
+
+    def _reductions(self, steps: tuple[Windows | Scales, ...], height: Ints, width: Ints) -> Ints:
+        """Return by how much pixels of these sizes may be reduced before `steps`.
+
+        As far as the first resize leaves room for, unless the user insists on a filter.
+        """
+        first = steps[0] if steps else None
+        if (
+            not isinstance(first, Scales)
+            or first.antialias is not None
+            or first.interpolation == "nearest"
+        ):
+            return np.ones_like(height)
+        room = np.minimum(
+            height // np.maximum(REDUCTION_MARGIN * first.height, 1),
+            width // np.maximum(REDUCTION_MARGIN * first.width, 1),
+        )
+        room[np.minimum(self.source_height, self.source_width) < SMALLEST_REDUCED] = 1
+        factors: Ints = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)
+        return factors
 
     def programs(self) -> list[Program]:
         """Return what to do with each whole image, in order."""
@@ -280,19 +326,8 @@ def antialiases(rows: Any, columns: Any, height: Any, width: Any) -> Any:
     return (rows >= MILD_SHRINK * height) | (columns >= MILD_SHRINK * width)
 
 
-def _reductions(steps: tuple[Windows | Scales, ...], height: Ints, width: Ints) -> Ints:
-    """Return by how much pixels of these sizes may be reduced before `steps`.
-
-    As far as the first resize leaves room for: an image that is twice its
-    target at least is halved, and so on, unless the user insists on a filter.
-    """
-    first = steps[0] if steps else None
-    if (
-        not isinstance(first, Scales)
-        or first.antialias is not None
-        or first.interpolation == "nearest"
-    ):
-        return np.ones_like(height)
-    room = np.minimum(height // np.maximum(first.height, 1), width // np.maximum(first.width, 1))
-    factors: Ints = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)
-    return factors
+def _is_inside(window: Windows, scale: Scales) -> bool:
+    """Return whether windows are inside of what images were resized to."""
+    low = np.minimum(window.top, window.left)
+    bottom, right = window.top + window.height, window.left + window.width
+    return bool(((low >= 0) & (bottom <= scale.height) & (right <= scale.width)).all())

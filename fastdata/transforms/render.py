@@ -154,7 +154,7 @@ def stack_plan(geometry: Geometry) -> StackPlan | None:
     It can where all images are of one size, and are at most cut to windows of one size and flipped.
     """
     plain = geometry.plain_crops
-    if plain is None or plain.resized or len(geometry) == 0:
+    if plain is None or plain.resize or len(geometry) == 0:
         return None
     top, left, height, width = plain.windows
     for sizes in (geometry.source_height, geometry.source_width, height, width):

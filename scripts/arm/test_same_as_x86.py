@@ -96,6 +96,13 @@ def crop_of(dice: Dice) -> tuple[bytes, NDArray[Any], tuple[int, int, int]]:
     crop["height"], crop["width"], crop["top"], crop["left"] = height, width, top, left
     crop["rows"], crop["columns"] = rows, columns
     crop["antialias"], crop["flip"] = dice.integers(2), dice.integers(2)
+    crop["factor"] = 1
+    if is_jpeg and dice.random() < 0.5:
+        crop["factor"], crop["antialias"] = dice.choice([2, 4, 8]), 1
+    if dice.random() < 0.3:  # a part of what the window becomes
+        more = dice.integers(0, 20, 4)
+        crop["target_rows"], crop["target_columns"] = shape[0] + more[0], shape[1] + more[1]
+        crop["part_top"], crop["part_left"] = np.minimum(more[:2], more[2:])
     return data, crop, (*shape, channels)
 
 
