@@ -1,0 +1,365 @@
+/* Write a baseline JPEG out of quantised coefficients, without changing one.
+
+   The file is as fastdata wants JPEGs to be (docs/format.md, section 8): one interleaved scan, cut
+   by restart markers into segments whose lengths stand in an index, so that a window of it can be
+   decoded alone.  Huffman tables are made for the picture.  The format is ITU-T T.81.
+
+   Symbols are noted and counted first.  From that follow the tables, and how much memory the file
+   can take at most, before they are written. */
+
+#include "jpeg_write.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A symbol in the scan: the lowest bits are its number, as below, and what is above them are the
+   bits of the coefficient itself. */
+typedef uint32_t token;
+#define TOKEN_BITS 10
+
+/* Numbers of symbols: one of each of four tables.  As in the file, the lowest four bits say how
+   many bits of a coefficient follow. */
+#define SYMBOLS 256
+#define AC 256
+#define CHROMA 512
+#define END_OF_BLOCK 0
+#define ZEROS_16 0xF0
+
+/* Larger coefficients are not baseline. */
+#define MAX_DC_SIZE 11
+#define MAX_AC_SIZE 10
+
+/* Of a block: the difference, 63 coefficients. */
+#define MAX_TOKENS 64
+#define MAX_BLOCK_BYTES ((27 + 63 * 26 + 7) / 8)
+
+typedef struct {
+    uint64_t symbols[4 * SYMBOLS]; /* how often each occurs */
+    int too_large;                 /* whether any coefficient is */
+} counts;
+
+/* A symbol's code: its bits, and in the lowest eight how many they are. */
+#define CODE(code) ((code) >> 8)
+#define CODE_LENGTH(code) ((int)((code) & 255))
+
+#define FD_(name) name##_portable
+#include "jpeg_encode.h"
+#undef FD_
+
+#if FD_HAS_AVX2
+FD_BEGIN_AVX2
+#define FD_AVX2
+#define FD_(name) name##_avx2
+#include "jpeg_encode.h"
+#undef FD_
+#undef FD_AVX2
+FD_END_AVX2
+#endif
+
+int64_t fd_jpeg_lay_out(fd_jpeg_picture *picture) {
+    int h = 0, v = 0, blocks = 0;
+    if (picture->height < 1 || picture->width < 1 || picture->height > 65535 ||
+        picture->width > 65535 || (picture->count != 1 && picture->count != 3))
+        return 0;
+    for (int i = 0; i < picture->count; i++) {
+        const fd_jpeg_component *c = &picture->components[i];
+        if (c->h < 1 || c->h > 4 || c->v < 1 || c->v > 4) return 0;
+        h = c->h > h ? c->h : h;
+        v = c->v > v ? c->v : v;
+        blocks += c->h * c->v;
+    }
+    if (blocks > 10 || (picture->count == 1 && blocks != 1)) return 0; /* T.81, B.2.3 */
+    picture->mcu_rows = (picture->height + 8 * v - 1) / (8 * v);
+    picture->mcu_columns = (picture->width + 8 * h - 1) / (8 * h);
+    for (int i = 0; i < picture->count; i++) {
+        fd_jpeg_component *c = &picture->components[i];
+        c->down = picture->mcu_rows * c->v;
+        c->across = picture->mcu_columns * c->h;
+    }
+    return (int64_t)picture->mcu_rows * picture->mcu_columns * blocks;
+}
+
+/* ---- Huffman tables -------------------------------------------------------------------------- */
+
+/* A list of codes as it is in a file (T.81, B.2.4.2). */
+typedef struct {
+    uint8_t lengths[16]; /* how many codes have each, from 1 */
+    uint8_t symbols[256];
+    int count;
+} code_list;
+
+static int compare(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Find the codes that make the shortest file, none longer than 16 bits (T.81, K.2).
+
+   `code` gets those of all symbols that occur.  Returns how many bits the symbols take, with those
+   of their coefficients. */
+static uint64_t choose_codes(const uint64_t *occurrences, code_list *list, uint32_t *code) {
+    /* Numbers of occurrences with the symbol below, the rarest first.  One more symbol takes the
+       code of ones alone, which no symbol may have. */
+    uint64_t leaves[257];
+    int count = 0;
+    leaves[count++] = 0; /* the rarest of all, whatever others there are */
+    for (int i = 0; i < SYMBOLS; i++)
+        if (occurrences[i]) leaves[count++] = occurrences[i] << 9 | (uint64_t)i;
+    qsort(leaves, (size_t)count, sizeof *leaves, compare);
+    leaves[0] = (uint64_t)1 << 9;
+
+    /* Join the two rarest until one is left: nodes are made in the order of their numbers, so that
+       the rarest is the next leaf or the next node. */
+    uint64_t nodes[257];
+    int parents[2 * 257], next_leaf = 0, next_node = 0, made = 0;
+    while (made < count - 1) {
+        uint64_t sum = 0;
+        for (int i = 0; i < 2; i++) {
+            int leaf = next_leaf < count &&
+                       (next_node == made || leaves[next_leaf] >> 9 <= nodes[next_node]);
+            sum += leaf ? leaves[next_leaf] >> 9 : nodes[next_node];
+            parents[leaf ? next_leaf++ : count + next_node++] = made;
+        }
+        nodes[made++] = sum;
+    }
+    /* Numbers are below 2^40, so no tree is deeper than the 58th Fibonacci number is large. */
+    int lengths[64] = {0}, depths[257];
+    depths[made - 1] = 0;
+    for (int i = made - 2; i >= 0; i--)
+        depths[i] = depths[parents[count + i]] + 1;
+    for (int i = 0; i < count; i++)
+        lengths[depths[parents[i]] + 1]++;
+    for (int i = 63; i > 16; i--) { /* T.81, figure K.3 */
+        while (lengths[i] > 0) {
+            int j = i - 2;
+            while (lengths[j] == 0)
+                j--;
+            lengths[i] -= 2;
+            lengths[i - 1]++;
+            lengths[j + 1] += 2;
+            lengths[j]--;
+        }
+    }
+    int longest = 16;
+    while (lengths[longest] == 0)
+        longest--;
+    lengths[longest]--; /* the code of ones */
+
+    uint64_t bits = 0;
+    uint32_t value = 0;
+    list->count = 0;
+    for (int length = 1; length <= 16; length++, value <<= 1) {
+        list->lengths[length - 1] = (uint8_t)lengths[length];
+        for (int i = 0; i < lengths[length]; i++) {
+            uint64_t leaf = leaves[count - 1 - list->count];
+            int symbol = (int)(leaf & 511);
+            list->symbols[list->count++] = (uint8_t)symbol;
+            code[symbol] = value++ << 8 | (uint32_t)length;
+            bits += (leaf >> 9) * (uint64_t)(length + (symbol & 15));
+        }
+    }
+    return bits;
+}
+
+/* ---- The file -------------------------------------------------------------------------------- */
+
+static uint8_t *put_u16(uint8_t *p, unsigned value) {
+    *p++ = (uint8_t)(value >> 8);
+    *p++ = (uint8_t)value;
+    return p;
+}
+
+static uint8_t *put_bytes(uint8_t *p, const void *bytes, size_t count) {
+    memcpy(p, bytes, count);
+    return p + count;
+}
+
+/* Begin a segment of the header with so many bytes behind its length. */
+static uint8_t *put_marker(uint8_t *p, unsigned marker, size_t length) {
+    return put_u16(put_u16(p, 0xFF00 | marker), (unsigned)length + 2);
+}
+
+/* Lengths of segments in a part of the index, and the bytes before them there. */
+#define PART_ENTRIES 32760
+#define PART_PREFIX 16
+
+static uint8_t *put_index_part(uint8_t *p, size_t entries, size_t part, size_t parts) {
+    p = put_marker(p, 0xE9, PART_PREFIX - 4 + 2 * entries);
+    p = put_bytes(p, "fastdata", 9);
+    *p++ = 1;
+    *p++ = (uint8_t)part;
+    *p++ = (uint8_t)parts;
+    return p + 2 * entries;
+}
+
+static uint8_t *put_codes(uint8_t *p, const code_list *list, int kind, int number) {
+    p = put_marker(p, 0xC4, 17 + (size_t)list->count);
+    *p++ = (uint8_t)(kind << 4 | number);
+    p = put_bytes(p, list->lengths, 16);
+    return put_bytes(p, list->symbols, (size_t)list->count);
+}
+
+/* All that is before the coded segments, but for their lengths in the index, which `index` gets to
+   know the place of. */
+static uint8_t *put_header(uint8_t *p, const fd_jpeg_picture *picture, int32_t interval,
+                           size_t segments, const code_list *lists, uint8_t **index) {
+    p = put_u16(p, 0xFFD8);
+    if (picture->jfif) {
+        p = put_bytes(put_marker(p, 0xE0, 14), "JFIF", 5);
+        p = put_u16(put_bytes(p, picture->jfif_content, 7), 0); /* and no thumbnail */
+    }
+    *index = p + PART_PREFIX;
+    size_t parts = (segments + PART_ENTRIES - 1) / PART_ENTRIES;
+    for (size_t part = 0, left = segments; part < parts; part++, left -= PART_ENTRIES)
+        p = put_index_part(p, left < PART_ENTRIES ? left : PART_ENTRIES, part, parts);
+    if (picture->adobe >= 0) {
+        p = put_bytes(put_marker(p, 0xEE, 12), "Adobe\0\144\0\0\0", 11);
+        *p++ = (uint8_t)picture->adobe;
+    }
+    int present = 0;
+    for (int i = 0; i < picture->count; i++) {
+        int quant = picture->components[i].quant;
+        if (present >> quant & 1) continue;
+        present |= 1 << quant;
+        p = put_marker(p, 0xDB, 65);
+        *p++ = (uint8_t)quant;
+        p = put_bytes(p, picture->quants[quant], 64);
+    }
+    p = put_marker(p, 0xC0, 6 + 3 * (size_t)picture->count);
+    *p++ = 8;
+    p = put_u16(put_u16(p, (unsigned)picture->height), (unsigned)picture->width);
+    *p++ = (uint8_t)picture->count;
+    for (int i = 0; i < picture->count; i++) {
+        const fd_jpeg_component *c = &picture->components[i];
+        *p++ = c->id;
+        *p++ = (uint8_t)(c->h << 4 | c->v);
+        *p++ = (uint8_t)c->quant;
+    }
+    for (int i = 0; i < (picture->count > 1 ? 4 : 2); i++)
+        p = put_codes(p, &lists[i], i & 1, i >> 1);
+    p = put_u16(put_marker(p, 0xDD, 2), (unsigned)interval);
+    p = put_marker(p, 0xDA, 4 + 2 * (size_t)picture->count);
+    *p++ = (uint8_t)picture->count;
+    for (int i = 0; i < picture->count; i++) {
+        *p++ = picture->components[i].id;
+        *p++ = i ? 0x11 : 0;
+    }
+    *p++ = 0;
+    *p++ = FD_JPEG_BLOCK - 1;
+    *p++ = 0;
+    return p;
+}
+
+/* Copy coded bytes with a zero behind each 0xFF; up to 8 bytes behind them are read.  Returns where
+   the copy ends. */
+static uint8_t *stuff(const uint8_t *p, const uint8_t *end, uint8_t *out) {
+    while (p < end) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        /* As in jpeg_huffman.h. */
+        if (end - p >= 8 && !((~word - 0x0101010101010101u) & word & 0x8080808080808080u)) {
+            memcpy(out, &word, 8);
+            p += 8;
+            out += 8;
+            continue;
+        }
+        for (int i = 0; i < 8 && p < end; i++) {
+            *out++ = *p;
+            if (*p++ == 0xFF) *out++ = 0;
+        }
+    }
+    return out;
+}
+
+/* A picture on its way into a file. */
+typedef struct {
+    const fd_jpeg_picture *picture;
+    int32_t mcus, interval;
+    counts count;
+    /* For each segment how many tokens it has, and these. */
+    token *tokens;
+    size_t used, room;
+} writing;
+
+/* Note the symbols of all segments. */
+static int note_symbols(writing *w) {
+    token *(*note_segment)(const fd_jpeg_picture *, int32_t, int32_t, counts *, token *) =
+        note_segment_portable;
+#if FD_HAS_AVX2
+    if (fd_may_use_avx2()) note_segment = note_segment_avx2;
+#endif
+    int blocks = 0;
+    for (int i = 0; i < w->picture->count; i++)
+        blocks += w->picture->components[i].h * w->picture->components[i].v;
+    for (int32_t mcu = 0, behind; mcu < w->mcus; mcu = behind) {
+        behind = w->mcus - mcu < w->interval ? w->mcus : mcu + w->interval;
+        uint64_t most = 1 + (uint64_t)(behind - mcu) * (uint64_t)(blocks * MAX_TOKENS);
+        if (w->room - w->used < most) {
+            /* Grown so that each is copied twice at most, on average. */
+            size_t room = 2 * w->room + most;
+            token *tokens = realloc(w->tokens, room * sizeof *tokens);
+            if (!tokens) return FD_NO_MEMORY;
+            w->tokens = tokens;
+            w->room = room;
+        }
+        token *begin = w->tokens + w->used + 1;
+        token *end = note_segment(w->picture, mcu, behind, &w->count, begin);
+        begin[-1] = (token)(end - begin);
+        w->used = (size_t)(end - w->tokens);
+    }
+    return w->count.too_large ? FD_REFUSED : FD_OK;
+}
+
+/* Write the file, of whose symbols are noted. */
+static int put_file(const writing *w, fd_scratch *out, size_t *size) {
+    uint8_t *(*put_tokens)(const token *, const token *, const uint32_t *, uint8_t *) =
+        put_tokens_portable;
+#if FD_HAS_AVX2
+    if (fd_may_use_avx2()) put_tokens = put_tokens_avx2;
+#endif
+    uint32_t codes[4 * SYMBOLS];
+    code_list lists[4];
+    uint64_t bits = 0;
+    for (int i = 0; i < (w->picture->count > 1 ? 4 : 2); i++)
+        bits += choose_codes(w->count.symbols + SYMBOLS * i, &lists[i], codes + SYMBOLS * i);
+    size_t segments = ((size_t)w->mcus + (size_t)w->interval - 1) / (size_t)w->interval;
+    if (segments > (size_t)PART_ENTRIES * 255) return FD_REFUSED;
+    /* A coded byte takes two at most, as a zero stands behind 0xFF; each segment has less than one
+       byte of filling, and a marker.  The header has less than 2048 bytes beside the index. */
+    uint64_t most = 2 * (bits / 8 + 1 + segments) + 2 * segments;
+    most += 2048 + 2 * segments + 255 * PART_PREFIX;
+    uint64_t longest =
+        (uint64_t)(w->interval < w->mcus ? w->interval : w->mcus) * 10 * MAX_BLOCK_BYTES;
+    if (longest > bits / 8 + 1) longest = bits / 8 + 1;
+    uint8_t *segment = malloc((size_t)longest + 8);
+    if (!segment || most > PTRDIFF_MAX || fd_scratch_reserve(out, (size_t)most)) {
+        free(segment);
+        return FD_NO_MEMORY;
+    }
+    uint8_t *index, *p = put_header(out->memory, w->picture, w->interval, segments, lists, &index);
+    const token *from = w->tokens;
+    int status = FD_OK;
+    for (size_t k = 0; k < segments && status == FD_OK; k++, p += 2) {
+        const uint8_t *coded_end = put_tokens(from + 1, from + 1 + *from, codes, segment);
+        uint8_t *end = stuff(segment, coded_end, p);
+        if (end - p > 65535) status = FD_REFUSED;
+        put_u16(index, (unsigned)(end - p));
+        index += k % PART_ENTRIES == PART_ENTRIES - 1 ? 2 + PART_PREFIX : 2;
+        put_u16(end, k + 1 < segments ? 0xFFD0 | (k & 7) : 0xFFD9);
+        p = end;
+        from += 1 + *from;
+    }
+    free(segment);
+    *size = (size_t)(p - (uint8_t *)out->memory);
+    return status;
+}
+
+int fd_jpeg_write(const fd_jpeg_picture *picture, int32_t interval, fd_scratch *out, size_t *size) {
+    if (interval < 1 || interval > 65535) return FD_REFUSED;
+    writing w = {
+        .picture = picture, .mcus = picture->mcu_rows * picture->mcu_columns, .interval = interval};
+    int status = note_symbols(&w);
+    if (status == FD_OK) status = put_file(&w, out, size);
+    free(w.tokens);
+    return status;
+}
