@@ -14,7 +14,6 @@ from fastdata.regular_files import open_regular
 
 from .base import FieldSpec
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
-from .reading.arrays.hdf5_columns import hdf5_columns, opened_hdf5
 from .reading.arrays.mat_file import mat_kind
 from .reading.locations import files_at, printable
 from .reading.options import ArraysOption, ClassFile, LayoutOption, ScaleOption
@@ -61,6 +60,8 @@ class Hdf5Source(ArraySource):
 
 
 def _file(path: Path) -> ArrayFile:
+    from .reading.arrays.hdf5_columns import hdf5_columns, opened_hdf5  # imports h5py
+
     with opened_hdf5(path) as file:
         if file.attrs.get("format") == "fastdata" and "columns" in file:
             raise already_packed(path)

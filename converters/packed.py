@@ -9,28 +9,29 @@ taken as they are shown: a part of one, or several as one, torch's ``Subset`` an
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastdata.dataset import Dataset
 from fastdata.errors import FastdataError, OptionError, ResourceLimitError
 from fastdata.formats.layout import CODECS
 from fastdata.formats.manifest import MANIFEST
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import EncodedImage
-from fastdata.packed_views import packed_view
 from fastdata.schema import ImageField
 
 from .base import Deferred, FieldSpec, IndexedSource, Sample
-from .opening import open_packed
 from .reading.locations import files_at, first_bytes
 from .reading.refusals import refuse_fields
 from .reading.shared import new_token, register, shared, unregister
+
+if TYPE_CHECKING:
+    from fastdata.dataset import Dataset
 
 __all__ = ["PackedSource", "refuse_transform"]
 
@@ -43,10 +44,8 @@ class PackedSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        if packed_view(location) is not None:
-            return True
         if not isinstance(location, (str, os.PathLike)):
-            return False
+            return _view(location) is not None
         if Path(location).is_dir():
             return b'"fastdata"' in first_bytes(Path(location) / MANIFEST, 64)
         return any(_is_shard(path) for path in files_at(location)[:1])
@@ -55,7 +54,9 @@ class PackedSource(IndexedSource):
         self, location: Any, *, channels: int = 3, fields: FieldSpec | None = None
     ) -> None:
         refuse_fields(fields, self.name)
-        opened = packed_view(location)
+        from .opening import open_packed
+
+        opened = _view(location)
         self.dataset = open_packed(location) if opened is None else opened
         refuse_transform(self.dataset)
         self.notes = []
@@ -117,6 +118,15 @@ def _values(reader: ShardReader, row: int, schema: Any) -> Iterator[Any]:
             yield EncodedImage(bytes(reader.blob(name, row)), codec, height, width, checksum)
         else:
             yield reader.value(name, row)
+
+
+def _view(location: Any) -> Dataset | None:
+    """Return an open dataset, or parts of such, as one; without torch there is none."""
+    if "torch" not in sys.modules:
+        return None
+    from fastdata.packed_views import packed_view
+
+    return packed_view(location)
 
 
 def _is_shard(path: Path) -> bool:

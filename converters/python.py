@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -188,9 +189,8 @@ def _is_map_style(location: Any) -> bool:
     if not (hasattr(location, "__getitem__") and hasattr(location, "__len__")):
         return False
     # torch's IterableDataset has a __getitem__ too, which only raises.
-    from torch.utils.data import IterableDataset
-
-    return not isinstance(location, IterableDataset)
+    torch = sys.modules.get("torch")  # takes a second to import; without it, none of its objects
+    return torch is None or not isinstance(location, torch.utils.data.IterableDataset)
 
 
 def _is_image_folder(location: Any) -> bool:

@@ -26,9 +26,7 @@ from fastdata.errors import (
     RejectedError,
     SourceError,
 )
-from fastdata.formats.hdf5 import Hdf5ShardWriter
 from fastdata.formats.layout import content_digest, is_container
-from fastdata.formats.lmdb import LmdbShardWriter
 from fastdata.formats.manifest import MANIFEST, Manifest, ShardEntry
 from fastdata.formats.reader import ShardReader
 from fastdata.formats.writer import ShardWriter
@@ -39,7 +37,7 @@ from fastdata.schema import Schema
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
 from .chunk import ChunkResult
 from .job import Job, rejects_path
-from .options import PackOptions
+from .options import Container, PackOptions
 from .report import PackReport
 from .workers import EncodeAll
 
@@ -49,8 +47,6 @@ CHUNK_SAMPLES = 32
 _CHUNK_BYTES = 64 << 20
 _COMMIT_BYTES = 64 << 20
 _COMMIT_SECONDS = 10.0
-
-_WRITERS: dict[str, type[ShardWriter]] = {"lmdb": LmdbShardWriter, "hdf5": Hdf5ShardWriter}
 
 
 class Packer:
@@ -244,7 +240,7 @@ class Packer:
 
     def _open_writer(self) -> ShardWriter:
         if self.writer is None:
-            kind = _WRITERS[self.options.container]
+            kind = _writer_of(self.options.container)
             directory = self.job.shard_directory()
             if self.job.state.writer is None and directory.exists():
                 shutil.rmtree(directory)  # begun, but never committed
@@ -357,6 +353,17 @@ class Packer:
             notes=tuple(self.source.notes),
             read_as=self.source.description,
         )
+
+
+def _writer_of(container: Container) -> type[ShardWriter]:
+    """Return a container's writer; imports its library, and not the other's."""
+    if container == "lmdb":
+        from fastdata.formats.lmdb import LmdbShardWriter
+
+        return LmdbShardWriter
+    from fastdata.formats.hdf5 import Hdf5ShardWriter
+
+    return Hdf5ShardWriter
 
 
 def _may_be_dataset(path: Path) -> bool:

@@ -7,16 +7,22 @@ process costs at most one image.
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
+import os
 import pickle
 import platform
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, TypeAlias
 
+import cv2
+
+from fastdata.codecs.resize import uses_torch
 from fastdata.errors import WorkerError
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_cores
@@ -51,7 +57,7 @@ def start_workers(
     source: Source, options: EncodeOptions, num_workers: int | None, executor: Executor | None
 ) -> Iterator[EncodeAll]:
     """Start the workers; give the function that turns chunks into results."""
-    encode = partial(encode_chunk, schema=source.schema, options=options)
+    encode = _encoder_of(source, options)
     workers = available_cores() if num_workers is None else num_workers
     setup = source.worker_setup
     with contextlib.ExitStack() as stack:
@@ -59,7 +65,7 @@ def start_workers(
             # There are no sockets that keep messages whole, which processes would share.
             executor = stack.enter_context(ThreadPoolExecutor(workers))
         if executor is None and workers:
-            yield _in_processes(source, encode, workers, stack)
+            yield _in_processes(source, options, workers, stack)
             return
         if setup is not None:
             setup()
@@ -72,13 +78,18 @@ def start_workers(
         yield lambda chunks: run_in_order(_loaded(chunks) if loads_here else chunks, submit, ahead)
 
 
+def _encoder_of(source: Source, options: EncodeOptions) -> Any:
+    return partial(encode_chunk, schema=source.schema, options=options)
+
+
 def _in_processes(
-    source: Source, encode: Any, workers: int, stack: contextlib.ExitStack
+    source: Source, options: EncodeOptions, workers: int, stack: contextlib.ExitStack
 ) -> EncodeAll:
     """Start worker processes, which end with `stack`."""
-    import torch  # noqa: F401 (once here, not in every worker that is forked)
+    if uses_torch(options.filter):
+        import torch  # noqa: F401 (once here, not in every worker that is forked)
 
-    setup = source.worker_setup
+    encode, setup = _encoder_of(source, options), source.worker_setup
     loads_here = False
     try:
         pool = ChunkPool(workers, encode, setup)
@@ -275,12 +286,14 @@ def _become_worker() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end_soon)
 
-    import cv2
-    import torch
-
-    # One process a core: no threads of theirs besides.
+    # One process a core: no threads of these libraries besides.  torch, which takes a second to
+    # import and which few packs use, may come later.
+    os.environ["OMP_NUM_THREADS"] = "1"
     cv2.setNumThreads(1)
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    # What is there now stays: looking through it for garbage took a tenth of the time of a pack.
+    gc.freeze()
 
 
 def _end_soon(signum: int, frame: object) -> None:

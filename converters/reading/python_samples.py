@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ def first_samples(dataset: Any) -> list[Any]:
     its first sample must do that in the workers, since HDF5 and LMDB handles
     do not survive fork.
     """
-    if isinstance(dataset, _torch_dataset()):
+    torch = sys.modules.get("torch")  # takes a second to import; without it, none of its objects
+    if torch is not None and isinstance(dataset, torch.utils.data.Dataset):
         dataset = copy.copy(dataset)
     samples = []
     failure: Exception | None = None
@@ -45,12 +47,6 @@ def first_samples(dataset: Any) -> list[Any]:
             f"{reason_of(failure)}"
         ) from failure
     return samples
-
-
-def _torch_dataset() -> type[Any]:
-    from torch.utils.data import Dataset
-
-    return Dataset
 
 
 def to_values(item: Any, schema: Schema) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ __all__ = [
     "resize_pixels",
     "resize_reduced",
     "target_size",
+    "uses_torch",
 ]
 
 Resize: TypeAlias = Literal["short", "long", "exact", "crop", "none"]
@@ -89,7 +90,7 @@ def resize_pixels(
         return out
     channels = pixels.shape[2]
     result = np.empty((*size, channels), np.uint8) if out is None else out
-    if filter in ("bilinear", "bicubic"):
+    if uses_torch(filter):
         if extent != pixels.shape[:2]:
             pixels = _weigh_edges(pixels, (0.0, 0.0, *extent))
         _resize_with_torch(pixels, result, filter, extent)
@@ -99,6 +100,11 @@ def resize_pixels(
     resized = image.resize((size[1], size[0]), _PIL_FILTERS[filter], box=box)
     np.copyto(result, np.asarray(resized).reshape(*size, channels))
     return result
+
+
+def uses_torch(filter: str) -> bool:
+    """Return whether `resize_pixels` imports PyTorch for a filter."""
+    return filter in ("bilinear", "bicubic")
 
 
 def _weigh_edges(pixels: Pixels, box: tuple[float, float, float, float]) -> Pixels:

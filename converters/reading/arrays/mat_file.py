@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 
 from fastdata.errors import SourceError
@@ -27,7 +26,6 @@ from ..forward_reader import ZLIB, InflatedPiece
 from ..locations import first_bytes, printable, stat_of
 from ..spans import read_at
 from .columns import ArrayColumn
-from .hdf5_columns import opened_hdf5
 
 __all__ = ["MatColumn", "mat_columns", "mat_kind", "mat_values", "whole_number"]
 
@@ -296,6 +294,10 @@ def _fits(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> bool:
 
 
 def _hdf5_arrays(path: Path) -> Iterator[MatColumn]:
+    import h5py  # here, as every source is asked whether it recognises what is packed
+
+    from .hdf5_columns import opened_hdf5
+
     with opened_hdf5(path) as file:
         for name in file:
             link = file.get(name, getlink=True)
@@ -319,6 +321,8 @@ def _hdf5_array(path: Path, name: str, found: Any) -> MatColumn:
     row = 1 if whole else math.prod(found.shape[1:])
 
     def elements(start: int, stop: int) -> np.ndarray[Any, Any]:
+        import h5py
+
         with h5py.File(path, "r", locking=False) as file:
             if whole:
                 return np.asarray(file[name][()]).reshape(-1)[start:stop]
