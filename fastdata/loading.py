@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, cast, overload
 
 import torch
 from numpy.typing import ArrayLike
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from fastdata.assembly import foreign_loader, packed_loader
 from fastdata.codecs.decoders import DecoderName
-from fastdata.engine.contracts import is_packed
+from fastdata.dataset import Dataset
+from fastdata.engine.contracts import PackedData, is_packed
 from fastdata.engine.loader import Loader, LoaderStats
 from fastdata.engine.work import OnCorrupt
 from fastdata.errors import OptionError
@@ -32,11 +33,55 @@ from fastdata.options import LoaderOptions
 from fastdata.packed_views import packed_view
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.sampling import BlockShuffle
+from fastdata.shards import Location
 from fastdata.transforms.pipeline import Transform
 
 __all__ = ["Loader", "LoaderStats", "is_dataset", "is_location", "loader", "options_of"]
 
+Options = ParamSpec("Options")
 
+
+class _LoaderOf(Protocol[Options]):
+    """What `loader` returns for what it is given, for type checkers; `Options` are its options."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self,
+        data: Location | Sequence[Location] | Dataset | PackedData,
+        *args: Options.args,
+        **options: Options.kwargs,
+    ) -> Loader: ...
+
+    # Whether these are of packed data, their types do not tell.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, data: Subset[Any] | ConcatDataset[Any], *args: Options.args, **options: Options.kwargs
+    ) -> Loader | DataLoader[Any] | CUDAPrefetcher: ...
+
+    # Not by `Options`, which has no place for `device`.
+    @overload
+    def __call__(
+        self,
+        data: torch.utils.data.Dataset[Any],
+        batch_size: int = 1,
+        shuffle: bool | None = False,
+        *,
+        device: None = None,
+        **options: Any,
+    ) -> DataLoader[Any]: ...
+
+    @overload
+    def __call__(
+        self, data: Any, *args: Options.args, **options: Options.kwargs
+    ) -> Loader | DataLoader[Any] | CUDAPrefetcher: ...
+
+
+def _with_types(function: Callable[Concatenate[Any, Options], Any]) -> _LoaderOf[Options]:
+    """Return the function: its signature is written once."""
+    return cast(_LoaderOf[Options], function)
+
+
+@_with_types  # type: ignore[arg-type]  # whose first parameter may be named
 def loader(
     data: Any,
     batch_size: int = 1,

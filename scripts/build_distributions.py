@@ -9,6 +9,7 @@ processor, and for those of `PROCESSORS` that a cross compiler is here for.  Pri
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import shutil
@@ -25,8 +26,12 @@ PROCESSORS = ("x86_64", "aarch64")
 
 
 def main() -> None:
-    """Build all into the folder that the first argument names."""
-    out = Path(sys.argv[1])
+    """Build all into the folder that is given."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="made if it is not there")
+    out = parser.parse_args().folder
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # Wheels are built from the source distribution: what that lacks shows.

@@ -9,10 +9,10 @@ A row is a test function with all its cases; which client it is of, its module s
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
-import sys
 from collections import Counter
 from importlib import metadata
 from pathlib import Path
@@ -126,6 +126,23 @@ def table(columns: dict[str, dict[str, Any]]) -> str:
     )
 
 
+def column(argument: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the results of ``NAME=FILE``."""
+    name, equals, path = argument.rpartition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not NAME=FILE")
+    try:
+        results = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error}") from error
+    if not (isinstance(results, dict) and results.keys() >= {"versions", "tests"}):
+        raise argparse.ArgumentTypeError(f"{path} is not what this plugin writes")
+    return name, results
+
+
 if __name__ == "__main__":
-    given = dict(argument.rsplit("=", 1) for argument in sys.argv[1:])
-    print(table({name: json.loads(Path(path).read_text()) for name, path in given.items()}))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("columns", nargs="+", type=column, metavar="NAME=FILE")
+    print(table(dict(parser.parse_args().columns)))

@@ -279,7 +279,7 @@ def jobs_over(data: Path) -> dict[str, Job]:
 
     def fill(folder: Path) -> None:
         found = hashlib.sha256()
-        opened: Any = fastdata.loader(
+        with fastdata.loader(
             data / "shards",
             batch_size=8,
             transform=[T.CenterCrop(16)],
@@ -287,8 +287,7 @@ def jobs_over(data: Path) -> dict[str, Job]:
             worker_method="process",
             multiprocessing_context="fork",
             cache="ram",
-        )
-        with opened as loader:
+        ) as loader:
             for _ in range(2):
                 for batch in loader:
                     found.update(batch.image.contiguous().numpy().tobytes())

@@ -34,6 +34,7 @@ if not torch.cuda.is_available():
     # Kernels are interpreted then.  Triton asks when it is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+REPOSITORY = Path(__file__).parents[1]
 _PATIENCE_SECONDS = 3.0
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 << 30
@@ -125,6 +126,17 @@ def _others() -> set[str]:
 
 def _resources() -> set[str]:
     return _descriptors() | _others()
+
+
+@pytest.fixture(scope="session")
+def linked_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the package lies as it is once installed, for tools that only read."""
+    tree = tmp_path_factory.mktemp("linked")
+    (tree / "fastdata").mkdir()
+    for entry in (REPOSITORY / "fastdata").iterdir():
+        (tree / "fastdata" / entry.name).symlink_to(entry)
+    (tree / "fastdata" / "converters").symlink_to(REPOSITORY / "converters")
+    return tree
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -135,6 +135,19 @@ def test_links_to_files_are_to_files_that_are_there(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def test_the_files_and_folders_of_the_architecture_are_there() -> None:
+    text = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
+    (layers,) = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"(?:^|  )(\w+(?:/|\.py))(?=  )", layers, re.MULTILINE))
+    named |= set(re.findall(r"`([\w./]+(?:\.py|\.md|/))`", text))
+    assert {"errors.py", "steps/", "packing/driver.py", "geometric.py"} <= named
+    roots = [REPOSITORY, REPOSITORY / "fastdata", REPOSITORY / "converters"]
+    # A name without a folder is of the one that its sentence names.
+    anywhere = {path.name for root in roots[1:] for path in root.rglob("*.py")}
+    gone = [n for n in named - anywhere if not any((root / n).exists() for root in roots)]
+    assert gone == []
+
+
 def test_the_api_reference_has_every_public_name() -> None:
     pages = (REPOSITORY / "docs" / "api").glob("*.md")
     listed = set(re.findall(r"^::: ([\w.]+)$", "".join(p.read_text() for p in pages), re.MULTILINE))

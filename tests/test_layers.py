@@ -25,33 +25,22 @@ print(json.dumps(imports))
 """
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Link the package as it is once installed, for tools that only read."""
-    tree = tmp_path_factory.mktemp("tree")
-    (tree / "fastdata").mkdir()
-    for entry in (REPOSITORY / "fastdata").iterdir():
-        (tree / "fastdata" / entry.name).symlink_to(entry)
-    (tree / "fastdata" / "converters").symlink_to(REPOSITORY / "converters")
-    return tree
-
-
-def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run(linked_package: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a Python that finds this tree before anything that is installed."""
     return subprocess.run(
         [sys.executable, *command],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree)},
+        cwd=linked_package,
+        env={**os.environ, "PYTHONPATH": str(linked_package)},
         capture_output=True,
         text=True,
         timeout=120,
     )
 
 
-def test_the_layers_of_pyproject_are_kept(tree: Path) -> None:
+def test_the_layers_of_pyproject_are_kept(linked_package: Path) -> None:
     config = str(REPOSITORY / "pyproject.toml")
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    done = run(tree, "-c", code, "--no-cache", "--config", config)
+    done = run(linked_package, "-c", code, "--no-cache", "--config", config)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 kept, 0 broken" in done.stdout
 
@@ -72,8 +61,8 @@ def test_every_room_has_a_layer() -> None:
     assert {name.strip() for name in layers} == (rooms | {"converters"}) - {"__init__", "__main__"}
 
 
-def test_no_modules_import_each_other_in_a_circle(tree: Path) -> None:
-    done = run(tree, "-c", GRAPH)
+def test_no_modules_import_each_other_in_a_circle(linked_package: Path) -> None:
+    done = run(linked_package, "-c", GRAPH)
     assert done.returncode == 0, done.stderr
     imports: dict[str, list[str]] = json.loads(done.stdout)
     assert "fastdata.converters.packing.driver" in imports

@@ -6,6 +6,7 @@ import builtins
 import json
 import os
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -154,11 +155,12 @@ FED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", list(FED))
 def test_a_loader_that_keeps_up_is_no_bottleneck(name: str) -> None:
     loader = FED[name]()
-    for _ in range(3):  # on busy cores the loop takes some ms over a batch that is there
+    fed = "step-bound: nothing to gain from the data side"
+    for _ in range(5):  # on busy cores the loop takes some ms over a batch that is there
         report = profiled(loader, SleepStep(0.03 if name == "list" else 0.08), seconds=SHORT)
-        if not report.input_bound:
+        if report.verdict == fed:
             break
-    assert report.verdict == "step-bound: nothing to gain from the data side", report
+    assert report.verdict == fed, report
     assert report.bottleneck is None
     assert not report.input_bound
     assert report.waiting < 0.3
@@ -297,7 +299,9 @@ def test_report_is_whole_and_plain() -> None:
     assert 0 <= report.overhead < 0.05
     assert report.cores >= 1
     assert min(event.start for event in report.timeline) == 0
-    assert rows_of(report).keys() == {"loop: wait", "loop: step", "worker 0", "worker 1"}
+    # Where the machine gives the loop little time, one worker makes all its batches.
+    loop, workers = {"loop: wait", "loop: step"}, {"worker 0", "worker 1"}
+    assert loop < rows_of(report).keys() <= loop | workers
     assert report.step == "a simulated step of 4 ms"
     assert report.loader.startswith("Loader(50 batches of 4")
     assert report.machine["torch"] == torch.__version__
@@ -344,6 +348,14 @@ def test_the_timeline_has_what_workers_were_at(
     assert sum(of_row.values()) < 1.05 * window
     if isinstance(loader, fastdata.Loader):
         loader.close()
+
+
+def test_the_timeline_has_what_workers_were_at_when_it_ended() -> None:
+    batches: dict[str, set[int]] = {"loop": set(), "worker": set()}
+    for event in trace(stock("read", 2), STEP, primed=2, seconds=0.05):
+        batches[re.split("[: ]", event.row)[0]].add(int(event.label.removeprefix("batch ")))
+    # A batch takes six steps, so the loop waits for one while the next is being made.
+    assert max(batches["worker"]) > max(batches["loop"])
 
 
 def test_of_other_iterables_the_timeline_is_the_loops() -> None:

@@ -222,7 +222,7 @@ def _warn_of_slow_steps(
     log.warning(
         "profiling takes %.0f s or more from now on, and not the time that was given: a step with "
         "its batch takes %.2g s, and some have to be run",
-        LEAST_ROUNDS * a_round + (batches.primed + LEAST_STEPS) * slow,  # those of the timeline
+        LEAST_ROUNDS * a_round + (2 * batches.primed + LEAST_STEPS) * slow,  # those of the timeline
         slow,
     )
 

@@ -66,7 +66,7 @@ def trace(loader: Any, step: Step, *, primed: int, seconds: float) -> tuple[Even
         batches: Any = traced
         if isinstance(loader, CUDAPrefetcher):
             batches = CUDAPrefetcher(traced, loader.device, loader.transform, depth=loader.depth)
-        loop = _run_steps(batches, step, skipped, seconds)
+        loop = _run_steps(batches, step, skipped, seconds, made_by)
         has_workers = bool(info.workers) or makes_batches_in_thread(loader)
         return _events(loop, made_by, has_workers=has_workers)
 
@@ -91,7 +91,9 @@ def _events(loop: list[Event], made: Sequence[MadeBy], *, has_workers: bool) -> 
     return tuple(replace(event, start=event.start - first) for event in events)
 
 
-def _run_steps(iterable: Iterable[Any], step: Step, skipped: int, seconds: float) -> list[Event]:
+def _run_steps(
+    iterable: Iterable[Any], step: Step, skipped: int, seconds: float, made_by: list[MadeBy]
+) -> list[Event]:
     """Run steps, and return what the loop did in each, by ``time.perf_counter``."""
     clock, end = time.perf_counter, object()
     events: list[Event] = []
@@ -114,6 +116,11 @@ def _run_steps(iterable: Iterable[Any], step: Step, skipped: int, seconds: float
             now = clock()
             events += loop_events(number, requested, taken, now)
             if now - began > seconds and number + 1 >= skipped + LEAST_STEPS:
+                break
+        # What workers are at now they report with batches that no step has had yet.
+        now = clock()
+        for _ in range(skipped):
+            if next(iterator, end) is end or all(times.begun > now for _, times in made_by[-1]):
                 break
     return events
 
