@@ -233,6 +233,16 @@ def test_changed_options_refuse_to_go_on(
     assert fastdata.pack(source, path, **SMALL).resumed_at == 8
 
 
+def test_a_pack_that_another_release_would_make_otherwise_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, path = image_folder(tmp_path / "images", 16), tmp_path / "x.lmdb"
+    _begin(source, path, SMALL)
+    monkeypatch.setattr(packer, "RECIPE", packer.RECIPE + 1)
+    with pytest.raises(JobChangedError, match=f"recipe was {packer.RECIPE - 1} and is"):
+        fastdata.pack(source, path, **SMALL)
+
+
 @pytest.mark.parametrize("options", [{"num_workers": 1}, {"on_error": "stop"}, {"progress": False}])
 def test_options_that_do_not_show_in_the_result_may_change(
     tmp_path: Path, options: dict[str, Any]

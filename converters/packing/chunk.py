@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from fastdata.codecs import Pixels
+from fastdata.codecs.bilinear import resize_bilinear
 from fastdata.codecs.blobs import check_header, decode_stored, encode_jpeg, encode_png
 from fastdata.codecs.image import (
     Decoded,
@@ -33,6 +34,7 @@ from fastdata.codecs.resize import centre_crop, centre_of, resize_pixels, target
 from fastdata.errors import ImageError
 from fastdata.formats.layout import CODECS, checksum
 from fastdata.formats.writer import EncodedImage, Record
+from fastdata.native.library import compiled, decode_resized
 from fastdata.regular_files import read_regular
 from fastdata.schema import Field, ImageField, Schema
 
@@ -42,7 +44,11 @@ from ..reading.spans import FileSpan
 from .boxes import Placement, image_with_boxes, place_boxes
 from .options import EncodeOptions
 
-__all__ = ["ChunkResult", "encode_chunk", "place_image"]
+__all__ = ["RECIPE", "ChunkResult", "encode_chunk", "place_image"]
+
+RECIPE = 2
+"""Raised where the same source and options give other bytes than before: an unfinished pack of
+another release is not gone on with.  2: bilinear by `resize_bilinear`, where PyTorch did it."""
 
 _RAW_SIDE = 64
 """Codec ``auto`` stores images up to this many pixels a side raw."""
@@ -167,6 +173,10 @@ def place_image(
         if kept is not None:
             return kept
 
+        made = None if header is None else _compiled(data, header, field, options)
+        if made is not None:
+            return _encode(made[0], field, options), made[1]
+
         def scale(height: int, width: int) -> int:
             return dct_scale(height, width, _target(height, width, options), options.dct_margin)
 
@@ -199,20 +209,61 @@ def _target(height: int, width: int, options: EncodeOptions) -> tuple[int, int]:
     return target_size(height, width, options.size, options.resize, options.enlarge)
 
 
+def _compiled(
+    data: bytes, header: JpegHeader, field: ImageField, options: EncodeOptions
+) -> tuple[Pixels, Placement] | None:
+    """Decode and resize a JPEG by the compiled library, which keeps no more than a few rows.
+
+    None where another decoder is to look at it: the library refuses what is damaged or rare.
+    """
+    if field.mask or options.filter != "bilinear" or not compiled():
+        return None
+    check_pixels(header.height, header.width, options.max_pixels)
+    sizes = _Sizes.of((header.height, header.width), header.orientation, options)
+    factor = dct_scale(*sizes.upright, sizes.target, options.dct_margin)
+    pixels = np.empty((*sizes.wanted, field.channels), np.uint8)
+    if not decode_resized(data, (header.height, header.width), pixels, factor=factor):
+        return None
+    return _upright(pixels, sizes, header.orientation, 1, options)
+
+
+class _Sizes(NamedTuple):
+    """Heights and widths of an image on its way into a shard."""
+
+    upright: tuple[int, int]
+    target: tuple[int, int]
+    """Upright and resized."""
+    wanted: tuple[int, int]
+    """Resized, and not upright yet: the other way round would turn more pixels."""
+
+    @classmethod
+    def of(cls, size: tuple[int, int], orientation: int, options: EncodeOptions) -> _Sizes:
+        upright = size[::-1] if orientation >= 5 else size
+        target = _target(*upright, options)
+        return cls(upright, target, target[::-1] if orientation >= 5 else target)
+
+
 def _resized(
     decoded: Decoded, field: ImageField, options: EncodeOptions
 ) -> tuple[Pixels, Placement]:
-    """Resize, then turn upright: the other way round would turn more pixels."""
-    turned = decoded.orientation >= 5
-    size = decoded.size[::-1] if turned else decoded.size
-    target = _target(*size, options)
-    wanted = target[::-1] if turned else target
+    """Resize, and turn upright."""
+    sizes = _Sizes.of(decoded.size, decoded.orientation, options)
     filter = "nearest" if field.mask else options.filter
-    pixels = resize_pixels(decoded.pixels, wanted, filter, decoded.extent)
-    if decoded.orientation != 1:
-        pixels = orient(pixels, decoded.orientation)
+    if filter == "bilinear":
+        pixels = resize_bilinear(decoded.pixels, sizes.wanted, decoded.size, decoded.factor)
+    else:
+        pixels = resize_pixels(decoded.pixels, sizes.wanted, filter, decoded.extent)
+    return _upright(pixels, sizes, decoded.orientation, decoded.turned, options)
+
+
+def _upright(
+    pixels: Pixels, sizes: _Sizes, orientation: int, turned: int, options: EncodeOptions
+) -> tuple[Pixels, Placement]:
+    """Turn resized pixels upright, and cut out of them what is asked for."""
+    if orientation != 1:
+        pixels = orient(pixels, orientation)
     # At most one of the two is not 1.
-    placement = Placement(size, max(decoded.orientation, decoded.turned), target)
+    placement = Placement(sizes.upright, max(orientation, turned), sizes.target)
     if options.resize != "crop":
         return pixels, placement
     window = (*centre_of(pixels.shape, options.size), *options.size)

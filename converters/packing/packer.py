@@ -35,7 +35,7 @@ from fastdata.regular_files import open_regular
 from fastdata.schema import Schema
 
 from ..base import Deferred, IndexedSource, Reject, Sample, Source
-from .chunk import ChunkResult
+from .chunk import RECIPE, ChunkResult
 from .job import Job, rejects_path
 from .options import Container, PackOptions
 from .report import PackReport
@@ -150,6 +150,7 @@ class Packer:
                 name: str(value) for name, value in sorted(self.format_options.items())
             },
             "schema": self.source.schema.to_json(),
+            "recipe": RECIPE,
             **self.options.to_json(),
         }
 

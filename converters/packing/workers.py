@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 
 import cv2
 
-from fastdata.codecs.resize import uses_torch
 from fastdata.errors import WorkerError
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_cores
@@ -86,7 +85,7 @@ def _in_processes(
     source: Source, options: EncodeOptions, workers: int, stack: contextlib.ExitStack
 ) -> EncodeAll:
     """Start worker processes, which end with `stack`."""
-    if uses_torch(options.filter):
+    if options.filter == "bicubic":
         import torch  # noqa: F401 (once here, not in every worker that is forked)
 
     encode, setup = _encoder_of(source, options), source.worker_setup

@@ -1,4 +1,4 @@
-"""Target sizes, and the resizing that packing uses.
+"""Target sizes, and resizing by other libraries; how packing resizes bilinearly: ``bilinear.py``.
 
 Bilinear and bicubic are PyTorch's antialiased kernels on uint8: within 69 dB
 and better of PIL's on photographs, and three times as fast.  Lanczos, which PyTorch
@@ -24,7 +24,6 @@ __all__ = [
     "resize_pixels",
     "resize_reduced",
     "target_size",
-    "uses_torch",
 ]
 
 Resize: TypeAlias = Literal["short", "long", "exact", "crop", "none"]
@@ -90,7 +89,7 @@ def resize_pixels(
         return out
     channels = pixels.shape[2]
     result = np.empty((*size, channels), np.uint8) if out is None else out
-    if uses_torch(filter):
+    if filter in ("bilinear", "bicubic"):
         if extent != pixels.shape[:2]:
             pixels = _weigh_edges(pixels, (0.0, 0.0, *extent))
         _resize_with_torch(pixels, result, filter, extent)
@@ -100,11 +99,6 @@ def resize_pixels(
     resized = image.resize((size[1], size[0]), _PIL_FILTERS[filter], box=box)
     np.copyto(result, np.asarray(resized).reshape(*size, channels))
     return result
-
-
-def uses_torch(filter: str) -> bool:
-    """Return whether `resize_pixels` imports PyTorch for a filter."""
-    return filter in ("bilinear", "bicubic")
 
 
 def _weigh_edges(pixels: Pixels, box: tuple[float, float, float, float]) -> Pixels:

@@ -162,7 +162,7 @@ def render_crops(crops: NDArray[Any], out: Pixels) -> NDArray[np.intp]:
     For any number of threads; without the interpreter's lock.  Bytes are not trusted, but ``data``
     and ``size`` are.
     """
-    native = library()
+    native = loaded_library()
     assert native is not None, "the caller asks whether it is there"
     assert crops.dtype == CROP, crops.dtype
     assert crops.flags.c_contiguous, crops.strides

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fastdata.codecs.bilinear import resize_bilinear
 from fastdata.codecs.image import decode_jpeg
 from fastdata.codecs.jpeg import read_jpeg_header
-from fastdata.codecs.resize import resize_pixels
 
 MARGINS = (1.5, 2.0, 3.0, 4.0)
 KINDS = ("whole", "inside", "rough")
@@ -53,9 +53,8 @@ def measure(data: bytes, factor: int, margin: float) -> tuple[float, float, floa
     image = Image.open(io.BytesIO(data)).convert("RGB")
     expected = np.asarray(image.resize(target[::-1], Image.Resampling.BILINEAR))
     pixels = decode_jpeg(data, header, 3, factor)
-    extent = (size[0] / factor, size[1] / factor)
-    result = resize_pixels(pixels, target, "bilinear", extent)
-    rough = resize_pixels(pixels, target, "bilinear")
+    result = resize_bilinear(pixels, target, size, factor)
+    rough = resize_bilinear(pixels, target, pixels.shape[:2])
     return (
         psnr(result, expected),
         psnr(result[:-1, :-1], expected[:-1, :-1]),
@@ -83,7 +82,7 @@ def main() -> int:
                 "scale": f"1/{factor}",
                 "margin": margin,
                 "images": len(columns),
-                "versions": {name: version(name) for name in ("pillow", "simplejpeg", "torch")},
+                "versions": {name: version(name) for name in ("pillow", "simplejpeg")},
             }
             for name, values in zip(KINDS, zip(*columns, strict=True), strict=True):
                 line[name] = [round(min(values), 1), round(statistics.median(values), 1)]
