@@ -25,6 +25,8 @@ from fastdata.native import library as native
 from fastdata.native.library import CROP, JPEG, RAW
 
 REQUEST = struct.Struct("=c63s8q")
+UPPER_UNKNOWN = 0xFFFFFFFF
+"""Nothing says what is in the upper half of a result of 32 bits."""
 
 
 class ArmLibrary:
@@ -36,6 +38,7 @@ class ArmLibrary:
     def __init__(self, command: list[str]) -> None:
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lock = threading.Lock()
+        self._results: dict[int, Any] = {}
 
     def close(self) -> None:
         """End its process."""
@@ -44,12 +47,12 @@ class ArmLibrary:
     def fd_version(self) -> int:
         """Return the version of the library's interface."""
         with self._memory():
-            return self._call("fd_version")
+            return self._call("fd_version") & UPPER_UNKNOWN
 
     def fd_is_fast(self) -> int:
         """Return whether the library says that it is to be used there."""
         with self._memory():
-            return self._call("fd_is_fast")
+            return self._call("fd_is_fast") & UPPER_UNKNOWN
 
     def fd_use_portable(self, only: int) -> None:
         """Leave the code for the processor's vectors alone, or do not."""
@@ -81,6 +84,24 @@ class ArmLibrary:
             self._call("fd_gather_rows", stored, self._put(places.tobytes()), count, length, made)
             ctypes.memmove(out, self._get(made, count * length), count * length)
 
+    def fd_transcode_jpeg(self, data: bytes, size: int, interval: int, out_size: Any) -> int | None:
+        """Code a JPEG anew; `out_size` is what `ctypes.byref` returns."""
+        with self._memory():
+            length = self._put(bytes(8))
+            made = self._call("fd_transcode_jpeg", self._put(data[:size]), size, interval, length)
+            if not made:
+                return None
+            count = int.from_bytes(self._get(length, 8), "little")
+            result = ctypes.create_string_buffer(self._get(made, count), count)
+            self._call("fd_free", made)
+        out_size._obj.value = count
+        self._results[ctypes.addressof(result)] = result
+        return ctypes.addressof(result)
+
+    def fd_free(self, address: int) -> None:
+        """Free a result."""
+        del self._results[address]
+
     @contextmanager
     def _memory(self) -> Iterator[None]:
         """Make calls together, and free afterwards what they were given."""
@@ -98,9 +119,7 @@ class ArmLibrary:
 
     def _ask(self, kind: bytes, *arguments: int, name: str = "", data: bytes = b"") -> int:
         self._send(kind, name, arguments, data)
-        (result,) = struct.unpack("=q", self._receive(8))
-        # Nothing says what is in the upper half of a 32-bit result.
-        return int(result) if kind != b"c" else result & 0xFFFFFFFF
+        return int.from_bytes(self._receive(8), "little")
 
     def _get(self, address: int, size: int) -> bytes:
         self._send(b"g", "", (address, size), b"")
@@ -137,4 +156,5 @@ def pytest_configure(config: Any) -> None:
     config.add_cleanup(arm.close)
     assert arm.fd_version() == native.VERSION
     assert arm.fd_is_fast()
-    native.library = functools.cache(lambda: arm)
+    arm.of_this_processor = native.loaded_library()
+    native.library = native.loaded_library = functools.cache(lambda: arm)

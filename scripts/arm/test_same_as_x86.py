@@ -17,10 +17,11 @@ from samples import photo
 
 from fastdata.codecs.blobs import encode_jpeg
 from fastdata.native import library as native
-from fastdata.native.library import CROP, JPEG, RAW
+from fastdata.native.library import CROP, JPEG, RAW, transcode_jpeg
 
 CASES = int(os.environ.get("FASTDATA_ARM_CASES", "3000"))
 ImageFile.MAXBLOCK = 1 << 22  # PIL writes optimized noise in no smaller memory
+SEED = int(os.environ.get("FASTDATA_ARM_SEED", "0"))
 Dice = np.random.Generator
 Pixels = NDArray[np.uint8]
 
@@ -120,18 +121,47 @@ def result_of(
     return status, out if status == 0 else out[:0]
 
 
+def both_libraries() -> tuple[Any, Any]:
+    """Return the library for AArch64 and that for this processor."""
+    arm: Any = native.loaded_library()
+    x86 = getattr(arm, "of_this_processor", None)
+    assert x86 is not None, "without -p arm_library, or no compiled library for this processor"
+    assert x86.fd_is_fast(), "this processor has no AVX2"
+    return arm, x86
+
+
+@pytest.mark.timeout(3600)
+def test_any_jpeg_is_coded_anew_alike_on_both_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    arm, x86 = both_libraries()
+    dice = np.random.default_rng(SEED)
+    made = 0
+    for number in range(CASES // 10):
+        data = jpeg_file(dice, picture(dice, int(dice.choice([1, 3]))))
+        if dice.random() < 0.5:
+            data = damaged(dice, data)
+        interval = int(dice.choice([1, 2, 5, 100]))
+        results = []
+        for library, portable in ((x86, 0), (x86, 1), (arm, 0), (arm, 1)):
+            monkeypatch.setattr(native, "loaded_library", lambda library=library: library)
+            library.fd_use_portable(portable)
+            results.append(transcode_jpeg(data, interval))
+            library.fd_use_portable(0)
+        assert all(result == results[0] for result in results), f"case {number}"
+        made += results[0] is not None
+    print(f"\n{CASES // 10} JPEGs coded anew, equal; not refused: {made}")
+    assert made > CASES // 40
+
+
 @pytest.mark.timeout(3600)
 def test_any_crop_is_the_same_on_both_processors() -> None:
-    arm, x86 = native.library(), native.loaded_library()
-    assert x86 is not None, "the compiled library of this processor is not here"
-    assert arm is not x86, "started without -p arm_library"
-    assert x86.fd_is_fast(), "this processor has no AVX2"
-    dice = np.random.default_rng(int(os.environ.get("FASTDATA_ARM_SEED", "0")))
+    arm, x86 = both_libraries()
+    dice = np.random.default_rng(SEED)
+    others = ("portable, x86-64", x86, 1), ("NEON", arm, 0), ("portable, AArch64", arm, 1)
     made = {RAW: 0, JPEG: 0}
     for number in range(CASES):
         data, crop, shape = crop_of(dice)
         status, expected = result_of(x86, 0, data, crop, shape)
-        for name, library, portable in (("AVX2", x86, 1), ("NEON", arm, 0), ("portable", arm, 1)):
+        for name, library, portable in others:
             found, pixels = result_of(library, portable, data, crop, shape)
             assert found == status, f"case {number}, {name}: {crop} {shape}"
             assert np.array_equal(pixels, expected), f"case {number}, {name}: {crop} {shape}"
