@@ -152,9 +152,15 @@ def test_where_none_reaches_the_ceiling_ties_go_to_fewer_workers() -> None:
     assert len(session.runs.trained) > 1
 
 
-def test_where_none_is_enough_what_may_give_more_than_the_best_is_tried() -> None:
-    machine = Machine(lambda s: 90.0 if s.worker_method == "thread" else 50.0 * s.num_workers)
-    session = session_of(machine, 1000.0)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("demand", [1000.0, None])
+def test_a_kind_of_worker_that_does_not_grow_does_not_hide_another(
+    seed: int, demand: float | None
+) -> None:
+    machine = Machine(
+        lambda s: 90.0 if s.worker_method == "thread" else 50.0 * s.num_workers, seed=seed
+    )
+    session = session_of(machine, demand)
     session.sweep(4, 4, ["thread", "process"])
     assert session.confirm_choice() == Settings(4, "process", 1)  # prefetching changes nothing
     assert Settings(4, "process", 4) in machine.asked

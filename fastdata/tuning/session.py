@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Any
 
 from fastdata.measuring.trials import TrialFailedError
 from fastdata.measuring.windows import Rate
@@ -74,14 +75,19 @@ class Session:
         base = self.info.base
         counts = [count for count in first_counts(most) if count or base.backend != "dali"]
         # All once; then again those that this leaves in question.
-        self.measure([_with(base, count) for count in counts], rounds=1)
-        while counts[-1] < limit and not self.sufficient() and grows(self._family(base)):
-            counts.append(min(2 * counts[-1], limit))
-            self.measure([_with(base, counts[-1])], rounds=1)
-        self.measure([_with(base, count) for count in counts], rounds=ROUNDS - 1)
-        while missing := between(self._family(base), self.rate):
-            if not self.measure([_with(base, count) for count in missing]):
-                break
+        tried = self._try_counts(base, counts, limit)
+        families = [base]
+        # What does not grow says nothing of where workers of another kind are at their best.
+        knee = plateau(self._family(base)).num_workers if self._family(base) else 0
+        if not self.sufficient() and knee < tried[-1].num_workers:
+            families += [replace(base, worker_method=one) for one in self._other_methods(methods)]
+        for other in families[1:]:
+            tried += self._try_counts(other, [n for n in counts if n >= max(knee, 1)], limit)
+        self.measure(tried, rounds=ROUNDS - 1)
+        for family in families:
+            while missing := between(self._family(family), self.rate):
+                if not self.measure([_with(family, count) for count in missing]):
+                    break
         for _ in range(MOST_TURNINGS):
             if not self._look_around(methods):
                 break
@@ -89,6 +95,22 @@ class Session:
             self._notes.append(
                 f"the time was up: not tried were {'; '.join(map(str, self.trials.untried))}"
             )
+
+    def _try_counts(self, base: Settings, counts: Sequence[int], limit: int) -> list[Settings]:
+        """Give numbers of workers a turn, and more up to `limit` while that helps; return all."""
+        tried = [_with(base, count) for count in counts]
+        self.measure(tried, rounds=1)
+        while tried[-1].num_workers < limit and not self.sufficient() and grows(self._family(base)):
+            tried.append(_with(base, min(2 * tried[-1].num_workers, limit)))
+            self.measure(tried[-1:], rounds=1)
+        return tried
+
+    def _other_methods(self, methods: Sequence[str]) -> list[Any]:
+        """Return the other kinds of workers that make the same batches."""
+        base = self.info.base
+        if base.backend != "cpu" or self.info.calls_python:
+            return []
+        return [method for method in methods if method != base.worker_method]
 
     def _look_around(self, methods: Sequence[str]) -> bool:
         """Try what is near the choice; return whether that has changed it."""
@@ -99,12 +121,11 @@ class Session:
         saving = bool(self.sufficient())
         # What costs less than enough, or gives more than the most there is so far.
         around = chosen if saving else best(self.rates)[0]
-        any_method = base.backend == "cpu" and not info.calls_python
         others = variants(
             around,
             saving=saving,
             cost=self._cost,
-            methods=methods if any_method else (base.worker_method,),
+            methods=(base.worker_method, *self._other_methods(methods)),
             cuda=info.cuda,
             persistent=saving and base.backend == "torch" and info.batches is not None,
         )

@@ -1,18 +1,25 @@
-"""Does tune_workers choose right?  Against an exhaustive sweep, with a step of known length.
+"""Does tune_workers choose right, and does the advice of a profile come true?
 
     python scripts/bench/tune_check.py --images DIR          # ten pairs, about 15 minutes
     python scripts/bench/tune_check.py --quick --only sleep-10ms/100 jpeg/16
+    python scripts/bench/tune_check.py --images DIR --advice --against CHECKOUT
 
-Each pair is a dataset and the length of a step that sleeps, so that it takes no core.  The sweep
-trains with every number of workers and, where there is a choice, every kind of them, in turns in
-random order; nothing of the tuner is in it.  The step's ceiling is its rate without a loader.  A
-setting feeds the step if its median reaches 97% of the ceiling.  The tuner is right in a pair if
+**The choice** is held against an exhaustive sweep, with a step of known length.  Each pair is a
+dataset and the length of a step that sleeps, so that it takes no core.  The sweep trains with every
+number of workers and, where there is a choice, every kind of them, in turns in random order;
+nothing of the tuner is in it.  The step's ceiling is its rate without a loader.  A setting feeds
+the step if its median reaches 97% of the ceiling.  The tuner is right in a pair if
 
 *  its choice feeds the step in the sweep, or no setting does, and it reaches 90% of the best; and
 *  no setting with fewer workers feeds it.
 
-A pair that is done is kept in ``--work`` and not done again; ``--again`` forgets them.  Prints a
-markdown table and one JSON line.
+**The advice** is followed by hand.  Each loop of `advice_cases` is profiled, in a process of its
+own, by this version and, with ``--against``, by that of another checkout.  Each fix that an option
+can make is made, and the loop run with and without it, in turns in random order: the real gain is
+the ratio of the median rates.  Bounds ("at most") are in the table and do not count.
+
+What is done is kept in ``--work`` and not done again; ``--again`` forgets it.  Prints a markdown
+table and one JSON line.
 """
 
 from __future__ import annotations
@@ -22,9 +29,12 @@ import json
 import os
 import platform
 import random
+import re
+import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,35 +42,23 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 import fastdata
+from advice_cases import CASES, Case, Waiting
 from bench_data import Datasets, find_images
 from fastdata import transforms as T  # noqa: N812
-from fastdata.engine.loader import Loader
+from fastdata.measuring.loaders import end_workers
 from fastdata.processes.resources import available_cores
 from fastdata.tuned_settings.settings import Settings
-from harness import say
+from harness import REPOSITORY, say
 
 CEILING, ALIKE = 0.97, 0.9
 ROUNDS, WINDOW_SECONDS = 3, 1.2
 QUICK_ROUNDS, QUICK_WINDOW_SECONDS = 3, 0.7
 TUNE_SECONDS, QUICK_TUNE_SECONDS = 30.0, 15.0
+PROFILE_SECONDS, QUICK_PROFILE_SECONDS = 20.0, 10.0
 PASS_SAMPLES = 2048
-
-
-class Waiting(Dataset[Any]):
-    """Samples that wait, as for a disk, and take no core."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(self.seconds)
-        return torch.zeros(8), index
 
 
 @dataclass(frozen=True)
@@ -149,12 +147,7 @@ def opened(data: Any, options: dict[str, Any], settings: Settings) -> Iterator[A
         try:
             yield made
         finally:
-            if isinstance(made, Loader):
-                made.close()
-            elif isinstance(made, DataLoader):
-                stop = getattr(made._iterator, "_shutdown_workers", None)
-                if stop is not None:
-                    stop()
+            end_workers(made)
 
 
 def endless(loader: Any) -> Generator[Any, None, None]:
@@ -239,6 +232,143 @@ def check(pair: Pair, datasets: Datasets, quick: bool) -> dict[str, Any]:
     }
 
 
+# -- advice ----------------------------------------------------------------------------------
+
+CHANGES: list[tuple[str, Callable[..., dict[str, Any]]]] = [
+    (r"num_workers=(\d+) \(now", lambda count: {"num_workers": int(count)}),
+    (r"persistent_workers=True", lambda: {"persistent_workers": True}),
+    (r"a faster transform", lambda: {"transform": None}),
+    (r"a faster collate", lambda: {"collate_fn": None}),
+]
+"""Beginnings of the text of fixes, and the options that follow them."""
+
+ALLOWED = 1.2
+"""A prediction that is more than this too high, or too low, is wrong."""
+
+
+def profiled(case: Case, tree: Path, arguments: list[str]) -> dict[str, Any]:
+    """Return the report of a profile by the version in `tree`."""
+    here = Path(__file__).resolve()
+    path = os.pathsep.join([str(tree), str(here.parent)])
+    done = subprocess.run(
+        [sys.executable, str(here), "--profile", case.name, *arguments],
+        env={**os.environ, "PYTHONPATH": path, "FASTDATA_TUNED": "0"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def print_profile(case: Case, datasets: Datasets, seconds: float) -> None:
+    """Profile the loop of a case, and print the report's JSON."""
+    step = case.step()
+    loader = case.made(datasets, {})
+    report = fastdata.profile(loader, step, seconds=seconds, progress=False)
+    say(str(report))
+    print(json.dumps({**report.to_json(), "timeline": []}))
+
+
+def advice_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return fixes that can be followed, by the JSON of what they change."""
+    found: dict[str, dict[str, Any]] = {}
+    for fix in report["fixes"]:
+        for start, change in CHANGES:
+            if match := re.match(start, fix["text"]):
+                bound = fix.get("at_most", "at most" in fix["text"])
+                key = json.dumps(change(*match.groups()))
+                found.setdefault(key, {"speedup": fix["speedup"], "bound": bound})
+    return found
+
+
+def loop_rate(
+    case: Case, datasets: Datasets, change: dict[str, Any], step: Any, window: float
+) -> float:
+    """Return steps a second of a case with some options changed."""
+    loader = case.made(datasets, change)
+    batches = endless(loader)
+    epoch = len(loader) if case.whole_epochs else 1
+    workers, prefetch = getattr(loader, "num_workers", 0), loader.prefetch_factor or 2
+    ahead = workers * prefetch + 3
+    try:
+        for _ in range(-(-ahead // epoch) * epoch):
+            step(next(batches))
+        at_once = epoch * max(workers, 1)
+        count, began = 0, time.perf_counter()
+        while (took := time.perf_counter() - began) < window:
+            for _ in range(at_once):
+                step(next(batches))
+            count += at_once
+        return count / took
+    finally:
+        batches.close()
+        end_workers(loader)
+
+
+def check_advice(
+    case: Case, datasets: Datasets, trees: dict[str, Path], arguments: list[str], window: float
+) -> dict[str, Any]:
+    """Profile a case with each version, follow the advice of all; return what came out."""
+    with case.beside():
+        reports = {name: profiled(case, tree, arguments) for name, tree in trees.items()}
+        advice = {name: advice_of(report) for name, report in reports.items()}
+        changes = ["{}", *dict.fromkeys(key for found in advice.values() for key in found)]
+        rates: dict[str, list[float]] = {change: [] for change in changes}
+        order, step = random.Random(0), case.step()
+        for _ in range(ROUNDS if len(changes) > 1 else 0):
+            order.shuffle(changes)
+            for change in changes:
+                rates[change].append(loop_rate(case, datasets, json.loads(change), step, window))
+    return {
+        "case": case.name,
+        "verdicts": {name: report["verdict"] for name, report in reports.items()},
+        "rates": rates,
+        "rows": [
+            {
+                "change": change,
+                "real": median(rates[change]) / median(rates["{}"]),
+                "predicted": {name: found.get(change) for name, found in advice.items()},
+            }
+            for change in rates
+            if change != "{}"
+        ],
+    }
+
+
+def advice_table(cases: list[dict[str, Any]], versions: list[str]) -> str:
+    """Return predictions against real gains in markdown, and how many came true."""
+    lines = [
+        f"| loop | change | real gain | {' | '.join(versions)} |",
+        "|---|---|--:|" + "--:|" * len(versions),
+    ]
+    ratios: dict[str, list[float]] = {name: [] for name in versions}
+    for case in cases:
+        for row in case["rows"]:
+            cells = []
+            for name in versions:
+                fix = row["predicted"].get(name)
+                if fix is None:
+                    cells.append("no advice")
+                elif fix["bound"]:
+                    cells.append(f"at most {fix['speedup']:.2f}")
+                else:
+                    ratios[name].append(fix["speedup"] / row["real"])
+                    cells.append(f"{fix['speedup']:.2f} ({ratios[name][-1] - 1:+.0%})")
+            change = ", ".join(f"{k}={v}" for k, v in json.loads(row["change"]).items())
+            lines.append(f"| {case['case']} | {change} | {row['real']:.2f} | {' | '.join(cells)} |")
+    for name, found in ratios.items():
+        near = sum(1 / ALLOWED <= ratio <= ALLOWED for ratio in found)
+        high = sum(ratio > ALLOWED for ratio in found)
+        lines.append(
+            f"\n{name}: {near} of {len(found)} predictions within 20%, {high} too high by more"
+        )
+    return "\n".join(lines)
+
+
+# -- the program -----------------------------------------------------------------------------
+
+
 def cost(settings: Settings) -> tuple[int, ...]:
     """Return what settings are ordered by."""
     return (settings.num_workers, settings.prefetch_factor, settings.worker_method == "process")
@@ -261,52 +391,77 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Check the pairs, and print what came out."""
+    """Check the pairs, or the advice, and print what came out."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--images", type=Path, help="class folders of JPEG files")
     parser.add_argument("--work", type=Path, default=Path(".cache/tune_check"))
-    parser.add_argument("--only", nargs="+", choices=[pair.name for pair in PAIRS])
+    parser.add_argument("--only", nargs="+", choices=[one.name for one in (*PAIRS, *CASES)])
     parser.add_argument("--samples", type=int, default=PASS_SAMPLES)
-    parser.add_argument("--minutes", type=float, default=15.0, help="begin no pair after these")
+    parser.add_argument("--minutes", type=float, default=15.0, help="begin nothing after these")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter windows")
-    parser.add_argument("--again", action="store_true", help="also pairs that are done")
+    parser.add_argument("--again", action="store_true", help="also what is done")
+    parser.add_argument("--advice", action="store_true", help="check the advice of profiles")
+    parser.add_argument("--against", type=Path, help="a checkout to compare with")
+    parser.add_argument("--profile", help=argparse.SUPPRESS)
     options = parser.parse_args()
     work: Path = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    kept = work / ("quick.json" if options.quick else "done.json")
-    done: dict[str, Any] = {}
-    if kept.exists() and not options.again:
-        done = json.loads(kept.read_text())
-    pairs = [pair for pair in PAIRS if not options.only or pair.name in options.only]
+    seconds = QUICK_PROFILE_SECONDS if options.quick else PROFILE_SECONDS
+    if options.profile:
+        case = next(case for case in CASES if case.name == options.profile)
+        print_profile(case, Datasets(options.images, work, options.samples), seconds)
+        return
+    known: Sequence[Pair | Case] = CASES if options.advice else PAIRS
+    chosen = [one for one in known if not options.only or one.name in options.only]
+    waits = all(one.name.startswith("sleep") for one in chosen)
+    images = work if waits else find_images(options.images)
+    datasets = Datasets(images, work, options.samples)
+    versions = {"before": options.against} if options.against else {}
+    versions["now"] = REPOSITORY
+    window = QUICK_WINDOW_SECONDS if options.quick else WINDOW_SECONDS
+    arguments = ["--images", str(images), "--work", str(work), "--samples", str(options.samples)]
+    arguments += ["--quick"] * options.quick
+
+    def checked(one: Pair | Case) -> dict[str, Any]:
+        if isinstance(one, Pair):
+            return check(one, datasets, options.quick)
+        return check_advice(one, datasets, versions, arguments, window)
+
+    name = "advice" if options.advice else "quick" if options.quick else "done"
+    kept = work / f"{name}.json"
+    done: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    if options.again:
+        done = {name: row for name, row in done.items() if name not in {o.name for o in chosen}}
     end = time.monotonic() + 60 * options.minutes
-    datasets: Datasets | None = None
-    for pair in pairs:
-        if pair.name in done or time.monotonic() > end:
+    for one in chosen:
+        if one.name in done or time.monotonic() > end:
             continue
-        if datasets is None:
-            waits = all(one.name.startswith("sleep") for one in pairs)
-            images = work if waits else find_images(options.images)
-            datasets = Datasets(images, work, options.samples)
-        say(f"{pair.name} ms")
-        done[pair.name] = check(pair, datasets, options.quick)
+        say(one.name)
+        done[one.name] = checked(one)
         kept.write_text(json.dumps(done))
-    rows = [done[pair.name] for pair in pairs if pair.name in done]
-    print(table(rows))
-    feeding, smallest = (sum(row[name] for row in rows) for name in ("feeds", "smallest"))
-    possible = sum(row["smallest_text"] != "none" for row in rows)
-    print(
-        f"\n{len(rows)} of {len(pairs)} pairs, {possible} of which can be fed: in {feeding} "
-        f"the choice feeds the step or is near the best, in {smallest} none with fewer workers does"
-    )
+    rows = [done[one.name] for one in chosen if one.name in done]
+    print(advice_table(rows, list(versions)) if options.advice else table(rows))
+    if not options.advice:
+        print(summary(rows, len(chosen)))
     machine = {
         "cores": available_cores(),
         "load": os.getloadavg()[0],
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    print(json.dumps({"benchmark": "tune_check", "machine": machine, "pairs": rows}))
+    print(json.dumps({"benchmark": f"tune_check {name}", "machine": machine, "rows": rows}))
+
+
+def summary(rows: list[dict[str, Any]], pairs: int) -> str:
+    """Return how often the choice was right."""
+    feeding, smallest = (sum(row[name] for row in rows) for name in ("feeds", "smallest"))
+    possible = sum(row["smallest_text"] != "none" for row in rows)
+    return (
+        f"\n{len(rows)} of {pairs} pairs, {possible} of which can be fed: in {feeding} "
+        f"the choice feeds the step or is near the best, in {smallest} none with fewer workers does"
+    )
 
 
 if __name__ == "__main__":
