@@ -11,6 +11,7 @@ import pytest
 from fastdata.measuring.loaders import LoaderInfo
 from fastdata.profiling.conclusion import (
     bottleneck_of,
+    enough_workers,
     restarts_of,
     stages_of,
     verdict_of,
@@ -20,6 +21,7 @@ from fastdata.profiling.model import Cost, Model
 from fastdata.profiling.rates import Measured
 from fastdata.profiling.recorder import Times
 from fastdata.profiling.report import Stall
+from fastdata.profiling.trying import MoreWorkers
 
 READ, DECODE = Cost("read", 0.010, True, 0.0), Cost("decode", 0.030, True, 0.030)
 COLLATE = Cost("collate", 0.002, False, 0.002)
@@ -110,7 +112,7 @@ def test_what_no_stage_explains_is_blamed_on_none_of_them(
     assert found["load"].seconds == pytest.approx(load)
     assert found["load"].speedup_if_free > 2
     assert all(s.speedup_if_free < 1.1 for s in stages if s.name not in ("load", "step"))
-    assert "making batches is the bottleneck" in verdict_of(fitted, measured, stages, "load", ())
+    assert "making batches is the bottleneck" in verdict_of(measured, stages, "load", ())
 
 
 def test_a_small_rest_is_no_stage_of_its_own() -> None:
@@ -146,14 +148,82 @@ def test_no_more_workers_are_wanted_than_were_seen_or_four_a_core(
     slow = Cost("decode", 0.200, True, 0.080)
     made = model(slow, step=0.030, workers=workers, cores=2).fitted(seconds)
     assert (made.workers_to_saturate() or made.best_workers()) <= max(workers, 8)
-    told = [fix.text for fix in fixes_for(made, conditions("stock"), (), {})]
-    assert not any("num_workers" in text for text in told) or workers < 8
+    assert made.wanted_workers() is None or workers < 8
 
 
 def test_of_more_workers_than_are_considered_nothing_is_promised() -> None:
-    slow = replace(READ, seconds=0.500)  # a disk, for which 50 might wait
-    told = [fix.text for fix in fixes_for(model(slow, cores=2), conditions("stock"), (), {})]
-    assert any(text.startswith("num_workers=8 (now 2): what more") for text in told)
+    slow = model(replace(READ, seconds=0.500), cores=2)  # a disk, for which 50 might wait
+    assert slow.wanted_workers() == 8
+    (told,) = fixes_for(slow, conditions("stock"), (), {}, [MoreWorkers(8, 3.9)])[:1]
+    assert "; what more of them than four a core bring, fastdata tune-workers can" in told.text
+
+
+@pytest.mark.parametrize(
+    ("others", "cores", "seconds"),
+    [
+        (0.0, 4, 0.010),  # the step: 30 ms that need a core have four
+        (1.0, 4, 0.010),  # eight beside another get 8/9 of four
+        (2.0, 2, 0.01875),  # and 8/10 of two
+        (8.0, 2, 0.030),
+    ],
+)
+def test_cores_are_shared_evenly_with_those_who_use_them_too(
+    others: float, cores: int, seconds: float
+) -> None:
+    made = replace(model(READ, DECODE, workers=8, cores=cores), others=others)
+    assert made.period() == pytest.approx(seconds)
+
+
+def test_the_cores_that_the_step_computes_on_are_no_workers() -> None:
+    alone = model(READ, DECODE, workers=8, cores=2)
+    assert alone.period() == pytest.approx(0.015)
+    beside = replace(alone, step_cpu=0.010)  # as long as it is
+    assert beside.period() == pytest.approx(0.020)
+
+
+def test_what_a_tuning_measured_takes_the_place_of_what_workers_should_give() -> None:
+    made = replace(model(READ, DECODE, workers=1), supplied={1: 0.045, 2: 0.040, 4: 0.012})
+    assert made.period(2) == pytest.approx(0.040)
+    assert made.period(3) == pytest.approx(0.040 / 3)
+    assert made.period(4, factors={"decode": 0.0}) == pytest.approx(0.010)  # the step
+    assert made.wanted_workers() == 4
+    assert replace(made, supplied={1: 0.045, 2: 0.044}).wanted_workers() is None
+
+
+TRIED = [MoreWorkers(2, 1.4), MoreWorkers(4, 1.9)]
+
+
+def test_the_advice_about_workers_is_what_was_tried() -> None:
+    measured, made = Measured(0.020, 0.010, 0.010, 0.5), model(READ, DECODE)
+    assert fixes_for(made, conditions("stock"), (), {}) == fixes_for(
+        made, conditions("stock"), (), {}, [MoreWorkers(4, 1.05)]
+    )
+    first = fixes_for(made, conditions("stock"), (), {}, TRIED)[0]
+    assert (first.text[:23], first.speedup, first.at_most) == (
+        "num_workers=4 (now 0), ",
+        1.9,
+        False,
+    )
+    stages = stages_of(made, measured, {})
+    told = verdict_of(measured, stages, "decode", (), TRIED)
+    assert told.endswith("decoding is the bottleneck; with 4 workers it waits 5%")
+    assert enough_workers(made, measured, TRIED) is None
+    assert enough_workers(made, measured, [MoreWorkers(4, 1.96)]) == 4
+
+
+def test_what_was_not_tried_is_a_bound_and_what_failed_is_no_advice() -> None:
+    measured, made = Measured(0.020, 0.010, 0.010, 0.5), model(READ, DECODE)
+    untried = [MoreWorkers(4, 2.0, "a cache would have to be filled")]
+    found = fixes_for(made, conditions("packed"), (), {}, untried)
+    (fix,) = (fix for fix in found if fix.text.startswith("num_workers=4"))
+    assert fix.at_most
+    assert "not tried, as a cache" in fix.text
+    assert "workers" not in verdict_of(
+        measured, stages_of(made, measured, {}), "decode", (), untried
+    )
+    failed = [MoreWorkers(4, 0.0, "PicklingError: no")]
+    told = fixes_for(made, conditions("packed"), (), {}, failed)
+    assert not any("workers=" in fix.text for fix in told)
 
 
 @pytest.mark.parametrize(
@@ -204,16 +274,14 @@ PERMUTATION = Stall("host tensor", "torch.randperm", "train.py:30 mix", 1, 400_0
             Measured(0.020, 0.010, 0.010, 0.5),
             (),
             "decode",
-            "input-bound: the step waits 50% of the time; decoding is the bottleneck "
-            "(f, a.py:3); with 4 workers it would wait 0%",
+            "input-bound: the step waits 50% of the time; decoding is the bottleneck (f, a.py:3)",
         ),
         (
             model(READ, DECODE, cores=2),
             Measured(0.020, 0.010, 0.010, 0.5, on_gpu=True),
             (ITEM,),
             "decode",
-            "input-bound: the GPU waits 50% of the time; decoding is the bottleneck "
-            "(f, a.py:3); with 3 workers it would wait 33%",
+            "input-bound: the GPU waits 50% of the time; decoding is the bottleneck (f, a.py:3)",
         ),
         (
             model(READ, DECODE, workers=8),
@@ -267,7 +335,7 @@ def test_verdict(
     stages = stages_of(made, measured, {"decode": "/home/a.py:3 f"})
     found = bottleneck_of(measured, stages, stalls)
     assert found == bottleneck
-    assert verdict_of(made, measured, stages, found, stalls) == verdict
+    assert verdict_of(measured, stages, found, stalls) == verdict
 
 
 @pytest.mark.parametrize(
@@ -288,7 +356,7 @@ def test_beginnings_of_passes_that_take_much_are_in_the_verdict(
     assert said.startswith(words)
     assert bool(said) == bool(words)
     made = model(READ, DECODE, workers=8)
-    verdict = verdict_of(made, measured, stages_of(made, measured, {}), None, (), restarts=said)
+    verdict = verdict_of(measured, stages_of(made, measured, {}), None, (), restarts=said)
     fed = "step-bound: nothing to gain from the data side"
     assert verdict == (f"step-bound; but {said}" if said else fed)
 
@@ -300,7 +368,7 @@ def test_a_step_that_shares_its_cores_is_told_so_and_who_computes_beside_it() ->
     found = {stage.name: stage.stall_seconds for stage in stages}
     assert found["hand over"] == 0
     assert found["read"] + found["decode"] == pytest.approx(0.010)
-    assert verdict_of(made, measured, stages, None, ()) == (
+    assert verdict_of(measured, stages, None, ()) == (
         "step-bound: the step waits for no batch, but shares its cores with the workers, and "
         "takes 2 times as long beside them"
     )
@@ -335,10 +403,10 @@ def fixes(made: Model, given: Conditions, *stalls: Stall) -> dict[str, float]:
 
 
 def test_fixes_are_ranked_by_what_they_gain() -> None:
-    found = fixes_for(model(READ, DECODE), conditions("packed"), (ITEM,), {})
-    gains = [fix.speedup for fix in found[:-1]]
-    assert gains == sorted(gains, reverse=True)
-    assert [round(gain, 3) for gain in gains] == [2.0, 2.0, 2.0, 1.6, 1.333]
+    more = [MoreWorkers(4, 1.5)]
+    found = fixes_for(model(READ, DECODE), conditions("packed"), (ITEM,), {}, more)
+    gains = [(fix.at_most, round(fix.speedup, 3)) for fix in found[:-1]]
+    assert gains == [(False, 1.6), (False, 1.5), (False, 1.333), (True, 2.0), (True, 2.0)]
     assert ".item() at train.py:12" in found[-1].text
     assert found[-1].speedup == 1
 
@@ -358,8 +426,6 @@ def test_fixes_are_ranked_by_what_they_gain() -> None:
         (conditions("packed"), "fastdata.pack", False),
         (conditions("stock"), "fastdata.pack", True),
         (conditions("iterable"), "fastdata.pack", False),
-        (conditions("stock"), "num_workers=4", True),
-        (conditions("stock", input_bound=False), "num_workers", False),
         (conditions("stock"), "persistent", False),
         (
             conditions("stock", persistent=False, start_seconds=1.0, epoch_batches=100),

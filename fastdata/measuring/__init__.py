@@ -10,6 +10,7 @@
 ``factories.py``   equivalent loaders with other settings
 ``windows.py``     timed windows of batches and steps; medians with intervals
 ``trials.py``      calls in a process that may die, hang or take all memory
+``cores.py``       what other processes take of the cores
 ``page_cache.py``  whether files are in memory
 ``reports.py``     a result as JSON, as a table of text, as a picture
 =================  ==================================================================

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,9 +34,8 @@ from fastdata.loading import is_location, loader, options_of
 from fastdata.measuring.loaders import (
     dataloader_arguments,
     dataset_of,
-    end_workers,
     inner_loader,
-    worker_arguments,
+    stock_loader_like,
 )
 from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
@@ -319,23 +317,14 @@ class StockLoaderFactory(LoaderFactory):
 
     @contextlib.contextmanager
     def open(self, settings: Settings) -> Iterator[Any]:
-        arguments = dataloader_arguments(self._like) | {
-            "num_workers": settings.num_workers,
-            "pin_memory": settings.pin_memory,
-        }
-        if settings.num_workers:
-            arguments |= worker_arguments(self._like) | {
-                "prefetch_factor": settings.prefetch_factor,
-                "persistent_workers": settings.persistent_workers,
-            }
-        with warnings.catch_warnings():
-            # That these are more than there are cores is what is to be found out about.
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
-            made: DataLoader[Any] = DataLoader(**arguments)
-            try:
-                yield made if self.device is None else CUDAPrefetcher(made, self.device)
-            finally:
-                end_workers(made)
+        with stock_loader_like(
+            self._like,
+            settings.num_workers,
+            pin_memory=settings.pin_memory,
+            prefetch_factor=settings.prefetch_factor,
+            persistent_workers=settings.persistent_workers,
+        ) as made:
+            yield made if self.device is None else CUDAPrefetcher(made, self.device)
 
 
 def _options_like(like: DataLoader[Any], device: torch.device | None) -> LoaderOptions:

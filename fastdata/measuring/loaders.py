@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,6 +34,7 @@ __all__ = [
     "inner_loader",
     "loader_info",
     "move_batch",
+    "stock_loader_like",
     "worker_arguments",
 ]
 
@@ -159,6 +162,27 @@ def worker_arguments(like: DataLoader[Any]) -> dict[str, Any]:
         "multiprocessing_context": like.multiprocessing_context,
     }
     return {name: value for name, value in given.items() if value}
+
+
+@contextlib.contextmanager
+def stock_loader_like(
+    like: DataLoader[Any], num_workers: int, *, pin_memory: bool, **of_workers: Any
+) -> Iterator[DataLoader[Any]]:
+    """Make a `DataLoader` like another with other workers, which end with the block.
+
+    `of_workers` are the arguments that only one with workers takes.
+    """
+    arguments = dataloader_arguments(like) | {"num_workers": num_workers, "pin_memory": pin_memory}
+    if num_workers:
+        arguments |= worker_arguments(like) | of_workers
+    with warnings.catch_warnings():
+        # That these are more than there are cores is what is to be found out about.
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        made: DataLoader[Any] = DataLoader(**arguments)
+        try:
+            yield made
+        finally:
+            end_workers(made)
 
 
 # -- batches ---------------------------------------------------------------------------------

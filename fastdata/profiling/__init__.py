@@ -1,9 +1,9 @@
 """Where the time of training goes, and what a faster stage would gain.
 
-    loader, step --rates--> three rates -----------.
-                 --packed, stock--> costs --model--+--conclusion, fixes--> ProfileReport
-                 --stalls--> lines of the step ----|
-                 --tracing--> timeline ------------'
+    loader, step --rates--> three rates --------------------.
+                 --packed, stock--> costs --model, trying--+--conclusion, fixes--> ProfileReport
+                 --stalls--> lines of the step -------------|
+                 --tracing--> timeline ---------------------'
 
 ==================  ==========================================================
 ``profiler.py``     `fastdata.profile`: everything, in order
@@ -16,6 +16,7 @@
 ``lines.py``        lines of the user's code, and where a stage spends its time
 ``stalls.py``       what in a step makes a device wait
 ``model.py``        what stages cost, and how fast the pipeline would be if changed
+``trying.py``       more workers, tried before they are advice
 ``fixes.py``        what to do about it
 ``conclusion.py``   from all that was measured to the report: stalls by stage, the verdict
 ``report.py``       the report: data, JSON, text

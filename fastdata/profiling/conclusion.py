@@ -18,17 +18,21 @@ import torch
 from fastdata.measuring.workload import describe_loader
 from fastdata.processes.resources import available_cores
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
-from fastdata.profiling.fixes import conditions_of, fixes_for
+from fastdata.profiling.fixes import best_of, conditions_of, fixes_for
 from fastdata.profiling.lines import short_line
-from fastdata.profiling.model import Cost, LoaderCosts, Model
+from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Cost, LoaderCosts, Model
 from fastdata.profiling.rates import WAITS, Measured, Rates, median
 from fastdata.profiling.report import Event, ProfileReport, Stage, StageName, Stall
 from fastdata.profiling.tracing import makes_batches_in_thread
+from fastdata.profiling.trying import MoreWorkers
+from fastdata.tuned_settings.store import Entry
 
 __all__ = [
     "Measurements",
     "bottleneck_of",
     "conclude",
+    "enough_workers",
+    "model_of",
     "restarts_of",
     "stages_of",
     "verdict_of",
@@ -69,23 +73,41 @@ class Measurements:
     copy_bytes_per_second: float
     stalls: tuple[Stall, ...]
     timeline: tuple[Event, ...]
+    kept: Entry | None = None
+    """What is kept of a tuning of this loader."""
+
+    @property
+    def measured(self) -> Measured:
+        """The three rates, as medians."""
+        has_step, on_gpu = self.step is not None, self.device.type == "cuda"
+        return self.rates.measured(has_step=has_step, on_gpu=on_gpu)
+
+    @property
+    def wait(self) -> float:
+        """Mean seconds that the loop waits for a batch."""
+        return statistics.fmean(self.rates.waits)
 
 
-def conclude(measurements: Measurements, notes: Sequence[str] = ()) -> ProfileReport:
-    """Return the report; `notes` come before those about the measurements."""
+def conclude(
+    measurements: Measurements,
+    model: Model,
+    tried: Sequence[MoreWorkers] = (),
+    notes: Sequence[str] = (),
+) -> ProfileReport:
+    """Return the report, by the model of `model_of` and the numbers of workers that were tried.
+
+    `notes` come before those about the measurements.
+    """
     m, rates, batches = measurements, measurements.rates, measurements.batches
-    wait = statistics.fmean(rates.waits)
-    measured = rates.measured(has_step=m.step is not None, on_gpu=m.device.type == "cuda")
-    model = _model(m, measured, wait)
+    wait, measured = m.wait, m.measured
     stages = stages_of(model, measured, m.costs.lines)
     bottleneck = bottleneck_of(measured, stages, m.stalls)
     restarts = restarts_of(batches.restart_seconds, batches.epoch_length, wait, measured)
     conditions = conditions_of(m.loader, m.cached, measured, batches.start_seconds)
     ready = [count for count in rates.ready if not math.isnan(count)]
     p50, p99 = np.quantile(rates.intervals, [0.5, 0.99]).tolist()
-    more_help = measured.has_step and any(cost.parallel for cost in model.costs)
     return ProfileReport(
-        verdict=verdict_of(model, measured, stages, bottleneck, m.stalls, restarts=restarts),
+        verdict=verdict_of(measured, stages, bottleneck, m.stalls, tried, restarts=restarts),
         bottleneck=bottleneck,
         input_bound=measured.is_input_bound,
         steps_per_second=_rate(measured.loader),
@@ -95,15 +117,16 @@ def conclude(measurements: Measurements, notes: Sequence[str] = ()) -> ProfileRe
         waiting=measured.waiting,
         stages=stages,
         stalls=m.stalls,
-        fixes=fixes_for(model, conditions, m.stalls, m.costs.lines),
+        fixes=fixes_for(model, conditions, m.stalls, m.costs.lines, tried),
         batch_seconds_p50=p50,
         batch_seconds_p99=p99,
         ready_batches=statistics.fmean(ready) if ready else math.nan,
         wait_seconds=wait,
         copy_bytes_per_second=m.copy_bytes_per_second,
         workers=batches.workers,
-        workers_to_saturate=model.workers_to_saturate() if more_help else None,
+        workers_to_saturate=enough_workers(model, measured, tried),
         cores=model.cores,
+        cores_of_others=rates.others,
         cores_to_saturate=model.cores_to_saturate(),
         overhead=rates.reading_clocks / measured.loader if measured.loader > 0 else 0.0,
         steps=rates.steps,
@@ -111,25 +134,54 @@ def conclude(measurements: Measurements, notes: Sequence[str] = ()) -> ProfileRe
         step=m.step if m.step is not None else "no step",
         loader=describe_loader(m.loader),
         machine=_describe_machine(m.device),
-        notes=(*notes, *m.costs.notes, *_remarks(m, model, measured)),
+        notes=(*notes, *m.costs.notes, *_remarks(m, model, measured, tried)),
     )
 
 
-def _model(m: Measurements, measured: Measured, wait: float) -> Model:
+def model_of(m: Measurements) -> Model:
     """Return the model of the pipeline, fitted to the measured rate."""
-    rates, costs = m.rates, m.costs.costs
+    rates, costs, measured = m.rates, m.costs.costs, m.measured
+    curve = m.kept.tuned.curve if m.kept is not None else ()
     model = Model(
-        (*(costs or (Cost("load", wait, False),)), *m.copy_costs),
+        (*(costs or (Cost("load", m.wait, False),)), *m.copy_costs),
         measured.device if measured.has_step else 0.0,
         max(m.batches.workers, int(makes_batches_in_thread(m.loader))) if costs else 0,
         available_cores(),
         statistics.median(rates.device_cpu) if measured.has_step else 0.0,
+        others=rates.others,
+        supplied={point.num_workers: 1 / point.supply for point in curve if point.supply > 0},
     )
     return model.fitted(measured.loader, median(rates.busy))
 
 
-def _remarks(m: Measurements, model: Model, measured: Measured) -> Iterator[str]:
+def enough_workers(model: Model, measured: Measured, tried: Sequence[MoreWorkers]) -> int | None:
+    """Return how many workers feed the step: as there are, or tried; None where none do."""
+    if not (measured.has_step and any(cost.parallel for cost in model.costs)):
+        return None
+    if not measured.is_input_bound and model.workers:
+        return model.workers_to_saturate()
+    more = best_of(tried)
+    return more.workers if more is not None and more.waiting(measured) <= ENOUGH else None
+
+
+def _remarks(
+    m: Measurements, model: Model, measured: Measured, tried: Sequence[MoreWorkers]
+) -> Iterator[str]:
     """Yield what to know when reading the report."""
+    if m.kept is not None and tried:
+        curve = ", ".join(f"{one.num_workers}: {one.supply:.3g}" for one in m.kept.tuned.curve)
+        yield (
+            "which number of workers was tried is by what tune-workers measured on "
+            f"{m.kept.measured_at:%Y-%m-%d}, batches a second with no step beside: {curve}"
+        )
+    for more in tried:
+        if not more.untried and more.speedup < LEAST_GAIN_OF_WORKERS:
+            yield (
+                f"num_workers={more.workers} was tried for a moment, and is {more.speedup:.2f} "
+                "times as fast"
+            )
+        elif not more.speedup:
+            yield f"num_workers={more.workers} was tried, and failed: {more.untried}"
     if m.costs.overhead > 0.05:
         yield (
             f"taking times made {m.costs.overhead:.0%} of what the stages seemed to take; it is "
@@ -267,11 +319,11 @@ def restarts_of(seconds: Sequence[float], batches: int, wait: float, measured: M
 
 
 def verdict_of(
-    model: Model,
     measured: Measured,
     stages: Sequence[Stage],
     bottleneck: StageName | None,
     stalls: Sequence[Stall],
+    tried: Sequence[MoreWorkers] = (),
     *,
     restarts: str = "",
 ) -> str:
@@ -283,7 +335,7 @@ def verdict_of(
         verdict = _step_bound(measured, stalls)
     else:
         stage = next(stage for stage in stages if stage.name == bottleneck)
-        verdict = _input_bound(model, measured, stage)
+        verdict = _input_bound(measured, stage, best_of(tried))
     if not restarts:
         return verdict
     return f"{verdict.removesuffix(': ' + NOTHING_TO_GAIN)}; but {restarts}"
@@ -307,7 +359,7 @@ def _step_bound(measured: Measured, stalls: Sequence[Stall]) -> str:
     return f"{bound}, and the step {makes}: {where}"
 
 
-def _input_bound(model: Model, measured: Measured, stage: Stage) -> str:
+def _input_bound(measured: Measured, stage: Stage, more: MoreWorkers | None) -> str:
     bottleneck = f"{ACTIVITIES[stage.name]} is the bottleneck"
     if stage.where:
         bottleneck += f" ({short_line(stage.where)})"
@@ -316,11 +368,7 @@ def _input_bound(model: Model, measured: Measured, stage: Stage) -> str:
         return f"no step to compare with: {rate:,.4g} batches a second are made; {bottleneck}"
     waits = "the GPU" if measured.on_gpu else "the step"
     verdict = f"input-bound: {waits} waits {measured.waiting:.0%} of the time; {bottleneck}"
-    if not any(cost.parallel for cost in model.costs):
+    if more is None or more.untried:
         return verdict
-    workers = model.workers_to_saturate() or model.best_workers()
-    waiting = model.waiting(workers)
-    if workers <= model.workers or waiting > model.waiting() - WAITS:
-        return verdict
-    noun = "worker" if workers == 1 else "workers"
-    return f"{verdict}; with {workers} {noun} it would wait {waiting:.0%}"
+    noun = "worker" if more.workers == 1 else "workers"
+    return f"{verdict}; with {more.workers} {noun} it waits {more.waiting(measured):.0%}"

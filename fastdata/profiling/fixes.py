@@ -22,22 +22,20 @@ from fastdata.measuring.loaders import (
 from fastdata.prefetch.tree import leaves
 from fastdata.profiling.batches import CachedBatches
 from fastdata.profiling.lines import short_line
-from fastdata.profiling.model import Model
+from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Model
 from fastdata.profiling.rates import Measured
 from fastdata.profiling.report import Fix, Stall
 from fastdata.profiling.stalls import BLOCKING_COPY
+from fastdata.profiling.trying import MoreWorkers
 
-__all__ = ["Conditions", "conditions_of", "fixes_for"]
+__all__ = ["Conditions", "best_of", "conditions_of", "fixes_for"]
 
 LEAST_GAIN = 1.05
 """A smaller gain is not worth a line."""
 
-LEAST_GAIN_OF_WORKERS = 1.1
-"""The model predicts no better than this how workers slow each other down."""
 
-
-Change: TypeAlias = tuple[str, dict[str, float]]
-"""A text, and how many times as long stages then take."""
+Change: TypeAlias = tuple[str, dict[str, float], bool]
+"""A text, how many times as long stages then take, and whether that is a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,72 +86,82 @@ def conditions_of(
 
 
 def fixes_for(
-    model: Model, conditions: Conditions, stalls: Sequence[Stall], lines: Mapping[str, str]
+    model: Model,
+    conditions: Conditions,
+    stalls: Sequence[Stall],
+    lines: Mapping[str, str],
+    tried: Sequence[MoreWorkers] = (),
 ) -> tuple[Fix, ...]:
-    """Return fixes, the largest gain first; those of stalls, whose gain is unknown, last.
+    """Return fixes, the largest gain first, then bounds; those of stalls, of unknown gain, last.
 
-    `lines` are the user's, by stage.
+    `lines` are the user's, by stage, and `tried` numbers of workers.
     """
-    fixes = [fix for fix in _candidates(model, conditions, lines) if fix.speedup >= LEAST_GAIN]
-    fixes.sort(key=lambda fix: -fix.speedup)
+    fixes = [*_candidates(model, conditions, lines)]
+    if (more := best_of(tried)) is not None:
+        fixes.append(_fix_of_workers(model, conditions, more))
+    fixes = [fix for fix in fixes if fix.speedup >= LEAST_GAIN]
+    fixes.sort(key=lambda fix: (fix.at_most, -fix.speedup))
+    without = model.period(factors={"augment": 0.0})
+    if conditions.loader.calls_python and model.period() >= LEAST_GAIN * without:
+        # Not only the callables take less time then, and nobody knows how much less.
+        fixes.append(
+            Fix(
+                "fastdata.transforms in place of callables, which are called once a sample: "
+                "whole batches are then decoded and changed by compiled code"
+            )
+        )
     return (*fixes, *map(_fix_of_stall, stalls))
 
 
+def best_of(tried: Sequence[MoreWorkers]) -> MoreWorkers | None:
+    """Return the number of workers with the largest gain; None where that is not worth it."""
+    best = max(tried, key=lambda one: one.speedup, default=None)
+    return best if best is not None and best.speedup >= LEAST_GAIN_OF_WORKERS else None
+
+
+def _fix_of_workers(model: Model, conditions: Conditions, more: MoreWorkers) -> Fix:
+    now = conditions.loader.workers
+    text = f"num_workers={more.workers} (now {now})"
+    if more.untried:
+        text += f": not tried, as {more.untried}; in this model nothing else slows them down"
+    else:
+        text += ", tried for a moment"
+        if more.waiting(conditions.measured) <= ENOUGH:
+            text += ": the step hardly waits"
+    if more.workers == model.most_workers:
+        text += "; what more of them than four a core bring, fastdata tune-workers can measure"
+    if not now:
+        text += "; batches are then made beside the step, not between"
+    return Fix(text, more.speedup, bool(more.untried))
+
+
 def _candidates(model: Model, conditions: Conditions, lines: Mapping[str, str]) -> Iterator[Fix]:
-    """Yield all fixes that apply, however small their gain."""
+    """Yield all other fixes that apply, however small their gain."""
     now = model.period()
-
-    def fix(
-        text: str, workers: int | None = None, factors: Mapping[str, float] | None = None
-    ) -> Fix:
-        then = model.period(workers, factors=factors)
-        return Fix(text, now / then if then > 0 else float("inf"))
-
     measured, info = conditions.measured, conditions.loader
-    if measured.is_input_bound and (wanted := _wanted_workers(model)) is not None:
-        added = fix(_workers_text(model, wanted), wanted)
-        if added.speedup >= LEAST_GAIN_OF_WORKERS:
-            yield added
     if measured.is_input_bound or measured.shares_cores:
-        for text, factors in _changes(conditions, lines):
-            yield fix(text, factors=factors)
+        for text, factors, at_most in _changes(conditions, lines):
+            then = model.period(factors=factors)
+            yield Fix(text, now / then if then > 0 else float("inf"), at_most)
     epoch = (info.batches_per_epoch or 0) * now
     if info.kind == "stock" and model.workers and not info.persistent and epoch:
         start = conditions.start_seconds
+        # The first batch of an epoch is waited for in any case: nobody makes it before.
+        least = min(sum(cost.seconds for cost in model.costs if cost.parallel), start)
         yield Fix(
             f"persistent_workers=True: each epoch begins with {start:.2g} s until its first batch",
-            (epoch + start) / epoch,
+            (epoch + start) / (epoch + least),
         )
-
-
-def _wanted_workers(model: Model) -> int | None:
-    """Return how many workers are worth trying; None where no more than there are."""
-    if not any(cost.parallel for cost in model.costs):
-        return None
-    wanted = model.workers_to_saturate() or model.best_workers()
-    return wanted if wanted > model.workers else None
-
-
-def _workers_text(model: Model, wanted: int) -> str:
-    text = f"num_workers={wanted} (now {model.workers})"
-    if model.workers_to_saturate():
-        text += ": the step would hardly wait"
-    elif wanted < model.most_workers:
-        text += ": more than that would not help"
-    else:
-        text += ": what more of them than four a core bring, fastdata tune-workers can measure"
-    if not model.workers:
-        text += "; batches are then made beside the step, not between"
-    return text
 
 
 def _changes(conditions: Conditions, lines: Mapping[str, str]) -> Iterator[Change]:
     kind = conditions.loader.kind
     if kind == "stock":
         yield (
-            "pack the dataset once (fastdata.pack) and load it with fastdata.loader: at most "
-            "this, if reading and decoding then took no time",
+            "pack the dataset once (fastdata.pack) and load it with fastdata.loader: so much if "
+            "reading and decoding then took no time",
             {"read": 0, "decode": 0},
+            True,
         )
     if kind == "packed" and conditions.plain:
         yield from _changes_of_packed(conditions)
@@ -163,48 +171,47 @@ def _changes(conditions: Conditions, lines: Mapping[str, str]) -> Iterator[Chang
         ("decode", "a faster decoder"),
     ):
         if lines.get(name):
-            yield f"{text}: {short_line(lines[name])}; at most this", {name: 0}
+            yield f"{text}: {short_line(lines[name])}", {name: 0}, True
     if not conditions.measured.on_gpu:
         return
     if not conditions.loader_copies:
         how = "device=" if kind == "packed" else "fastdata.CUDAPrefetcher(loader)"
-        yield f"{how}: batches are copied while the one before is computed with", {"copy": 0}
+        text = f"{how}: batches are copied while the one before is computed with"
+        yield text, {"copy": 0}, False
         if not conditions.pinned:
-            yield "pin_memory=True, and copies with non_blocking=True; at most", {"copy": 0}
+            yield "pin_memory=True, and copies with non_blocking=True", {"copy": 0}, True
     # A loader that copies packed data sends uint8 already.
     copied_by_packed = kind == "packed" and conditions.loader_copies
     if conditions.float_bytes > 0.5 and not copied_by_packed:
         yield (
             "send uint8 over the bus and convert on the device: a quarter of the bytes",
             {"copy": 1 - 0.75 * conditions.float_bytes},
+            False,
         )
 
 
 def _changes_of_packed(conditions: Conditions) -> Iterator[Change]:
     if not conditions.raw:
         yield (
-            'codec="raw" when packing, where the disk has room: nothing is decoded; at most this',
+            'codec="raw" when packing, where the disk has room: nothing is decoded',
             {"decode": 0},
+            True,
         )
         yield (
             "pack at a smaller size (size= and resize=): with half the pixels decoding takes half",
             {"decode": 0.5},
+            False,
         )
-    yield 'cache="ram": the packed bytes are read once, and stay in memory', {"read": 0}
+    yield 'cache="ram": the packed bytes are read once, and stay in memory', {"read": 0}, False
     if not conditions.loader.calls_python:
         yield (
             'cache="device", if the decoded images fit there: workers have nothing left to do '
-            "after the first epoch; at most this",
+            "after the first epoch",
             {"read": 0, "decode": 0, "hand over": 0},
+            True,
         )
     if conditions.measured.on_gpu and conditions.has_dali:
-        yield 'backend="dali": the GPU decodes; at most this', {"decode": 0}
-    if conditions.loader.calls_python:
-        yield (
-            "fastdata.transforms in place of callables, which are called once a sample; at most "
-            "this",
-            {"augment": 0},
-        )
+        yield 'backend="dali": the GPU decodes', {"decode": 0}, True
 
 
 def _fix_of_stall(stall: Stall) -> Fix:

@@ -3,7 +3,7 @@
     seconds a batch = the longest of
         what workers share / workers + contention     they work side by side, and wait for
                                                       each other: locks, memory, the disk
-        all that needs a core / cores
+        all that needs a core / the share of cores    other processes take theirs
         what the loop does itself + the step          one after the other
         what has a thread or stream of its own        a copy that is sent ahead
 
@@ -14,6 +14,10 @@ rate that was measured: what several workers lose to each other is contention, w
 them do not shorten (Amdahl's law); one worker, none, or faster ones are scaled.  Where workers
 are far from being the limit, what the loop does itself is scaled; and where that is too little to
 be the reason, the rest is a stage of its own, "load", so that no other stage is blamed.
+
+A system shares its cores out evenly among the threads that want one.  So k threads of this process
+beside others, who keep m cores busy, get k / (k + m) of all cores, where there are too few.  Where
+a tuning was kept, what it measured of some numbers of workers takes the place of their term.
 """
 
 from __future__ import annotations
@@ -23,11 +27,14 @@ from dataclasses import dataclass, field, replace
 
 from fastdata.profiling.report import StageName
 
-__all__ = ["Cost", "LoaderCosts", "Model", "hand_over_costs"]
+__all__ = ["ENOUGH", "LEAST_GAIN_OF_WORKERS", "Cost", "LoaderCosts", "Model", "hand_over_costs"]
 
 MAX_WORKERS, MAX_WORKERS_A_CORE = 64, 4
 """More are not considered: what they wait for beside each other (a disk, cores that others use)
 was measured of far fewer.  ``tune-workers`` tries four a core, too."""
+
+LEAST_GAIN_OF_WORKERS = 1.1
+"""The model predicts no better than this how workers slow each other down."""
 
 ENOUGH = 0.03
 """Share of its time that a step may wait and still count as fed."""
@@ -130,7 +137,11 @@ class Model:
     loop_scale: float = 1.0
     """Of what the loop does itself apart from copying, where there are workers."""
     core_scale: float = 1.0
-    """Of what needs a core: others may have some of the cores, or two of them share one."""
+    """Of what needs a core: it may be slow memory that two of them share."""
+    others: float = 0.0
+    """Cores that other processes keep busy."""
+    supplied: Mapping[int, float] = field(default_factory=dict)
+    """Seconds a batch that some numbers of workers were measured to take, with no step beside."""
 
     def fitted(self, seconds: float, loop: float = 0.0) -> Model:
         """Return the model that gives the measured seconds a batch, with real loader and step.
@@ -221,16 +232,25 @@ class Model:
 
     def workers_to_saturate(self) -> int | None:
         """Return how many workers feed the step; None if no number does, up to the most."""
-        for workers in range(1, self.most_workers + 1):
-            if self.waiting(workers) <= ENOUGH:
-                return workers
-        return None
+        return next((n for n in self._counts() if self.waiting(n) <= ENOUGH), None)
 
     def best_workers(self) -> int:
-        """Return the smallest number of workers that is within 1% of the best."""
-        most = self.most_workers
-        best = self.period(most)
-        return next(n for n in range(1, most + 1) if self.period(n) <= 1.01 * best)
+        """Return the smallest number of workers that is as good as the best, as far as is known."""
+        enough = LEAST_GAIN_OF_WORKERS * min(map(self.period, self._counts()))
+        return next(n for n in self._counts() if self.period(n) <= enough)
+
+    def wanted_workers(self) -> int | None:
+        """Return how many workers are worth trying; None where no more than there are."""
+        if not any(cost.parallel for cost in self.costs):
+            return None
+        wanted = self.workers_to_saturate() or self.best_workers()
+        gain = self.period() / self.period(wanted) if self.period(wanted) else 1.0
+        return wanted if wanted > self.workers and gain >= LEAST_GAIN_OF_WORKERS else None
+
+    def _counts(self) -> list[int]:
+        """Return the numbers of workers that are considered: those that were measured, or all."""
+        measured = sorted(n for n in self.supplied if n)
+        return measured or list(range(1, self.most_workers + 1))
 
     def cores_to_saturate(self) -> float | None:
         """Return how many cores loading needs at the step's own rate.
@@ -252,20 +272,28 @@ class Model:
         costs = [cost.times(factors.get(cost.name, 1.0)) for cost in self.costs]
         step, step_cpu = (factors.get("step", 1.0) * s for s in (self.step, self.step_cpu))
         alone: dict[str, float] = {cost.name: cost.seconds for cost in costs if cost.overlapped}
-        loading = _shared_seconds(costs)
         if not workers:
-            inline = self.scale * (loading + _own_seconds(costs))
+            inline = self.scale * (_shared_seconds(costs) + _own_seconds(costs))
             return {"loop": inline + _copying_seconds(costs) + step, **alone}
+        loading, loading_now = _shared_seconds(costs), _shared_seconds(self.costs)
+        by_workers = self.scale * loading / workers
         # Workers that have less to do are less in each other's way.
-        loading_now = _shared_seconds(self.costs)
-        lost = self.contention * loading / loading_now if loading_now and workers > 1 else 0.0
+        if workers > 1 and loading_now:
+            by_workers += self.contention * loading / loading_now
+        if workers in self.supplied and loading_now:
+            by_workers = self.supplied[workers] * loading / loading_now
         computed = min(self.scale, 1.0) * sum(cost.cpu_seconds for cost in costs) + step_cpu
         return {
-            "workers": self.scale * loading / workers + lost,
-            "cores": self.core_scale * computed / max(self.cores, 1),
+            "workers": by_workers,
+            "cores": self.core_scale * computed / self._cores_for(workers),
             "loop": self._loop_seconds(costs) + step,
             **alone,
         }
+
+    def _cores_for(self, workers: int) -> float:
+        """Return the cores that so many workers and the step have, beside other processes."""
+        threads = max(workers + (self.step_cpu / self.step if self.step else 0.0), self.cores)
+        return max(self.cores, 1) * threads / max(threads + self.others, self.cores, 1)
 
     def _loop_seconds(self, costs: Collection[Cost]) -> float:
         """Return what the loop does itself, apart from the step."""

@@ -4,7 +4,8 @@
 2  timeline   a few steps more, in which workers report what they do
 3  stages     the loader's own parts, one by one
 4  stalls     one step under torch's modes
-5  report     a model fitted to 1 and 3 predicts gains; the verdict, and fixes
+5  trials     a model fitted to 1 and 3 says how many workers are worth trying: the loop with them
+6  report     what else the model predicts; the verdict, and fixes
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fastdata.engine.loader import Loader
 from fastdata.errors import OptionError
 from fastdata.loading import is_dataset
 from fastdata.loading import loader as make_loader
+from fastdata.measuring.factories import loader_factory
 from fastdata.measuring.loaders import end_workers, inner_loader
 from fastdata.measuring.workload import step_name
 from fastdata.prefetch import CUDAPrefetcher
@@ -35,7 +37,7 @@ from fastdata.profiling.batches import (
     measure_copying,
     measure_prefetcher_transform,
 )
-from fastdata.profiling.conclusion import Measurements, conclude
+from fastdata.profiling.conclusion import Measurements, conclude, model_of
 from fastdata.profiling.model import LoaderCosts
 from fastdata.profiling.packed import measure_packed
 from fastdata.profiling.rates import measure_rates
@@ -43,12 +45,16 @@ from fastdata.profiling.report import ProfileReport, Stall
 from fastdata.profiling.stalls import find_stalls
 from fastdata.profiling.stock import measure_stock
 from fastdata.profiling.tracing import trace
+from fastdata.profiling.trying import MoreWorkers, try_more_workers
 from fastdata.steps import Step
+from fastdata.tuned_settings import store
+from fastdata.tuned_settings.store import Entry
 
 __all__ = ["profile"]
 
-RATES_SHARE, TIMELINE_SHARE = 0.6, 0.08
-"""Of the time; the rest is for stages."""
+RATES_SHARE, TIMELINE_SHARE, TRIAL_SHARE = 0.5, 0.06, 0.2
+STAGES_SHARE = 1 - RATES_SHARE - TIMELINE_SHARE - TRIAL_SHARE
+"""Of the time."""
 
 
 def profile(
@@ -155,7 +161,7 @@ def _profile(
     show("timeline")
     events = trace(loader, run, primed=batches.primed, seconds=TIMELINE_SHARE * seconds)
     show("stages")
-    costs = _loader_costs(inner_loader(loader), (1 - RATES_SHARE - TIMELINE_SHARE) * seconds)
+    costs = _loader_costs(inner_loader(loader), STAGES_SHARE * seconds)
     copy_costs, copy_bytes_per_second = measure_copying(loader, cached, device)
     if costs.costs:
         copy_costs += measure_prefetcher_transform(loader, device)
@@ -175,8 +181,27 @@ def _profile(
         copy_bytes_per_second=copy_bytes_per_second,
         stalls=stalls,
         timeline=events or tuple(rates.timeline),
+        kept=_kept_tuning(loader),
     )
-    return conclude(measurements, notes)
+    model = model_of(measurements)
+    tried: tuple[MoreWorkers, ...] = ()
+    if measurements.measured.is_input_bound:
+        tried = try_more_workers(
+            loader, run, model, device, seconds=TRIAL_SHARE * seconds, progress=show
+        )
+    return conclude(measurements, model, tried, notes)
+
+
+def _kept_tuning(loader: Any) -> Entry | None:
+    """Return what is kept of a tuning of this loader's data and options."""
+    inner = inner_loader(loader)
+    if not isinstance(inner, (Loader, DataLoader)) or not store.is_used():
+        return None
+    try:
+        key = loader_factory(loader, {}).key
+    except Exception:  # a user's `repr` or `digest` may raise anything
+        return None
+    return None if key is None else store.find(key)
 
 
 def _loader_costs(loader: Any, seconds: float) -> LoaderCosts:

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fastdata.errors import OptionError
+from fastdata.measuring.cores import CoresOfOthers
 from fastdata.measuring.loaders import BatchesExhaustedError
 from fastdata.measuring.windows import in_turns
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
@@ -35,6 +36,7 @@ __all__ = [
     "WAITS",
     "Measured",
     "Rates",
+    "compare_loaders",
     "loop_events",
     "measure_rates",
     "median",
@@ -125,6 +127,8 @@ class Rates:
     """With the real loader."""
     ended: bool = False
     """Whether there were no more batches."""
+    others: float = 0.0
+    """Cores that other processes took, while no workers of this one wanted any."""
     reading_clocks: float = 0.0
     """What taking times took, of a step with the real loader."""
 
@@ -181,7 +185,7 @@ def measure_rates(
         counts["loader"] = max(1, math.ceil(steps / ROUNDS))
     counts["loader"] = real.whole_waves(counts["loader"])
     _warn_of_slow_steps(runs, counts, seconds, batches)
-    pause = min(LONGEST_PAUSE_SECONDS, batches.primed * real.step_seconds)
+    others = CoresOfOthers()
     for number, names in enumerate(in_turns(runs, ROUNDS)):
         if number >= LEAST_ROUNDS and steps is None and time.perf_counter() > deadline:
             break
@@ -189,15 +193,53 @@ def measure_rates(
         for name in names:
             if name == "loader" and rates.ended:
                 continue
+            if name == "loader":
+                real.measure(counts[name])
+                real.pause()
+                continue
+            others.begin()
             runs[name].measure(counts[name])
-            if name == "loader" and batches.makes_ahead:
-                time.sleep(pause)
+            others.end()
+    rates.others = others.cores
     if not rates.loader:
         raise OptionError(
             "the iterable ended before anything could be measured: give one with more batches, "
             "or one that can be iterated over again"
         )
     return rates
+
+
+def compare_loaders(
+    loaders: Mapping[str, tuple[LoaderBatches, float]],
+    step: Step,
+    device: torch.device,
+    *,
+    seconds: float,
+) -> dict[str, float] | None:
+    """Return how long a step takes with each of some loaders, in turns, for about `seconds`.
+
+    With each is given how long it is expected to take.  None where all together take much longer
+    than there is time, or a loader ends.
+    """
+    meter = Meter(device)
+    runs = {name: _LoaderRun(one, step, meter, Rates()) for name, (one, _) in loaders.items()}
+    limit = max(LONGEST_FACTOR * seconds, NEGLIGIBLE_SECONDS)
+    least = (4 * one.primed * expected for one, expected in loaders.values())  # of one round
+    if sum(least) > limit:
+        return None
+    counts = _steps_of_windows(runs, seconds / (len(runs) * ROUNDS))
+    # Much longer than what workers have in hand, of which it is not known how far it is.
+    counts = {n: run.whole_waves(max(counts[n], 2 * run.lead)) for n, run in runs.items()}
+    deadline = time.perf_counter() + limit
+    for number, names in enumerate(in_turns(runs, ROUNDS)):
+        if number and time.perf_counter() > deadline:
+            break
+        for name in names:
+            runs[name].measure(counts[name])
+            runs[name].pause()
+    if not all(run.rates.loader for run in runs.values()):
+        return None
+    return {name: median(run.rates.loader) for name, run in runs.items()}
 
 
 def _steps_of_windows(runs: Mapping[str, _Run], window: float) -> dict[str, int]:
@@ -251,7 +293,9 @@ class _LoaderRun:
     """
 
     def __init__(self, batches: LoaderBatches, step: Step, meter: Meter, rates: Rates) -> None:
-        self._batches, self._step, self._meter, self._rates = batches, step, meter, rates
+        self._batches, self._step, self._meter, self.rates = batches, step, meter, rates
+        # Batches that were made while others were measured, to be used up first.
+        self.lead = batches.primed if batches.makes_ahead else 0
         self._marks: list[tuple[Any, float]] = []  # after each step, and seconds paused in it
         self._waited = 0.0
         self._wave = 1
@@ -282,10 +326,8 @@ class _LoaderRun:
 
     def measure(self, count: int) -> None:
         """Measure so many steps, in one go."""
-        rates = self._rates
-        # Batches that were made while others were measured are used up first.
-        lead = self._batches.primed if self._batches.makes_ahead else 0
-        took = self._meter.seconds(lambda: self._run_measured(count), lambda: self._run(lead))
+        rates = self.rates
+        took = self._meter.seconds(lambda: self._run_measured(count), lambda: self._run(self.lead))
         marks, self._marks = self._marks, []
         done, paused = len(marks) - 1, sum(paused for _, paused in marks)
         # The host may be ahead of a GPU: the time from batch to batch is the device's.
@@ -299,20 +341,24 @@ class _LoaderRun:
         rates.loader.append(seconds)
         rates.steps += done
 
+    def pause(self) -> None:
+        """Wait until workers have made what they make ahead, so that they take no more cores."""
+        time.sleep(min(LONGEST_PAUSE_SECONDS, self.lead * self.step_seconds))
+
     def _run(self, count: int) -> int:
         for number in range(count):
             requested = time.perf_counter()
             try:
                 batch = next(self._batches)
             except BatchesExhaustedError:
-                self._rates.ended = True
+                self.rates.ended = True
                 return number
             self._waited += time.perf_counter() - requested
             self._step(batch)
         return count
 
     def _run_measured(self, count: int) -> None:
-        batches, step, rates = self._batches, self._step, self._rates
+        batches, step, rates = self._batches, self._step, self.rates
         clock = time.perf_counter
         events = None if rates.timeline else rates.timeline
         start = clock()

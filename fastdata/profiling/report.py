@@ -100,11 +100,13 @@ class Stall:
 class Fix:
     """A change to make, in one sentence, and the steps a second after it over those measured.
 
-    The speed-up is 1 where it cannot be predicted.
+    The speed-up is 1 where it cannot be predicted, and with `at_most` a bound: what the changed
+    part will take is not known.
     """
 
     text: str
     speedup: float = 1.0
+    at_most: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class ProfileReport:
     stalls : tuple of Stall
         Of the step.
     fixes : tuple of Fix
-        The one that gains most first.
+        The one that gains most first; those whose gain is only bounded after the others.
     batch_seconds_p50, batch_seconds_p99 : float
         Of the time from one batch to the next, with the real loader.
     ready_batches : float
@@ -163,6 +165,8 @@ class ProfileReport:
         How many would be enough, where more workers help; None where they do not.
     cores : int
         That this process may use.
+    cores_of_others : float
+        How many of them other processes took in the mean, while no workers of this one wanted any.
     cores_to_saturate : float or None
         That loading would need at the step's own rate; None where it is not known: without a
         step, or of an iterable of which nothing but waiting is known.
@@ -202,6 +206,7 @@ class ProfileReport:
     workers: int = 0
     workers_to_saturate: int | None = None
     cores: int = 1
+    cores_of_others: float = 0.0
     cores_to_saturate: float | None = None
     overhead: float = 0.0
     steps: int = 0
@@ -226,7 +231,7 @@ class ProfileReport:
 def gain(fix: Fix) -> str:
     """Return what a fix is predicted to gain, or that it is not known."""
     if math.isfinite(fix.speedup) and fix.speedup > 1:
-        return f"{speedup(fix.speedup)} as fast"
+        return f"{'at most ' * fix.at_most}{speedup(fix.speedup)} as fast"
     return "gain not predicted"
 
 
@@ -275,6 +280,7 @@ def key_figures(report: ProfileReport) -> list[tuple[str, str]]:
     if report.workers_to_saturate is not None:
         figures.append(("workers that would be enough", f"{report.workers_to_saturate:,}"))
     figures.append(("cores", f"{report.cores:,}"))
+    figures.append(("cores that others used", number(report.cores_of_others)))
     if report.cores_to_saturate is not None:
         figures.append(("cores that loading would need", number(report.cores_to_saturate)))
     if report.copy_bytes_per_second:
@@ -368,7 +374,7 @@ def _finding_lines(report: ProfileReport) -> Iterator[str]:
             yield _wrapped(f"at {stall.where}", "  ", "     ")
     yield ""
     if report.fixes:
-        yield "What to do, the one that gains most first:"
+        yield "What to do, the one that gains most first, and bounds last:"
     else:
         yield "Nothing to mend was found."
     for place, fix in enumerate(report.fixes, 1):

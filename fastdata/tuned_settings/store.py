@@ -35,19 +35,21 @@ from fastdata.tuned_settings.settings import Settings, from_plain
 
 __all__ = [
     "Entry",
+    "Point",
     "TunedSettings",
     "directory",
     "entries",
     "find",
     "forget",
     "is_empty",
+    "is_used",
     "resolve_auto_settings",
     "save",
 ]
 
 log = logging.getLogger("fastdata")
 
-VERSION = 2
+VERSION = 3
 """Of the files."""
 
 MOST_WORKERS = 16
@@ -55,8 +57,16 @@ MOST_WORKERS = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """Batches a second that so many workers give, with no step beside them."""
+
+    num_workers: int
+    supply: float
+
+
+@dataclass(frozen=True, slots=True)
 class TunedSettings:
-    """What is kept of a tuning: the settings, and the figures that a listing shows."""
+    """What is kept of a tuning: the settings, and the figures that listings and profiles show."""
 
     settings: Settings
     batch_size: int
@@ -66,6 +76,8 @@ class TunedSettings:
     supply: float | None = None
     demand: float | None = None
     """Batches a second, where they are known."""
+    curve: tuple[Point, ...] = ()
+    """Of workers of this kind, the fewest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,11 @@ def directory() -> Path:
     """Return the folder of the files, which need not be there."""
     named = os.environ.get("FASTDATA_TUNED_DIR")
     return Path(named) if named else Path(platformdirs.user_state_dir("fastdata")) / "tuned"
+
+
+def is_used() -> bool:
+    """Return whether anything is kept, and is to be used."""
+    return os.environ.get("FASTDATA_TUNED") != "0" and not is_empty()
 
 
 def is_empty() -> bool:
@@ -208,7 +225,7 @@ def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
     wrong with what is kept, this raises nothing.  ``FASTDATA_TUNED=0`` uses nothing.  It costs
     microseconds where nothing is kept.
     """
-    if options.num_workers != "auto" or os.environ.get("FASTDATA_TUNED") == "0" or is_empty():
+    if options.num_workers != "auto" or not is_used():
         return options
     try:
         key = key_of(data, options)

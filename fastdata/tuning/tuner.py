@@ -36,7 +36,7 @@ from fastdata.steps.models import MODELS
 from fastdata.tuned_settings import store
 from fastdata.tuned_settings.key import Key
 from fastdata.tuned_settings.settings import Settings
-from fastdata.tuned_settings.store import TunedSettings
+from fastdata.tuned_settings.store import Point, TunedSettings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import best
 from fastdata.tuning.report import Trial, TuningResult, advice_for, verdict_of
@@ -398,12 +398,17 @@ def _only_failed_with_workers(result: TuningResult) -> bool:
 
 def _tuned_settings(result: TuningResult) -> TunedSettings:
     """Return what is stored of a result."""
-    supply = next((t.supply for t in result.trials if t.settings == result.settings), None)
+    rates = {one.settings: one.supply.median for one in result.trials if one.supply is not None}
+    chosen, curve = result.settings, dict[int, float]()
+    for one, rate in rates.items():
+        if (one.worker_method, one.backend) == (chosen.worker_method, chosen.backend):
+            curve[one.num_workers] = max(rate, curve.get(one.num_workers, 0.0))
     return TunedSettings(
-        result.settings,
+        chosen,
         result.batch_size,
         result.verdict,
         result.saturates,
-        None if supply is None else supply.median,
+        rates.get(chosen),
         None if result.demand is None else result.demand.rate.median,
+        tuple(Point(count, curve[count]) for count in sorted(curve)),
     )

@@ -1,0 +1,105 @@
+"""How many of the cores that this process may use are taken by other processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from fastdata.processes.resources import CGROUP, cpu_quota
+
+__all__ = ["CoresOfOthers"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Seconds by the clock, and on cores: of all that ran there, of the cgroup, of this tree."""
+
+    clock: float
+    cores: float
+    group: float | None
+    own: float
+
+
+class CoresOfOthers:
+    """Adds up what other processes take of the cores, between `begin` and `end`.
+
+    Of a cgroup with a CPU quota only what others of the group take of that is missing, unless the
+    machine's cores are the ones that are rare.  Seen by the system's counts, in steps of 10 ms, so
+    that it takes a second or more to be known well; one look takes milliseconds.  For one thread.
+    """
+
+    def __init__(self, cgroup: Path = CGROUP) -> None:
+        self._cgroup = cgroup
+        self._quota = cpu_quota(cgroup)
+        try:
+            self._cpus = sorted(os.sched_getaffinity(0))
+        except AttributeError:  # not on macOS
+            self._cpus = list(range(os.cpu_count() or 1))
+        self._seconds = self._machine = self._group = 0.0
+        self._began = self._look()
+
+    def begin(self) -> None:
+        """Look at the counts; what happens from now on counts, until `end`."""
+        self._began = self._look()
+
+    def end(self) -> None:
+        """Look again, and add what others have taken since `begin`."""
+        before, after = self._began, self._look()
+        own = after.own - before.own
+        self._seconds += after.clock - before.clock
+        self._machine += max(after.cores - before.cores - own, 0.0)
+        if after.group is not None and before.group is not None:
+            self._group += max(after.group - before.group - own, 0.0)
+
+    @property
+    def cores(self) -> float:
+        """How many cores others took, in the mean, of those that this process may use."""
+        if self._seconds <= 0:
+            return 0.0
+        there = float(len(self._cpus))
+        free = there - self._machine / self._seconds
+        if self._quota is not None and self._quota < there:
+            there = self._quota
+            free = min(free, there - self._group / self._seconds)
+        return min(max(there - free, 0.0), there)
+
+    def _look(self) -> _Look:
+        return _Look(time.perf_counter(), _busy(self._cpus), _of_group(self._cgroup), _of_tree())
+
+
+def _busy(cpus: list[int]) -> float:
+    """Return the seconds in which these cores computed, for anybody."""
+    times = psutil.cpu_times(percpu=True)
+    return sum(
+        sum(getattr(times[cpu], name, 0.0) for name in _BUSY) for cpu in cpus if cpu < len(times)
+    )
+
+
+_BUSY = "user", "nice", "system", "irq", "softirq", "steal"
+"""Of Linux; guests are users too.  What a hypervisor gave to others is stolen."""
+
+
+def _of_group(cgroup: Path) -> float | None:
+    """Return the seconds on cores of the cgroup, version 2 or 1; None without one."""
+    with suppress(OSError, ValueError, IndexError):
+        words = (cgroup / "cpu.stat").read_text().split()
+        return int(words[words.index("usage_usec") + 1]) / 1e6
+    with suppress(OSError, ValueError):
+        return int((cgroup / "cpuacct" / "cpuacct.usage").read_text()) / 1e9
+    return None
+
+
+def _of_tree() -> float:
+    """Return the seconds on cores of this process and its descendants, also those that ended."""
+    here, total = psutil.Process(), 0.0
+    for process in (here, *here.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            times = process.cpu_times()
+            total += times.user + times.system
+            total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return total
