@@ -479,9 +479,14 @@ def test_dali_that_is_not_installed_is_said_before_anything_is_measured(
 
 def some_result() -> TuningResult:
     trials = tuple(
-        Trial(Settings(n), Rate(10.0 * max(n, 1), 9.0 * max(n, 1), 11.0 * max(n, 1)))
+        Trial(
+            Settings(n),
+            Rate(10.0 * max(n, 1), 9.0 * max(n, 1), 11.0 * max(n, 1)),
+            trained=Rate(7.0, 6.0, 8.0) if n in (0, 2) else None,
+        )
         for n in (0, 1, 2, 4)
     )
+    trials += (Trial(Settings(2, "process"), Rate(17.0, 16.0, 18.0)),)
     broken = Trial(Settings(8), None, "the process died")
     demand = Demand(Rate(15, 14.9, 15.1), "a simulated step of 67 ms")
     return TuningResult(Settings(2), "well", True, 32, demand, trials=(*trials, broken))
@@ -526,7 +531,7 @@ def test_a_plot_is_a_picture(tmp_path: Path) -> None:
         "plot(some_result(), sys.argv[1])"
     )
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
-    for name, code_of_exit in (("c.png", 0), ("c.xyz", 1)):
+    for name, code_of_exit in (("c.png", 0), ("c.svg", 0), ("c.xyz", 1)):
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / name)],
             env={**os.environ, "PYTHONPATH": path},
@@ -536,6 +541,17 @@ def test_a_plot_is_a_picture(tmp_path: Path) -> None:
         )
         assert done.returncode == code_of_exit, done.stderr
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "c.svg").read_text()  # text is drawn, and repeated in comments
+    for label in (
+        "supply: the loader alone",
+        "training: steps/s with the step",
+        "supply of other settings",
+        "demand: a simulated step of 67 ms",
+        "workers",
+        "batches of 32 a second (median, 95% interval)",
+        "samples a second",
+    ):
+        assert f"<!-- {label} -->" in drawn
     assert "OptionError" in done.stderr
     assert "c.xyz" in done.stderr
 

@@ -24,7 +24,7 @@ from fastdata.measuring.windows import (
 from fastdata.measuring.workload import WorkloadInfo
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import TimeBudget
-from fastdata.tuning.choice import fed, ruled_out
+from fastdata.tuning.choice import curve, fed, ruled_out
 from fastdata.tuning.report import Demand, advice_for, verdict_of
 from fastdata.tuning.session import Session
 from fastdata.tuning.trials import StepRuns, Trials
@@ -120,6 +120,42 @@ def test_another_kind_of_worker_saves_one() -> None:
     session = session_of(machine, 170.0)
     session.sweep(4, 4, ["thread", "process"])
     assert session.confirm_choice() == Settings(2, "process", 1)
+
+
+def test_the_step_is_run_with_other_numbers_of_the_chosen_workers_while_there_is_time() -> None:
+    def curve(settings: Settings) -> float:
+        return 100.0 * max(settings.num_workers, 1)
+
+    session = session_of(Machine(curve), 150.0)
+    session.sweep(4, 4, ["thread", "process"])
+    chosen = session.confirm_choice()
+    assert {one.num_workers for one in session.runs.trained} == {2}
+    session.train_curve(chosen)
+    trained = {one.num_workers: rate.median for one, rate in session.runs.trained.items()}
+    assert sorted(trained) == [0, 1, 2, 4]
+    assert trained[0] == pytest.approx(60, rel=0.05)  # one after the other
+    assert trained[1] == pytest.approx(100, rel=0.05)
+    assert {one.worker_method for one in session.runs.trained} == {"thread"}
+    late = session_of(Machine(curve), 150.0, seconds=30)
+    late.sweep(4, 4, ["thread"])
+    late.trials.budget.begin()
+    late.confirm_choice()
+    late.runs.budget.extend(-late.runs.budget.left)
+    before = dict(late.runs.trained)
+    late.train_curve(late.choice())
+    assert late.runs.trained == before
+
+
+def test_a_curve_has_the_best_of_each_number_of_workers_of_a_kind() -> None:
+    other = Settings(2, "process")
+    rates = [
+        (T[2], rate(19)),
+        (T[1], rate(10)),
+        (other, rate(30)),
+        (replace(T[2], prefetch_factor=1), rate(20)),
+    ]
+    assert curve(rates, T[4]) == [rates[1], rates[3]]
+    assert curve(rates, other) == [rates[2]]
 
 
 def test_what_falls_short_with_the_step_gives_way_to_the_next() -> None:

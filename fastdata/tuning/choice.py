@@ -6,7 +6,7 @@ settings cost (`fastdata.tuning.budget.cost_of`), the cheapest first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fastdata.measuring.windows import Rate
 from fastdata.tuned_settings.settings import Settings
@@ -16,6 +16,7 @@ __all__ = [
     "HEADROOM",
     "Measured",
     "best",
+    "curve",
     "fed",
     "plateau",
     "ruled_out",
@@ -107,6 +108,15 @@ def best(rates: Sequence[Measured], demand: float | None = None) -> Measured:
         return max(rates, key=lambda one: one[1].median)
     # Where several feed it fully, the one with the most to spare.
     return max(rates, key=lambda one: (fed(one[0], one[1].median, demand), one[1].median))
+
+
+def curve(rates: Iterable[Measured], like: Settings) -> list[Measured]:
+    """Return the best rate of each number of workers of the same kind, the fewest first."""
+    found: dict[int, Measured] = {}
+    for settings, rate in sorted(rates, key=lambda one: one[1].median):
+        if (settings.worker_method, settings.backend) == (like.worker_method, like.backend):
+            found[settings.num_workers] = settings, rate
+    return [found[count] for count in sorted(found)]
 
 
 def plateau(rates: Sequence[Measured], demand: float | None = None) -> Settings:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import textwrap
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fastdata.installing import install_line
@@ -14,7 +15,7 @@ from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import WorkloadInfo
 from fastdata.processes.resources import format_bytes
 from fastdata.tuned_settings.settings import Settings, from_plain
-from fastdata.tuning.choice import CEILING, HEADROOM, suffices
+from fastdata.tuning.choice import CEILING, HEADROOM, Measured, curve, suffices
 
 __all__ = [
     "Demand",
@@ -54,6 +55,8 @@ class Trial:
     settings : Settings
     supply : Rate or None
         Batches a second with nothing done to them; None where it failed.
+    trained : Rate or None
+        Steps a second with the step; None where that was not run.
     failure : str
         Why it has no rate: it died, took too long, or would not fit.
     start_seconds : float
@@ -68,6 +71,7 @@ class Trial:
     start_seconds: float = 0.0
     memory_bytes: int = 0
     shm_bytes: int = 0
+    trained: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +287,7 @@ def text_lines(result: TuningResult, transforms: str = "") -> list[str]:
     if result.demand is not None:
         lines.append(f"demand: {_interval(result.demand.rate)} batches/s, by {result.demand.step}")
     rows: list[tuple[str, ...]] = [
-        (" ", "settings", "batches/s", "95% interval", "samples/s", "start", "memory")
+        (" ", "settings", "batches/s", "95% interval", "samples/s", "with step", "start", "memory")
     ]
     for trial in result.trials:
         mark = "*" if trial.settings == result.settings else " "
@@ -297,6 +301,7 @@ def text_lines(result: TuningResult, transforms: str = "") -> list[str]:
                 f"{trial.supply.median:.4g}",
                 f"{trial.supply.low:.4g} - {trial.supply.high:.4g}",
                 f"{trial.supply.median * result.batch_size:,.0f}",
+                "-" if trial.trained is None else f"{trial.trained.median:.4g}",
                 f"{trial.start_seconds:.2f} s",
                 f"{trial.memory_bytes / 1e6:,.0f} MB",
             )
@@ -319,16 +324,23 @@ def _interval(rate: Rate) -> str:
 
 
 def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """Write the curve to a file: throughput against workers, the demand, and what was chosen."""
+    """Write a picture: supply and training against workers, the demand, and what was chosen."""
     figure = new_figure(8, 5)
     axes = figure.add_subplot()
-    _draw_curves(axes, result)
+    _draw_supply(axes, result)
+    trained = [(one.settings, one.trained) for one in result.trials if one.trained is not None]
+    if trained:
+        points = curve(trained, result.settings)
+        _draw_curve(axes, points, "training: steps/s with the step", "tab:green")
     if result.demand is not None:
         _draw_demand(axes, result.demand)
     _mark_chosen(axes, result)
     axes.set_xlabel("workers")
     axes.set_ylabel(f"batches of {result.batch_size} a second (median, 95% interval)")
     axes.set_ylim(bottom=0)
+    size = result.batch_size
+    right = axes.secondary_yaxis("right", functions=(lambda y: y * size, lambda y: y / size))
+    right.set_ylabel("samples a second")
     axes.set_xticks(sorted({trial.settings.num_workers for trial in result.trials}))
     axes.grid(alpha=0.3)
     axes.set_title("\n".join(textwrap.wrap(result.verdict, 100)), fontsize=9)
@@ -336,26 +348,40 @@ def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
     save_figure(figure, path)
 
 
-def _draw_curves(axes: Any, result: TuningResult) -> None:
-    """Draw the rates with their intervals, a curve for each kind of settings; and what failed."""
-    for number, (name, trials) in enumerate(_families(result).items()):
-        rates = [trial.supply for trial in trials if trial.supply is not None]
-        axes.errorbar(
-            [trial.settings.num_workers for trial in trials],
-            [rate.median for rate in rates],
-            yerr=[
-                [rate.median - rate.low for rate in rates],
-                [rate.high - rate.median for rate in rates],
-            ],
-            marker="o" if len(trials) > 1 else "x",
-            linestyle="-" if len(trials) > 1 else "none",
-            capsize=4,
-            label=name,
-            zorder=2 + number / 100,
+def _draw_supply(axes: Any, result: TuningResult) -> None:
+    """Draw the rates of loaders alone: a curve of the chosen kind, points of others, failures."""
+    supplied = [(one.settings, one.supply) for one in result.trials if one.supply is not None]
+    points = curve(supplied, result.settings)
+    _draw_curve(axes, points, "supply: the loader alone", "tab:blue")
+    others = [point for point in supplied if point not in points]
+    if others:
+        axes.plot(
+            [settings.num_workers for settings, _ in others],
+            [rate.median for _, rate in others],
+            "x",
+            color="tab:gray",
+            label="supply of other settings",
         )
     failed = sorted({t.settings.num_workers for t in result.trials if t.supply is None})
     if failed:
         axes.plot(failed, [0.0] * len(failed), "rx", clip_on=False, label="failed")
+
+
+def _draw_curve(axes: Any, points: Sequence[Measured], label: str, color: str) -> None:
+    """Draw rates with their intervals, against numbers of workers."""
+    rates = [rate for _, rate in points]
+    axes.errorbar(
+        [settings.num_workers for settings, _ in points],
+        [rate.median for rate in rates],
+        yerr=[
+            [rate.median - rate.low for rate in rates],
+            [rate.high - rate.median for rate in rates],
+        ],
+        marker="o",
+        capsize=4,
+        color=color,
+        label=label,
+    )
 
 
 def _draw_demand(axes: Any, demand: Demand) -> None:
@@ -366,13 +392,14 @@ def _draw_demand(axes: Any, demand: Demand) -> None:
 
 
 def _mark_chosen(axes: Any, result: TuningResult) -> None:
-    """Draw a circle around the choice."""
+    """Draw a circle around the choice: with the step, where that was run."""
     chosen = next((t for t in result.trials if t.settings == result.settings), None)
-    if chosen is None or chosen.supply is None:
+    rate = result.trained or (None if chosen is None else chosen.supply)
+    if rate is None:
         return
     axes.plot(
-        chosen.settings.num_workers,
-        chosen.supply.median,
+        result.settings.num_workers,
+        rate.median,
         marker="o",
         markersize=14,
         markerfacecolor="none",
@@ -382,22 +409,3 @@ def _mark_chosen(axes: Any, result: TuningResult) -> None:
         label=f"chosen: {result.settings}",
         zorder=4,
     )
-
-
-def _families(result: TuningResult) -> dict[str, list[Trial]]:
-    """Return the trials that have a rate, by all but their number of workers."""
-    families: dict[str, list[Trial]] = {}
-    for trial in result.trials:
-        if trial.supply is not None:
-            # The point without workers belongs to what it has the rest of its settings of.
-            families.setdefault(_family_name(trial.settings), []).append(trial)
-    for trials in families.values():
-        trials.sort(key=lambda trial: trial.settings.num_workers)
-    return families
-
-
-def _family_name(settings: Settings) -> str:
-    # "1 thread" has no place in the legend of a curve over threads.
-    _, *parts = str(replace(settings, num_workers=1)).split(", ")
-    kind = {"thread": "threads", "process": "processes"}[settings.worker_method]
-    return ", ".join([kind, *parts])

@@ -15,8 +15,8 @@ from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import WorkloadInfo
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning.budget import cost_of
-from fastdata.tuning.choice import CEILING, Measured, best, plateau, same, sufficient
-from fastdata.tuning.trials import ROUNDS, StepRuns, Trials
+from fastdata.tuning.choice import CEILING, Measured, best, curve, plateau, same, sufficient
+from fastdata.tuning.trials import ROUNDS, RUN_WINDOWS, StepRuns, Trials
 
 __all__ = ["Session", "between", "first_counts", "grows", "variants"]
 
@@ -28,6 +28,9 @@ MOST_BETWEEN = 3
 
 MOST_TURNINGS = 4
 """How often the choice may change by what is found around it."""
+
+CURVE_WINDOWS = 2
+"""Of a run that is no more than a point of a curve."""
 
 LAST_SHARE = 0.05
 """Of the time: with less than that left nothing more is looked for around the choice."""
@@ -187,10 +190,20 @@ class Session:
         top = max(trained.values(), key=lambda rate: rate.median)
         return min((one for one, rate in trained.items() if same(rate, top)), key=self._cost)
 
-    def _train(self, settings: Settings, supply: float) -> Rate | None:
+    def train_curve(self, chosen: Settings | None) -> None:
+        """Run the step with other numbers of the chosen kind of workers, as far as time is left."""
+        if chosen is None or self.rate is None:
+            return
+        trained = {one.num_workers for one in self.runs.trained}
+        for settings, rate in curve(self.rates, chosen):
+            fits = self.runs.fits(settings, rate.median, CURVE_WINDOWS)
+            if settings.num_workers not in trained and fits:
+                self._train(settings, rate.median, CURVE_WINDOWS)
+
+    def _train(self, settings: Settings, supply: float, windows: int = RUN_WINDOWS) -> Rate | None:
         """Run the step with these settings; None, and a failure, where it cannot be."""
         try:
-            return self.runs.train(settings, supply)
+            return self.runs.train(settings, supply, windows)
         except TrialFailedError as error:
             self.trials.failures[settings] = f"with the step: {error}"
             return None

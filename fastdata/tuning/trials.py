@@ -31,7 +31,7 @@ from fastdata.tuning.budget import (
 from fastdata.tuning.choice import Measured, fed, ruled_out
 from fastdata.tuning.report import Demand, Trial
 
-__all__ = ["ROUNDS", "StepRuns", "Trials"]
+__all__ = ["ROUNDS", "RUN_WINDOWS", "StepRuns", "Trials"]
 
 log = logging.getLogger("fastdata")
 
@@ -288,7 +288,7 @@ class StepRuns:
             self.notes.append(note)
             log.warning("tuning %s", note)
 
-    def train(self, settings: Settings, supply: float) -> Rate:
+    def train(self, settings: Settings, supply: float, count: int = RUN_WINDOWS) -> Rate:
         """Run the step with batches as these settings give them: `supply` of them a second.
 
         A run that fails raises `TrialFailedError`.
@@ -296,16 +296,16 @@ class StepRuns:
         self.on_status(f"training with {settings}")
         rate, seconds = self._fed(settings, supply), self.budget.run_window_seconds
         self._extend(run_seconds(settings, rate, seconds, 1) - self.budget.left, rate)
-        windows = Windows(RUN_WINDOWS, seconds, self.budget.left)
-        limit = self.limit_seconds + 2 * run_seconds(settings, rate, seconds, RUN_WINDOWS)
+        windows = Windows(count, seconds, self.budget.left)
+        limit = self.limit_seconds + 2 * run_seconds(settings, rate, seconds, count)
         rates = self.runner.call("train", settings, windows, rate, seconds=limit)
         self.trained[settings] = rate_of(rates)
         return self.trained[settings]
 
-    def fits(self, settings: Settings, supply: float) -> bool:
-        """Return whether there is time for a run with these settings."""
+    def fits(self, settings: Settings, supply: float, count: int = 1) -> bool:
+        """Return whether there is time for a run of so many windows with these settings."""
         rate = self._fed(settings, supply)
-        least = run_seconds(settings, rate, self.budget.run_window_seconds, 1)
+        least = run_seconds(settings, rate, self.budget.run_window_seconds, count)
         return least <= self.budget.left
 
     def _fed(self, settings: Settings, supply: float) -> float:

@@ -38,7 +38,7 @@ from fastdata.tuned_settings.key import Key
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuned_settings.store import Point, TunedSettings
 from fastdata.tuning.budget import TimeBudget
-from fastdata.tuning.choice import best
+from fastdata.tuning.choice import best, curve
 from fastdata.tuning.report import Trial, TuningResult, advice_for, verdict_of
 from fastdata.tuning.session import Session
 from fastdata.tuning.trials import StepRuns, Trials
@@ -238,6 +238,7 @@ def _tune(
         if dali:
             session.compare_dali()
         settings = session.confirm_choice()
+        session.train_curve(settings)
     except KeyboardInterrupt:
         complete = False
         if not session.rates:
@@ -308,9 +309,10 @@ def _result_of(
     notes: list[str],
 ) -> TuningResult:
     """Return the result of a session that has chosen `settings`: with verdict and advice."""
-    info, trials = session.info, session.trials
-    rates, rows = dict(session.rates), trials.rows()
-    demand, trained = session.rate, session.runs.trained.get(settings)
+    info, trials, runs = session.info, session.trials, session.runs.trained
+    rates = dict(session.rates)
+    rows = tuple(replace(row, trained=runs.get(row.settings)) for row in trials.rows())
+    demand, trained = session.rate, runs.get(settings)
     # What is read for the first time only now was not in memory when measuring began.
     cache_state = cache_state or ("cold" if trials.reads_storage else "warm")
     top, highest = best(session.rates)
@@ -398,17 +400,17 @@ def _only_failed_with_workers(result: TuningResult) -> bool:
 
 def _tuned_settings(result: TuningResult) -> TunedSettings:
     """Return what is stored of a result."""
-    rates = {one.settings: one.supply.median for one in result.trials if one.supply is not None}
-    chosen, curve = result.settings, dict[int, float]()
-    for one, rate in rates.items():
-        if (one.worker_method, one.backend) == (chosen.worker_method, chosen.backend):
-            curve[one.num_workers] = max(rate, curve.get(one.num_workers, 0.0))
+    rates = {one.settings: one.supply for one in result.trials if one.supply is not None}
+    chosen = rates.get(result.settings)
     return TunedSettings(
-        chosen,
+        result.settings,
         result.batch_size,
         result.verdict,
         result.saturates,
-        rates.get(chosen),
+        None if chosen is None else chosen.median,
         None if result.demand is None else result.demand.rate.median,
-        tuple(Point(count, curve[count]) for count in sorted(curve)),
+        tuple(
+            Point(one.num_workers, rate.median)
+            for one, rate in curve(rates.items(), result.settings)
+        ),
     )
