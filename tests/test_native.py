@@ -262,6 +262,50 @@ def test_windows_of_jpegs_are_those_of_the_whole(kind: str, colours: int) -> Non
 
 
 @pytest.mark.usefixtures("code")
+@pytest.mark.parametrize(
+    ("kind", "quality", "noisy"), [("4:4:4 0", 30, 0), ("4:2:0 0", 90, 0), ("4:4:4 0", 100, 1)]
+)
+def test_what_lies_before_a_window_is_passed_over(kind: str, quality: int, noisy: int) -> None:
+    """Without restart intervals, codes are passed several at a time; noise fills blocks."""
+    height, width = 290, 330
+    image = photo(height, width)
+    if noisy:
+        image = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)
+    file = jpeg(image, kind, quality)
+    random = np.random.default_rng(1)
+    for factor in (1, 2, 4, 8):
+        high, broad = -(-height // factor), -(-width // factor)
+        whole = simplejpeg.decode_jpeg(file, min_height=high, min_width=broad, min_factor=factor)
+        for _ in range(4):
+            top, left = int(random.integers(height - 24)), int(random.integers(width - 24))
+            window = {"top": top, "left": left, "rows": 24, "columns": 24, "factor": factor}
+            expected = whole[top // factor : -(-(top + 24) // factor)]
+            expected = expected[:, left // factor : -(-(left + 24) // factor)]
+            out = np.empty((1, *expected.shape), np.uint8)
+            assert render(file, JPEG, (height, width), out, **window) == []
+            np.testing.assert_array_equal(out[0], expected)
+
+
+@pytest.mark.usefixtures("code")
+def test_damage_is_refused_alike_where_it_is_passed_over() -> None:
+    file = jpeg(photo(290, 330), "4:4:4 0", 80)
+    random = np.random.default_rng(2)
+    whole, corner = np.empty((1, 290, 330, 3), np.uint8), np.empty((1, 2, 2, 3), np.uint8)
+    refused = 0
+    for _ in range(150):
+        broken = bytearray(file)
+        broken[random.integers(700, len(file) - 2)] ^= 1 << random.integers(8)
+        data = bytes(broken)
+        window = {"top": 288, "left": 328, "rows": 2, "columns": 2}
+        corner_refused = bool(render(data, JPEG, (290, 330), corner, **window))
+        whole_refused = bool(render(data, JPEG, (290, 330), whole))
+        # Coefficients out of range are seen only where pixels are made of them.
+        assert whole_refused >= corner_refused
+        refused += corner_refused
+    assert refused > 10
+
+
+@pytest.mark.usefixtures("code")
 def test_every_colour_is_converted_as_libjpeg_does() -> None:
     # Plain squares of 8 x 8, so that what is decoded is what was coded, for many colours.
     colours = np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8)

@@ -22,6 +22,27 @@
 
 #define MAX_COMPONENTS 3
 
+/* How far codes reach, several at a time, where their coefficients do not matter: most of the time
+   of a photograph without restart intervals goes into what lies before the window.
+
+   An entry is of the next PASS_BITS bits and of the codes that begin and end in them:
+
+   bits 0-5    bits of all of these, and of the coefficients behind them; 0 if there is none
+   bit 6       set if the last of them ends the block
+   bits 8-15   by how many coefficients they lead on, at most 64 */
+#define PASS_BITS 11
+#define ENDS_BLOCK 64
+#define ADVANCE(entry) ((int)((entry) >> 8))
+
+typedef struct {
+    int symbols; /* of the table that this was made of, and its codes; none at first */
+    uint8_t coded[16 + 256];
+    uint16_t look[1 << PASS_BITS];
+} passing;
+
+/* MCUs of a segment from which on it is worth while to make that. */
+#define WORTH_PASSING 256
+
 typedef struct {
     int id, quant, dc, ac;
     int h, v;       /* blocks in an MCU, across and down */
@@ -34,6 +55,8 @@ typedef struct {
 
 struct fd_jpeg {
     huffman tables[2][4]; /* DC and AC */
+    passing passings[4];  /* of AC */
+    int passed;           /* whether those are of this image */
     int16_t quants[4][BLOCK + 16];
     int quant_present;
     component components[MAX_COMPONENTS];
@@ -263,6 +286,36 @@ static size_t wide_size(int32_t columns) {
 
 /* ---- Decoding: compiled for any processor, and for AVX2 -------------------------------------- */
 
+static void make_passing(passing *p, const huffman *table) {
+    const size_t length = 16 + (size_t)table->symbols;
+    if (p->symbols == table->symbols && !memcmp(p->coded, table->coded, length)) return;
+    memcpy(p->coded, table->coded, length);
+    p->symbols = table->symbols;
+    const uint32_t mask = (1u << PASS_BITS) - 1;
+    for (uint32_t bits = 0; bits <= mask; bits++) {
+        int used = 0, advance = 0, ends = 0;
+        while (used < PASS_BITS && !ends) {
+            const uint32_t entry = table->look[(bits << used & mask) >> (PASS_BITS - LOOK_BITS)];
+            const int size = SYMBOL(entry) & 15, run = RUN(entry);
+            const int code = LENGTH(entry) - (entry & HAS_VALUE ? size : 0);
+            if (code == 0 || used + code > PASS_BITS) break;
+            used += code + size;
+            ends = size == 0 && run != 15;
+            if (!ends) advance += run + 1;
+        }
+        advance = advance < BLOCK ? advance : BLOCK;
+        p->look[bits] = (uint16_t)(used | (ends ? ENDS_BLOCK : 0) | advance << 8);
+    }
+}
+
+static void make_passings(fd_jpeg *jpeg) {
+    for (int i = 0; i < jpeg->count; i++) {
+        const int ac = jpeg->components[i].ac;
+        make_passing(&jpeg->passings[ac], &jpeg->tables[1][ac]);
+    }
+    jpeg->passed = 1;
+}
+
 #define FD_(name) name##_portable
 #include "jpeg_decode.h"
 #undef FD_
@@ -364,6 +417,7 @@ int fd_jpeg_open(fd_jpeg *jpeg, const uint8_t *data, size_t size, int32_t height
     if (status == FD_OK) status = find_scale(jpeg);
     if (status == FD_OK) status = plan_window(jpeg);
     if (status) return status;
+    jpeg->passed = 0;
 #if FD_HAS_AVX2
     if (fd_may_use_avx2()) return decode_segments_avx2(jpeg);
 #endif

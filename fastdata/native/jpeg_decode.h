@@ -181,6 +181,46 @@ static inline void FD_(clear)(int16_t *block) {
 
 #define FITS_16(a, b) ((int64_t)(a) * (b) == (int16_t)((unsigned)(a) * (unsigned)(b)))
 
+/* Decode a block's first coefficient, and pass over the others; returns -1 for bits for which
+   decode_block does, else 0. */
+static inline int FD_(pass_block)(bit_reader *restrict in, const huffman *restrict dc,
+                                  const huffman *restrict ac, const passing *restrict passed,
+                                  int *restrict predicted) {
+    bit_reader r = *in;
+    if (!FD_(decode_first)(&r, dc, predicted)) return -1;
+    for (int k = 1; k < BLOCK;) {
+        FD_(refill)(&r);
+        uint32_t entry = 0;
+        /* Twice PASS_BITS with 15 bits behind.  What follows a block's last coefficient is not its
+           own, so codes that lead there are decoded one by one. */
+        for (int i = 0; i < 2; i++) {
+            entry = passed->look[r.bits >> (64 - PASS_BITS)];
+            if (!LENGTH(entry) || k + ADVANCE(entry) >= BLOCK) goto one;
+            FD_(skip)(&r, LENGTH(entry));
+            k += ADVANCE(entry);
+            if (entry & ENDS_BLOCK) goto done;
+        }
+        continue;
+    one:
+        FD_(refill)(&r);
+        entry = ac->look[r.bits >> (64 - LOOK_BITS)];
+        int symbol = SYMBOL(entry);
+        int size = symbol & 15;
+        if (LENGTH(entry))
+            FD_(skip)(&r, LENGTH(entry) - (entry & HAS_VALUE ? size : 0));
+        else if ((symbol = FD_(long_symbol)(ac, &r)) < 0)
+            return -1;
+        size = symbol & 15;
+        FD_(skip)(&r, size);
+        if (size == 0 && symbol != 0xF0) break;
+        k += (symbol >> 4) + 1;
+        if (k > BLOCK || (k == BLOCK && size == 0)) return -1;
+    }
+done:
+    *in = r;
+    return 0;
+}
+
 /* Decode MCUs of segment k into the planes, as far as they are in the window's rows and columns. */
 static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
     ptrdiff_t length = unstuff(jpeg, k);
@@ -188,6 +228,7 @@ static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
     bit_reader in = {0, 0, jpeg->coded.memory};
     const uint8_t *end = in.next + length;
     int predicted[MAX_COMPONENTS] = {0};
+    const int passes = jpeg->interval >= WORTH_PASSING;
     int32_t mcu = k * jpeg->interval, total = jpeg->mcu_rows * jpeg->mcu_columns;
     int32_t behind = mcu + jpeg->interval < total ? mcu + jpeg->interval : total;
     int32_t y = mcu / jpeg->mcu_columns, x = mcu % jpeg->mcu_columns;
@@ -198,14 +239,22 @@ static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
         for (int i = 0; i < jpeg->count; i++) {
             const component *c = &jpeg->components[i];
             const huffman *dc = &jpeg->tables[0][c->dc], *ac = &jpeg->tables[1][c->ac];
+            const int wanted = inside && i < jpeg->shown;
             for (int by = 0; by < c->v; by++) {
                 for (int bx = 0; bx < c->h; bx++) {
                     int16_t coefficients[BLOCK] __attribute__((aligned(32)));
-                    FD_(clear)(coefficients);
-                    int last = FD_(decode_block)(&in, dc, ac, jpeg->quants[c->quant], &predicted[i],
-                                                 coefficients);
+                    const int16_t *quant = jpeg->quants[c->quant];
+                    int last;
+                    if (passes && (!wanted || c->side == 1)) {
+                        if (!jpeg->passed) make_passings(jpeg);
+                        last = FD_(pass_block)(&in, dc, ac, &jpeg->passings[c->ac], &predicted[i]);
+                        coefficients[0] = (int16_t)((unsigned)predicted[i] * (unsigned)quant[0]);
+                    } else {
+                        FD_(clear)(coefficients);
+                        last = FD_(decode_block)(&in, dc, ac, quant, &predicted[i], coefficients);
+                    }
                     if (last < 0 || in.next - (in.count >> 3) > end) return FD_REFUSED;
-                    if (!inside || i >= jpeg->shown) continue;
+                    if (!wanted) continue;
                     int32_t at_y = (y - jpeg->first_row) * c->v + by;
                     int32_t at_x = (x - jpeg->first_column) * c->h + bx;
                     if (at_y < c->first_y || at_y >= c->end_y || at_x < c->first_x ||
@@ -215,8 +264,7 @@ static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
                     if (FD_(make_pixels)(coefficients, last, out, c->stride, c->side))
                         return FD_REFUSED;
                     /* Where nothing else is computed from it, the product is not cut to 16 bits. */
-                    if (c->side == 1 && !FITS_16(predicted[i], jpeg->quants[c->quant][0]))
-                        return FD_REFUSED;
+                    if (c->side == 1 && !FITS_16(predicted[i], quant[0])) return FD_REFUSED;
                 }
             }
         }

@@ -44,6 +44,28 @@ FD_(place)(int16_t *restrict out, const int16_t *restrict quant, int k, int valu
         out[k] = (int16_t)value;
 }
 
+/* Decode a block's first coefficient, the difference to the one before; returns 0 if there is no such
+   code. */
+static inline __attribute__((always_inline)) int
+FD_(decode_first)(bit_reader *restrict r, const huffman *restrict dc, int *restrict predicted) {
+    FD_(refill)(r);
+    const uint32_t entry = dc->look[r->bits >> (64 - LOOK_BITS)];
+    int value = 0;
+    if (entry & HAS_VALUE) {
+        FD_(skip)(r, LENGTH(entry));
+        value = VALUE(entry);
+    } else {
+        int size = SYMBOL(entry);
+        if (LENGTH(entry))
+            FD_(skip)(r, LENGTH(entry));
+        else if ((size = FD_(long_symbol)(dc, r)) < 0)
+            return 0;
+        if (size) value = FD_(receive)(r, size);
+    }
+    *predicted = (int)((unsigned)*predicted + (unsigned)value);
+    return 1;
+}
+
 /* Decode a block's coefficients into `out`, which is zero: in natural order and multiplied by
    `quant`, or, where `quant` is the constant NULL, in the order in which they are coded.
 
@@ -54,25 +76,12 @@ static inline __attribute__((always_inline)) int
 FD_(decode_block)(bit_reader *restrict in, const huffman *restrict dc, const huffman *restrict ac,
                   const int16_t *restrict quant, int *restrict predicted, int16_t *restrict out) {
     bit_reader r = *in;
-    FD_(refill)(&r);
-    uint32_t entry = dc->look[r.bits >> (64 - LOOK_BITS)];
-    int value = 0;
-    if (entry & HAS_VALUE) {
-        FD_(skip)(&r, LENGTH(entry));
-        value = VALUE(entry);
-    } else {
-        int size = SYMBOL(entry);
-        if (LENGTH(entry))
-            FD_(skip)(&r, LENGTH(entry));
-        else if ((size = FD_(long_symbol)(dc, &r)) < 0)
-            return -1;
-        if (size) value = FD_(receive)(&r, size);
-    }
-    *predicted = (int)((unsigned)*predicted + (unsigned)value);
+    if (!FD_(decode_first)(&r, dc, predicted)) return -1;
     out[0] = (int16_t)(quant ? (unsigned)*predicted * (unsigned)quant[0] : (unsigned)*predicted);
 
-    int k = 1;
+    int k = 1, value;
     for (;;) {
+        uint32_t entry;
         FD_(refill)(&r);
         /* Up to three times LOOK_BITS bits; after two of them there are enough for a long code. */
         for (int i = 0; i < 3; i++) {
