@@ -168,11 +168,13 @@ def contender(case: Case, kind: str, location: str, work: Path, options: Any) ->
         "pack": {
             "format": case.format,
             "source_options": dict(case.options),
-            **({"resize": "none", "codec": "auto"} if kind == "small" else {"size": 256}),
+            **({"resize": "none", "codec": "auto"} if kind.startswith("small") else {"size": 256}),
         },
     }
     command = [sys.executable, str(HERE / "contenders" / "pack_fastdata.py"), json.dumps(settings)]
-    return Contender(f"{kind}: {case.name}", command, modules=["fastdata"])
+    # Of each format the first case of a kind is measured, unless some are chosen.
+    name = case.name if options.only or options.every else case.format
+    return Contender(f"{kind}: {name}", command, modules=["fastdata"])
 
 
 def main() -> int:
@@ -200,17 +202,20 @@ def main() -> int:
         if not chosen or not options.photographs:
             continue
         pictures = photographs(images, options.photographs, square=kind == "squares")
+        base = ""
         for case in (beside, *chosen):
             location = written(case, work, kind, pictures)
             large.append(contender(case, kind, location, work, options))
+            base = base or large[-1].name
             if case is not beside:
-                bars.append(Bar(large[-1].name, f"{kind}: {beside.name}", ASKED))
+                bars.append(Bar(large[-1].name, base, ASKED))
     tiny = []
     for case in (FOLDERS, *(case for case in cases if kind_of(case) != "masks")):
         if not options.small:
             break
         location = written(case, work, "small", small_pictures(options.small))
-        tiny.append(contender(case, "small", location, work, options))
+        kind = "small, pixels" if kind_of(case) == "squares" else "small"
+        tiny.append(contender(case, kind, location, work, options))
     settings = {
         "photographs": options.photographs,
         "small": options.small,

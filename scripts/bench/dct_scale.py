@@ -28,9 +28,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+import pages
 from fastdata.codecs.bilinear import resize_bilinear
 from fastdata.codecs.image import decode_jpeg
 from fastdata.codecs.jpeg import read_jpeg_header
+from results import Measured
 
 MARGINS = (1.5, 2.0, 3.0, 4.0)
 KINDS = ("whole", "inside", "rough")
@@ -66,34 +68,31 @@ def main() -> int:
     """Measure all photographs at all scales and margins."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--images", type=Path, required=True, help="folder of JPEG files")
-    parser.add_argument("--limit", type=int, default=100)
+    parser.add_argument("--limit", type=int, default=1000, help="photographs")
     options = parser.parse_args()
     paths = sorted(p for p in options.images.rglob("*") if p.suffix.lower() in SUFFIXES)
     files = [path.read_bytes() for path in paths[: options.limit]]
     if not files:
         raise SystemExit(f"{options.images} has no JPEG files")
-    table = []
+    lines = []
     for factor in (2, 4):
         for margin in MARGINS:
             found = [measure(data, factor, margin) for data in files]
             columns = [values for values in found if values is not None]
-            line: dict[str, Any] = {
+            values: dict[str, Any] = {"scale": f"1/{factor}", "margin": margin}
+            values["images"] = len(columns)
+            for name, column in zip(KINDS, zip(*columns, strict=True), strict=True):
+                values[name] = [round(min(column), 1), round(statistics.median(column), 1)]
+            line = {
                 "benchmark": "dct_scale",
-                "scale": f"1/{factor}",
-                "margin": margin,
-                "images": len(columns),
+                "row": f"1/{factor}, {margin}",
+                "values": values,
                 "versions": {name: version(name) for name in ("pillow", "simplejpeg")},
+                "settings": {"samples": len(files)},
             }
-            for name, values in zip(KINDS, zip(*columns, strict=True), strict=True):
-                line[name] = [round(min(values), 1), round(statistics.median(values), 1)]
             print(json.dumps(line), flush=True)
-            table.append(line)
-    print("\n| scale | margin | photographs | " + " | ".join(KINDS) + " |")
-    print("|---|--:|--:|" + "--:|" * len(KINDS))
-    for line in table:
-        cells = [line["scale"], line["margin"], line["images"]]
-        cells += [f"{line[name][0]} / {line[name][1]}" for name in KINDS]
-        print("| " + " | ".join(map(str, cells)) + " |")
+            lines.append(line)
+    print("\n" + "\n".join(pages.dct_scale(Measured.of(lines))))
     return 0
 
 

@@ -25,32 +25,35 @@ from typing import Any
 from bench_data import Datasets, find_images
 from harness import Results, command_line, hardware, readable, run_rounds
 from measures import FIGURES, Plan, Row
+from results import Figure, spread
 
 OVER_ANOTHER_VERSION = 0.97
 """How many times as good a figure is asked to be as that of an older version."""
 
 
-def reach(row: Row, results: Results) -> float | None:
-    """Return the figure of a row; None where it could not be measured."""
+def reach(row: Row, results: Results) -> Figure | None:
+    """Return the figure of a row; None where it could not be measured.
 
-    def median(name: str) -> float | None:
-        values = [row.measure(run) for run in results.counted(name)]
-        return statistics.median(values) if values else None
-
-    value = median(row.contender)
-    if value is None or not row.over:
-        return value
-    other = median(row.over)
-    return None if other is None else value / other
+    A ratio is that of the medians; its lowest and highest are those within a round.
+    """
+    values = [row.measure(run) for run in results.counted(row.contender)]
+    if not values or not row.over:
+        return spread(values) if values else None
+    others = [row.measure(run) for run in results.counted(row.over)]
+    if not others:
+        return None
+    ratios = [value / other for value, other in zip(values, others, strict=True)]
+    return spread(ratios) | {"median": statistics.median(values) / statistics.median(others)}
 
 
 def line_of(figure: str, row: Row, results: Results) -> dict[str, Any]:
     """Return the JSON object of a row."""
-    value = reach(row, results)
-    line: dict[str, Any] = {"benchmark": figure, "figure": row.what, "unit": row.unit}
-    line["reached"] = None if value is None else float(f"{value:.5g}")
+    found = reach(row, results)
+    line: dict[str, Any] = {"benchmark": figure, "row": row.what, "unit": row.unit}
+    line["values"] = found and {name: float(f"{value:.5g}") for name, value in found.items()}
     line["asked"] = None if row.bar is None else f"{'<=' if row.at_most else '>='} {row.bar:g}"
-    if value is not None and row.bar is not None:
+    if found is not None and row.bar is not None:
+        value = found["median"]
         line["holds"] = value <= row.bar if row.at_most else value >= row.bar
     excuses = [results.excuses[n] for n in (row.contender, row.over) if n in results.excuses]
     return line | ({"why": excuses} if excuses else {})
@@ -62,11 +65,11 @@ def print_rows(lines: list[dict[str, Any]]) -> None:
     print(f"\n{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB")
     print("| figure | asked | reached | |\n|---|--:|--:|---|")
     for line in lines:
-        value, asked = line["reached"], line["asked"]
-        reached = "not measured" if value is None else f"{readable(value)} {line['unit']}"
+        found, asked = line["values"], line["asked"]
+        reached = f"{readable(found['median'])} {line['unit']}" if found else "not measured"
         verdict = {True: "holds", False: "falls short", None: ""}[line.get("holds")]
         remark = "; ".join(line.get("why", [verdict]))
-        print(f"| {line['figure']} | {asked or ''} | {reached} | {remark} |")
+        print(f"| {line['row']} | {asked or ''} | {reached} | {remark} |")
 
 
 def against(plan: Plan, python: str) -> Plan:

@@ -21,32 +21,24 @@ to pin: torch says so and goes on, and both columns are then measurements of the
 
 from __future__ import annotations
 
-import json
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench_data import mnist_like
-from harness import Contender, Results, command_line, hardware, run_rounds, say
+from harness import Contender, command_line, hardware, run_rounds, say
+from pages import MNIST_LOADERS, MNIST_WORKERS, mnist, mnist_name
 from peers import contender
+from results import Measured, spread
 
-WORKERS = (0, 1, 2, 4, 8)
-RULE_OF_THUMB = 4
-LOADERS = {"stock": "stock DataLoader", "fastdata": "fastdata"}
 SAMPLES, BATCH_SIZE = 60_000, 64
-
-
-def name_of(loader: str, workers: int, pinned: bool) -> str:
-    """Return what a contender is called."""
-    return f"{LOADERS[loader]}, workers: {workers}, pin_memory={pinned}"
 
 
 def contenders(path: Path, workers: Sequence[int], epochs: int) -> list[Contender]:
     """Return one contender for each cell of the table."""
     return [
         contender(
-            name_of(loader, count, pinned),
+            mnist_name(loader, count, pinned),
             "mnist_epochs.py",
             {
                 "loader": loader,
@@ -58,38 +50,16 @@ def contenders(path: Path, workers: Sequence[int], epochs: int) -> list[Contende
             },
             modules=["torch", "PIL", "fastdata"],
         )
-        for loader in LOADERS
+        for loader in MNIST_LOADERS
         for count in workers
         for pinned in (False, True)
     ]
 
 
-def table(results: Results, workers: Sequence[int], cuda: bool) -> list[str]:
-    """Return the lines of the table, in Markdown: medians, with the lowest and highest."""
-    columns = [(loader, pinned) for loader in LOADERS for pinned in (False, True)]
-    heads = [f"{LOADERS[loader]}, pin_memory={pinned}" for loader, pinned in columns]
-    lines = [f"| workers | {' | '.join(heads)} |", "|--:|" + "--:|" * len(heads)]
-    for count in workers:
-        cells = [cell(results, name_of(loader, count, pinned)) for loader, pinned in columns]
-        mark = " (the rule of thumb)" if count == RULE_OF_THUMB else ""
-        lines.append(f"| {count}{mark} | {' | '.join(cells)} |")
-    if not cuda:
-        lines += ["", "There is no CUDA here: pin_memory has no effect."]
-    return lines
-
-
-def cell(results: Results, name: str) -> str:
-    """Return what stands in one cell."""
-    values = [run.value for run in results.counted(name)]
-    if not values:
-        return results.excuses.get(name, "not measured")
-    return f"{statistics.median(values):.3g} s ({min(values):.3g}-{max(values):.3g})"
-
-
 def main() -> int:
     """Read the command line, measure, print."""
     parser = command_line(__doc__, rounds=3)
-    parser.add_argument("--workers", type=int, nargs="+", default=list(WORKERS))
+    parser.add_argument("--workers", type=int, nargs="+", default=list(MNIST_WORKERS))
     parser.add_argument("--epochs", type=int, default=3, help="in a process; the median counts")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument(
@@ -111,21 +81,20 @@ def main() -> int:
         settings=settings,
         output=given.output,
     )
-    cuda = any(run.report["cuda"] for run in results.runs)
-    cells = {
-        run.contender: statistics.median(r.value for r in results.counted(run.contender))
-        for run in results.runs
-        if results.counted(run.contender)
-    }
-    summary = {"benchmark": "mnist_table", "seconds_an_epoch": cells, "cuda": cuda}
-    print(json.dumps(summary | {"settings": settings}), file=given.output, flush=True)
     machine = hardware()
     say("")
     print(
         f"{samples:,} images of 28 x 28, batches of {BATCH_SIZE}, seconds an epoch; "
         f"{machine['cpu']}, {machine['cores']} cores\n"
     )
-    print("\n".join(table(results, given.workers, cuda)))
+    figures = {
+        name: spread([run.value for run in results.counted(name)])
+        for name in dict.fromkeys(run.contender for run in results.runs)
+        if results.counted(name)
+    }
+    print("\n".join(mnist(Measured(({"figures": figures, "versions": {}},)))))
+    if not any(run.report["cuda"] for run in results.runs):
+        print("\nThere is no CUDA here: pin_memory has no effect.")
     return 1 if results.failed else 0
 
 

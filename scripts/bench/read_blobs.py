@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+import pages
 from fastdata.formats.hdf5 import Hdf5ShardWriter
 from fastdata.formats.layout import checksum
 from fastdata.formats.lmdb import LmdbShardWriter
@@ -30,6 +31,7 @@ from fastdata.formats.writer import EncodedImage, Record, ShardWriter
 from fastdata.installing import DISTRIBUTION
 from fastdata.schema import ImageField, ScalarField, Schema
 from harness import Contender, command_line, hardware
+from results import Measured
 from table import compare
 
 WRITERS: dict[str, type[ShardWriter]] = {".lmdb": LmdbShardWriter, ".h5": Hdf5ShardWriter}
@@ -138,17 +140,10 @@ def time_opening(work: Path, samples: int, rounds: int) -> list[dict[str, Any]]:
             opening, first = (
                 statistics.median(column) * 1e3 for column in zip(*times, strict=True)
             )
-            lines.append(
-                {
-                    "benchmark": "open_shard",
-                    "shard": path.name,
-                    "samples": samples,
-                    "checksums": check == "check",
-                    "open_ms": round(opening, 2),
-                    "first_image_ms": round(first, 2),
-                    "hardware": hardware(),
-                }
-            )
+            values = {"open_ms": round(opening, 2), "first_image_ms": round(first, 2)}
+            name = f"opening {suffix}, {check}"
+            line = {"benchmark": "open_shard", "row": name, "samples": samples, "values": values}
+            lines.append(line | {"hardware": hardware()})
     return lines
 
 
@@ -184,13 +179,8 @@ def main() -> int:
         )
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    print("\n| shard of 1 image field | samples | checksums | open, ms | first image, ms |")
-    print("|---|--:|---|--:|--:|")
-    for line in opening:
-        print(
-            f"| {line['shard']} | {line['samples']:,} | {'yes' if line['checksums'] else 'no'} "
-            f"| {line['open_ms']} | {line['first_image_ms']} |"
-        )
+    print(f"\nA shard of {options.many:,} samples\n")
+    print("\n".join(pages.open_shard(Measured.of(opening))))
     return code
 
 

@@ -19,7 +19,7 @@ can make is made, and the loop run with and without it, in turns in random order
 the ratio of the median rates.  Bounds ("at most") are in the table and do not count.
 
 What is done is kept in ``--work`` and not done again; ``--again`` forgets it.  Prints a markdown
-table and one JSON line.
+table and a JSON line for each.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ import torch
 from torch.utils.data import Dataset
 
 import fastdata
+import pages
 from advice_cases import CASES, Case, Waiting
 from bench_data import Datasets, find_images
 from fastdata import transforms as T  # noqa: N812
@@ -52,6 +53,7 @@ from fastdata.measuring.loaders import end_workers
 from fastdata.processes.resources import available_cores
 from fastdata.tuned_settings.settings import Settings
 from harness import REPOSITORY, say
+from results import Measured
 
 CEILING, ALIKE = 0.97, 0.9
 ROUNDS, WINDOW_SECONDS = 3, 1.2
@@ -213,6 +215,7 @@ def check(pair: Pair, datasets: Datasets, quick: bool) -> dict[str, Any]:
     share = {settings: median(found) / top for settings, found in rates.items()}
     feeding = sorted((settings for settings in share if share[settings] >= CEILING), key=cost)
     smallest = feeding[0] if feeding else None
+    best = smallest or max(share, key=share.__getitem__)
     feeds = share[chosen] >= CEILING
     return {
         "pair": pair.name,
@@ -221,8 +224,9 @@ def check(pair: Pair, datasets: Datasets, quick: bool) -> dict[str, Any]:
         "chosen": asdict(chosen),
         "chosen_text": str(chosen),
         "chosen_share": share[chosen],
-        "smallest_text": str(smallest) if smallest else "none",
-        "smallest_share": share[smallest] if smallest else max(share.values()),
+        "fed": smallest is not None,
+        "best_text": str(best),
+        "best_share": share[best],
         "feeds": feeds or (not feeding and share[chosen] >= ALIKE * max(share.values())),
         "smallest": smallest is None or (feeds and chosen.num_workers <= smallest.num_workers),
         "verdict": result.verdict,
@@ -374,22 +378,6 @@ def cost(settings: Settings) -> tuple[int, ...]:
     return (settings.num_workers, settings.prefetch_factor, settings.worker_method == "process")
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows in markdown."""
-    lines = [
-        "| dataset/step ms | chosen | of the ceiling | smallest that feeds, or none: the best "
-        "| of the ceiling | right |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        lines.append(
-            f"| {row['pair']} | {row['chosen_text']} | {row['chosen_share']:.1%} "
-            f"| {row['smallest_text']} | {row['smallest_share']:.1%} "
-            f"| {'yes' if row['feeds'] and row['smallest'] else 'NO'} |"
-        )
-    return "\n".join(lines)
-
-
 def main() -> None:
     """Check the pairs, or the advice, and print what came out."""
     parser = argparse.ArgumentParser(
@@ -442,8 +430,13 @@ def main() -> None:
         done[one.name] = checked(one)
         kept.write_text(json.dumps(done))
     rows = [done[one.name] for one in chosen if one.name in done]
-    print(advice_table(rows, list(versions)) if options.advice else table(rows))
-    if not options.advice:
+    benchmark = "tune_check, advice" if options.advice else "tune_check"
+    named = [(row["case" if options.advice else "pair"], row) for row in rows]
+    lines = [{"benchmark": benchmark, "row": name, "values": row} for name, row in named]
+    if options.advice:
+        print(advice_table(rows, list(versions)))
+    else:
+        print("\n".join(pages.tune_check(Measured.of(lines))))
         print(summary(rows, len(chosen)))
     machine = {
         "cores": available_cores(),
@@ -451,13 +444,14 @@ def main() -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    print(json.dumps({"benchmark": f"tune_check {name}", "machine": machine, "rows": rows}))
+    for line in lines:
+        print(json.dumps(line | {"machine": machine}))
 
 
 def summary(rows: list[dict[str, Any]], pairs: int) -> str:
     """Return how often the choice was right."""
     feeding, smallest = (sum(row[name] for row in rows) for name in ("feeds", "smallest"))
-    possible = sum(row["smallest_text"] != "none" for row in rows)
+    possible = sum(row["fed"] for row in rows)
     return (
         f"\n{len(rows)} of {pairs} pairs, {possible} of which can be fed: in {feeding} "
         f"the choice feeds the step or is near the best, in {smallest} none with fewer workers does"

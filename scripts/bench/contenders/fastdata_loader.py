@@ -29,7 +29,7 @@ def make_loader(options: dict[str, Any]) -> Any:
         data,
         batch_size=options.get("batch_size", 256),
         shuffle=True,
-        drop_last=True,
+        drop_last=options.get("drop_last", True),
         transform=TRANSFORMS[options.get("transform", "crop 224")],
         num_workers=options.get("workers", 2),
         worker_method=options.get("worker_method", "auto"),

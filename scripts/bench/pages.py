@@ -1,0 +1,372 @@
+"""The measured tables of README.md and docs/, made of the results that are kept (`results.py`).
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- /table -->``; what is there is written
+anew.  Under it stand command, date, machine and what was measured with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness import REPOSITORY
+from results import Figure, Measured, Run
+
+BETWEEN = re.compile(r"(?<=<!-- table: ).*?(?=<!-- /table -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page.
+
+    Attributes
+    ----------
+    page : str
+        From the repository's folder.
+    sources : sequence of str
+        Names of the measurements that it is made of, as `lines` takes them.
+    lines : callable
+        Returns the table in Markdown.
+    """
+
+    page: str
+    sources: Sequence[str]
+    lines: Callable[..., list[str]]
+
+
+def text_of(name: str) -> str:
+    """Return what stands between the marks of a table, its name included."""
+    table = TABLES[name]
+    found = [Measured.load(source) for source in table.sources]
+    lines = [*table.lines(*found), "", " ".join(map(origin, found))]
+    return f"{name} -->\n\n" + "\n".join(lines) + "\n\n"
+
+
+def renewed(page: str) -> str:
+    """Return the text of a page with its tables made anew."""
+    text = (REPOSITORY / page).read_text("utf-8")
+    return BETWEEN.sub(lambda match: text_of(match[0].split(maxsplit=1)[0]), text)
+
+
+def write_all() -> None:
+    """Write the tables into their pages."""
+    for page in {table.page for table in TABLES.values()}:
+        if (text := renewed(page)) != (path := REPOSITORY / page).read_text("utf-8"):
+            path.write_text(text, "utf-8")
+
+
+def origin(measured: Measured) -> str:
+    """Return how the figures were made, and when."""
+    parts = []
+    for number, (run, names) in enumerate(measured.news()):
+        earlier, about = ("Earlier, ", f" ({', '.join(names)})") if number else ("", "")
+        parts.append(f"{earlier}`{run['command']}`, {run['date']}{about}: {_with(run)}.")
+    return " ".join(parts) or "Not measured yet."
+
+
+def _with(run: Run) -> str:
+    machine, photographs, samples = run["machine"], run.get("photographs"), run.get("samples")
+    words = [f"{machine['cpu']}, {machine['cores']} cores"]
+    if photographs:
+        repeated = f", repeated to {samples:,} samples" if samples and samples > photographs else ""
+        words.append(f"{min(photographs, samples or photographs):,} photographs{repeated}")
+    if run.get("taken_over"):
+        words.append("measured before results were kept")
+    return "; ".join(words)
+
+
+# -- parts of tables ---------------------------------------------------------------------------
+
+
+def markdown(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table's lines; `align` has an ``l`` or ``r`` a column."""
+    rules = ("--:" if letter == "r" else "---" for letter in align)
+    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
+    lines.insert(1, f"|{'|'.join(rules)}|")
+    return [re.sub(r"  +\|", " |", line) for line in lines]  # an empty cell has one space
+
+
+def whole(figure: Figure | None) -> str:
+    """Return a median as a whole number."""
+    return "" if figure is None else f"{figure['median']:,.0f}"
+
+
+def between(figure: Figure | None) -> str:
+    """Return lowest and highest."""
+    known = figure is not None and "lowest" in figure
+    return f"{figure['lowest']:,.0f}-{figure['highest']:,.0f}" if figure and known else ""
+
+
+def times(ratio: float | None, digits: int = 1) -> str:
+    """Return a ratio as "8.2x", or "27x"."""
+    return "" if ratio is None else f"{ratio:.{0 if ratio >= 10 else digits}f}x"
+
+
+def over(measured: Measured, name: str, base: str, digits: int = 1) -> str:
+    """Return how many times the base's a figure is; the base is 1."""
+    return "1" if name == base else times(measured.ratio(name, base), digits)
+
+
+def version(measured: Measured, contender: str, package: str) -> str:
+    """Return a package's version as of the newest run with this contender, after a space."""
+    run = measured.run_of(contender)
+    found = None if run is None else run["versions"].get(package)
+    return f" {found}" if found else ""
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def pack(found: Measured) -> list[str]:
+    """Packing, beside FFCV."""
+    base = "FFCV DatasetWriter"
+    labels = {
+        "fastdata lmdb": "`fastdata.pack` to LMDB",
+        "fastdata hdf5": "`fastdata.pack` to HDF5",
+        base: f"FFCV{version(found, base, 'ffcv')} `DatasetWriter` (jpg, `max_resolution=341`)",
+    }
+    rows = [
+        [label, whole(figure), between(figure), over(found, name, base, 2)]
+        for name, label in labels.items()
+        if (figure := found.figure(name))
+    ]
+    return markdown(["", "images/s, median", "lowest-highest", "over FFCV"], "lrrr", rows)
+
+
+TORCHVISION = "torchvision, pre-resized files"
+
+
+def load(found: Measured) -> list[str]:
+    """Loading, beside its peers."""
+    ffcv = f"FFCV{version(found, 'FFCV jpeg', 'ffcv')}"
+    own, pil = "bilinear, antialiased where it shrinks much", "PIL bilinear, antialiased"
+    linear, area = "cv2 `INTER_LINEAR`, not antialiased", "cv2 `INTER_AREA`"
+    stock = "torchvision `ImageFolder` + `DataLoader`, the same pre-resized files"
+    labels = {
+        "fastdata jpeg lmdb thread": ("`fastdata.loader`, JPEG", own),
+        "LMDB + cv2 + DataLoader": ("LMDB + cv2 + `DataLoader`", linear),
+        "FFCV jpeg": (f"{ffcv}, JPEG", area),
+        "WebDataset": ("WebDataset", linear),
+        "DALI CPU": ("DALI, CPU", "linear, antialiased"),
+        TORCHVISION: (stock, pil),
+        "torchvision, original files": ("torchvision, original files", pil),
+        "fastdata raw lmdb thread": ("`fastdata.loader`, raw pixels", "as above"),
+        "FFCV raw": (f"{ffcv}, raw pixels", area),
+    }
+    rows = [
+        [label, whole(figure), between(figure), over(found, name, TORCHVISION), resize]
+        for name, (label, resize) in labels.items()
+        if (figure := found.figure(name))
+    ]
+    heads = ["", "images/s, median", "lowest-highest", "over torchvision on the same files"]
+    return markdown([*heads, "resize filter"], "lrrrl", rows)
+
+
+def unpacked(found: Measured) -> list[str]:
+    """Files as they lie."""
+    base = "torchvision, original files"
+    as_they_lie = "`fastdata.loader`, the files as they lie, two {}"
+    labels = {
+        "fastdata jpeg lmdb thread": "`fastdata.loader`, packed at short side 256",
+        "fastdata, original files, process": as_they_lie.format("processes"),
+        "fastdata, original files, thread": as_they_lie.format("threads"),
+        base: "torchvision `ImageFolder` + `DataLoader`, the same files",
+    }
+    rows = [
+        [label, whole(figure), between(figure), over(found, name, base)]
+        for name, label in labels.items()
+        if (figure := found.figure(name))
+    ]
+    return markdown(["", "images/s, median", "lowest-highest", "over torchvision"], "lrrr", rows)
+
+
+def asked(loaded: Measured, figures: Measured, raw: Measured) -> list[str]:
+    """What is asked of the loader, and what is reached."""
+
+    def ratios(codec: str, other: str) -> list[str]:
+        names = [f"fastdata {codec} lmdb {method}" for method in ("thread", "process")]
+        return [f"{r:.2f}" if (r := loaded.ratio(name, other)) else "" for name in names]
+
+    def reached(form: str, *names: str) -> list[str]:
+        found = [figures.figure(name) for name in names]
+        return [format(figure["median"], form) if figure else "" for figure in found]
+
+    def methods(form: str, what: str) -> list[str]:
+        return reached(form, *(what.format(method) for method in ("thread", "process")))
+
+    memcpy = [raw.figure(f"raw {kind}, as opened by default") for kind in ("lmdb", "h5")]
+    over_memcpy = ", ".join(f"{figure['median']:.2f}" for figure in memcpy if figure)
+    cold = "cold, reading: fastdata over py-lmdb, readahead=False"
+    psnr, lowest = reached(".1f", "PSNR against PIL, mean", "PSNR against PIL, lowest")
+    rows = [
+        ["JPEG over FFCV's", "2.5", *ratios("jpeg", "FFCV jpeg")],
+        ["JPEG over torchvision, the same pre-resized files", "3", *ratios("jpeg", TORCHVISION)],
+        [
+            "JPEG, two workers over one",
+            "1.9",
+            *methods(".2f", "JPEG, {}: 2 workers over one"),
+        ],
+        ["raw 256 px, random resized crop, over FFCV's raw", "5", *ratios("raw", "FFCV raw")],
+        [
+            "raw 224 px without transforms, whole epochs over `memcpy` in one thread (LMDB, HDF5)",
+            "0.8",
+            over_memcpy,
+            "",
+        ],
+        [
+            "raw 32 x 32, padded crop and flip, images/s",
+            "400,000",
+            *methods(",.0f", "32 x 32 lmdb {}"),
+        ],
+        [
+            "pause between epochs, in batch intervals",
+            "1.2",
+            *methods(".2f", "gap, {}, consumer only takes"),
+        ],
+        ["first batch, s", "0.25", *methods(".3f", "first batch, {}")],
+        ["cold reading over LMDB with `readahead=False`", "8", *reached(".1f", cold), ""],
+        [
+            "peak memory, 50 epochs over 2",
+            "1.02",
+            *methods(".3f", "peak memory, {}: 50 epochs over 2"),
+        ],
+        ["PSNR of crops against PIL, dB", "45", f"{psnr} (lowest {lowest})" if psnr else "", ""],
+    ]
+    return markdown(["", "asked", "threads (the default)", "processes"], "lrrr", rows)
+
+
+def dct_scale(found: Measured) -> list[str]:
+    """Accuracy of reduced DCT scale."""
+    heads = ["scale", "margin", "photographs", "all pixels", "without last row and column"]
+    kinds = ("whole", "inside", "rough")
+    rows = [
+        [
+            figure["scale"],
+            f"{figure['margin']}",
+            f"{figure['images']}",
+            *(f"{figure[kind][0]} / {figure[kind][1]}" for kind in kinds),
+        ]
+        for run, names in found.news()
+        for figure in map(run["figures"].__getitem__, names)
+    ]
+    return markdown([*heads, "partly covered pixels ignored"], "lrrrrr", rows)
+
+
+def read_blobs(found: Measured) -> list[str]:
+    """Reading images out of shards."""
+    base = "py-lmdb"
+    labels = {
+        "fastdata lmdb": "fastdata, LMDB, checksum of every image compared",
+        "fastdata hdf5": "fastdata, HDF5, checksum of every image compared",
+        "fastdata lmdb, no check": "fastdata, LMDB, `check=False`",
+        "fastdata hdf5, no check": "fastdata, HDF5, `check=False`",
+        base: f"py-lmdb{version(found, base, 'lmdb')}, one long transaction, `buffers=True`",
+        "h5py": f"h5py{version(found, 'h5py', 'h5py')}, slices of a flat dataset",
+    }
+    rows = [
+        [label, whole(figure), between(figure), over(found, name, base, 2).rstrip("x")]
+        for name, label in labels.items()
+        if (figure := found.figure(name))
+    ]
+    return markdown(
+        ["reader", "images/s, median", "lowest-highest", "ratio to py-lmdb"], "lrrr", rows
+    )
+
+
+def open_shard(found: Measured) -> list[str]:
+    """Opening a shard of a million samples."""
+    labels = {".lmdb": "LMDB", ".h5": "HDF5"}
+    checks = {"check": "compared", "no check": "`check=False`"}
+    rows = [
+        [label, said, f"{figure['open_ms']}", f"{figure['first_image_ms']}"]
+        for suffix, label in labels.items()
+        for check, said in checks.items()
+        if (figure := found.figure(f"opening {suffix}, {check}"))
+    ]
+    return markdown(["shard", "checksums", "open, ms", "first image, ms"], "llrr", rows)
+
+
+def tune_check(found: Measured) -> list[str]:
+    """Whether tuning chooses right."""
+    rows = []
+    for run, names in found.news():
+        for name in names:
+            row = run["figures"][name]
+            best = row["best_text"]
+            same = "the same" if best == row["chosen_text"] else best
+            rows.append(
+                [
+                    name,
+                    row["chosen_text"],
+                    f"{row['chosen_share']:.1%}",
+                    same if row["fed"] else f"none; {same}",
+                    f"{row['best_share']:.1%}",
+                    "yes" if row["feeds"] and row["smallest"] else "NO",
+                ]
+            )
+    heads = ["dataset/step ms", "chosen", "of the ceiling"]
+    smallest = "smallest that feeds, or none: the best"
+    return markdown([*heads, smallest, "of the ceiling", "right"], "llllll", rows)
+
+
+MNIST_WORKERS, RULE_OF_THUMB = (0, 1, 2, 4, 8), 4
+MNIST_LOADERS = {"stock": "stock DataLoader", "fastdata": "fastdata"}
+
+
+def mnist_name(loader: str, workers: int, pinned: bool) -> str:
+    """Return what a cell's contender is called."""
+    return f"{MNIST_LOADERS[loader]}, workers: {workers}, pin_memory={pinned}"
+
+
+def mnist(found: Measured) -> list[str]:
+    """Seconds an epoch of MNIST-size data."""
+    columns = [(loader, pinned) for loader in MNIST_LOADERS for pinned in (False, True)]
+    heads = [f"{MNIST_LOADERS[loader]}, `pin_memory={pinned}`" for loader, pinned in columns]
+    rows = []
+    for count in MNIST_WORKERS:
+        mark = " (the rule of thumb)" if count == RULE_OF_THUMB else ""
+        names = [mnist_name(loader, count, pinned) for loader, pinned in columns]
+        rows.append([f"{count}{mark}", *(_seconds(found.figure(name)) for name in names)])
+    return markdown(["workers", *heads], "r" * (1 + len(heads)), rows)
+
+
+def _seconds(figure: Figure | None) -> str:
+    if figure is None:
+        return "not measured"
+    wide = f" ({figure['lowest']:.3g}-{figure['highest']:.3g})" if "lowest" in figure else ""
+    return f"{figure['median']:.3g} s{wide}"
+
+
+def converters(found: Measured) -> list[str]:
+    """Packing from each format."""
+    bases = {"photographs": "folder", "squares": "folder", "masks": "manifest"}
+    formats = sorted(
+        {name.partition(": ")[2] for run in found.runs for name in run["figures"]},
+        key=lambda name: (name not in bases.values(), name),
+    )
+    rows = []
+    for name in formats:
+        cells = [f"`{name}`"]
+        for kind, base in bases.items():
+            ratio = over(found, f"{kind}: {name}", f"{kind}: {base}", 2).rstrip("x")
+            figure = found.figure(f"{kind}: {name}")
+            cells.append(f"{whole(figure)} ({ratio})" if figure else "")
+        small = found.figure(f"small: {name}") or found.figure(f"small, pixels: {name}")
+        rows.append([*cells, whole(small)])
+    heads = ["format", "photographs/s", "squares of pixels/s", "with masks/s", "small pictures/s"]
+    return markdown(heads, "lrrrr", rows)
+
+
+TABLES: Mapping[str, Table] = {
+    "pack": Table("README.md", ["pack"], pack),
+    "load": Table("README.md", ["load"], load),
+    "unpacked": Table("docs/unpacked.md", ["unpacked"], unpacked),
+    "asked": Table("docs/design/loading.md", ["load", "figures", "raw"], asked),
+    "dct-scale": Table("docs/design/packing.md", ["dct-scale"], dct_scale),
+    "read-blobs": Table("docs/design/format.md", ["read-blobs"], read_blobs),
+    "open-shard": Table("docs/design/format.md", ["read-blobs"], open_shard),
+    "tune-check": Table("docs/tune.md", ["tune-check"], tune_check),
+    "mnist": Table("docs/tune.md", ["mnist"], mnist),
+    "converters": Table("docs/converters/README.md", ["converters"], converters),
+}

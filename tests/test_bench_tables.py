@@ -1,0 +1,144 @@
+"""The measured tables of the documentation are those of the results that are kept."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs_blocks import pages as markdown_pages
+
+REPOSITORY = Path(__file__).parents[1]
+sys.path.append(str(REPOSITORY / "scripts" / "bench"))
+
+import all as bench  # noqa: E402
+import pages  # noqa: E402
+import results  # noqa: E402
+from results import Measured, figures_of  # noqa: E402
+
+
+@pytest.mark.parametrize("page", sorted({table.page for table in pages.TABLES.values()}))
+def test_a_page_has_the_tables_of_the_results(page: str) -> None:
+    text = (REPOSITORY / page).read_text("utf-8")
+    assert pages.renewed(page) == text, "scripts/bench/all --write makes them anew"
+
+
+def test_every_table_stands_once_in_its_page_and_is_measured() -> None:
+    found = []
+    for page in markdown_pages():
+        names = re.findall(r"<!-- table: (\S+) -->", page.read_text("utf-8"))
+        found += [(name, page.relative_to(REPOSITORY).as_posix()) for name in names]
+    assert sorted(found) == sorted((name, table.page) for name, table in pages.TABLES.items())
+    sources = {source for table in pages.TABLES.values() for source in table.sources}
+    assert sources == bench.MEASUREMENTS.keys()
+    for source in sources:
+        assert Measured.load(source).runs, source
+
+
+def counted(contender: str, *values: float, **more: Any) -> list[dict[str, Any]]:
+    """Return the lines of a contender, with a warm-up that is not to be counted."""
+    line = {"benchmark": "b", "contender": contender, "unit": "images/s"}
+    warm_up = {**line, "warm_up": True, "value": 1e9}
+    return [warm_up, *({**line, "warm_up": False, "value": value, **more} for value in values)]
+
+
+def test_figures_are_those_of_counted_rounds_and_of_rows() -> None:
+    lines = counted("a", 3.0, 1.0, 2.0) + counted("broke", 5.0)
+    lines.append({"benchmark": "b", "contender": "broke", "round": 2, "failed": "it did"})
+    lines.append({"benchmark": "b", "contender": "missing", "absent": "not here"})
+    assert figures_of(lines) == {
+        "a": {"median": 2.0, "lowest": 1.0, "highest": 3.0, "unit": "images/s"}
+    }
+    # Contenders that rows are made of have no figures of their own.
+    rows = [{"benchmark": "b", "row": "a over b", "values": {"median": 2}}]
+    rows.append({"benchmark": "b", "row": "not measured", "values": None})
+    assert figures_of(lines + rows) == {"a over b": {"median": 2}}
+
+
+def run(date: str, **medians: float) -> dict[str, Any]:
+    figures = {name: {"median": value} for name, value in medians.items()}
+    machine = {"cpu": "a CPU", "cores": 2}
+    return {
+        "date": date,
+        "command": f"run of {date}",
+        "machine": machine,
+        "versions": {"peer": f"of {date}"},
+        "photographs": 200,
+        "samples": 4000,
+        "figures": figures,
+    }
+
+
+def test_what_was_not_measured_again_stays_with_its_date_and_ratios_are_of_one_run() -> None:
+    found = Measured(()).with_run(run("2026-01-01", ours=10.0, peer=5.0, other=1.0))
+    found = found.with_run(run("2026-02-01", ours=30.0, other=10.0))
+    assert [found.figure(name)["median"] for name in ("ours", "peer", "other")] == [30, 5, 10]
+    assert found.ratio("ours", "peer") == 2  # not 6
+    assert found.ratio("ours", "other") == 3
+    said = pages.origin(found)
+    assert said.startswith("`run of 2026-02-01`, 2026-02-01: a CPU, 2 cores; 200 photographs, ")
+    assert "repeated to 4,000 samples" in said
+    assert "Earlier, `run of 2026-01-01`, 2026-01-01 (peer): a CPU" in said
+    assert pages.version(found, "peer", "peer") == " of 2026-01-01"
+    # A run that has nothing more to say is forgotten.
+    found = found.with_run(run("2026-03-01", ours=1.0, peer=1.0, other=1.0))
+    assert [one["date"] for one in found.runs] == ["2026-03-01"]
+
+
+@pytest.fixture
+def bench_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one page and a benchmark, whose lines `lines.json` has."""
+    script = tmp_path / "bench.py"
+    script.write_text(
+        "import json, pathlib, sys\n"
+        "print('a table for people')\n"
+        "said = json.loads((pathlib.Path(__file__).parent / 'lines.json').read_text())\n"
+        "for line in said['lines']: print(json.dumps(line))\n"
+        "sys.exit(said['code'])\n"
+    )
+    (tmp_path / "README.md").write_text("before\n<!-- table: pack -->\n<!-- /table -->\nafter\n")
+    one = bench.Measurement("bench.py", ["--rounds", "2"], images=False)
+    monkeypatch.setattr(bench, "MEASUREMENTS", {"pack": one})
+    monkeypatch.setattr(bench, "HERE", tmp_path)
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(pages, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(pages, "TABLES", {"pack": pages.TABLES["pack"]})
+    return tmp_path
+
+
+def measure(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, **said: Any) -> int:
+    (folder / "lines.json").write_text(json.dumps({"lines": [], "code": 0, **said}))
+    monkeypatch.setattr(sys, "argv", ["all", *words])
+    return bench.main()
+
+
+def test_a_measurement_is_kept_written_and_not_repeated(
+    bench_of_one: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = bench_of_one / "README.md"
+    lines = counted("fastdata lmdb", 900.0, 1000.0, 1100.0) + counted("FFCV DatasetWriter", 500.0)
+    assert measure(bench_of_one, monkeypatch, lines=lines) == 0
+    assert "a table for people" in capfd.readouterr().out
+    today = datetime.date.today().isoformat()
+    assert "| `fastdata.pack` to LMDB | 1,000 | 900-1,100 | 2.00x |" in page.read_text()
+    assert f"`python scripts/bench/bench.py --rounds 2`, {today}: " in page.read_text()
+    assert page.read_text().startswith("before\n<!-- table: pack -->\n\n| |")
+    assert page.read_text().endswith("\n\n<!-- /table -->\nafter\n")
+    # Of today: left as it is, unless it is asked for.
+    lines = counted("fastdata lmdb", 2000.0)
+    assert measure(bench_of_one, monkeypatch, lines=lines) == 0
+    assert "| 1,000 |" in page.read_text()
+    assert measure(bench_of_one, monkeypatch, "--only", "pack", lines=lines) == 0
+    assert "| `fastdata.pack` to LMDB | 2,000 | 2,000-2,000 | 2.00x |" in page.read_text()
+    assert "(FFCV DatasetWriter)" in page.read_text()
+    # Nothing is lost where nothing was measured, and a failure is told.
+    kept = page.read_text()
+    assert measure(bench_of_one, monkeypatch, "--days", "0", code=1) == 1
+    assert page.read_text() == kept
+    assert "not all of these could be measured (above): pack" in capfd.readouterr().err
+    assert measure(bench_of_one, monkeypatch, "--list") == 0
+    assert f"pack        {today}" in capfd.readouterr().out
