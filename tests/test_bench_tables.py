@@ -30,7 +30,7 @@ def test_a_page_has_the_tables_of_the_results(page: str) -> None:
 def test_every_table_stands_once_in_its_page_and_is_measured() -> None:
     found = []
     for page in markdown_pages():
-        names = re.findall(r"<!-- table: (\S+) -->", page.read_text("utf-8"))
+        names = re.findall(r"(?m)^<!-- table: (\S+) -->$", page.read_text("utf-8"))
         found += [(name, page.relative_to(REPOSITORY).as_posix()) for name in names]
     assert sorted(found) == sorted((name, table.page) for name, table in pages.TABLES.items())
     sources = {source for table in pages.TABLES.values() for source in table.sources}

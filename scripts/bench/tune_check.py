@@ -383,9 +383,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    names = [pair.name for pair in PAIRS] + [case.name for case in CASES]
     parser.add_argument("--images", type=Path, help="class folders of JPEG files")
     parser.add_argument("--work", type=Path, default=Path(".cache/tune_check"))
-    parser.add_argument("--only", nargs="+", choices=[one.name for one in (*PAIRS, *CASES)])
+    parser.add_argument("--only", nargs="+", choices=names)
     parser.add_argument("--samples", type=int, default=PASS_SAMPLES)
     parser.add_argument("--minutes", type=float, default=15.0, help="begin nothing after these")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter windows")
