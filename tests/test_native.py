@@ -31,15 +31,29 @@ needs_library = pytest.mark.skipif(
 sides = st.integers(1, 70)
 
 
-@pytest.fixture(params=["avx2", "portable"])
-def code(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both kinds of code that the library has."""
+WAYS = {"best": 0, "portable": 1, "avx2": 2}
+"""What `fd_use_portable` is given for each kind of code."""
+
+
+def _in_use(name: str) -> Iterator[str]:
     compiled = native.library()
     if compiled is None:
         pytest.skip("the compiled library is not here")
-    compiled.fd_use_portable(request.param == "portable")
-    yield request.param
+    compiled.fd_use_portable(WAYS[name])
+    yield name
     compiled.fd_use_portable(0)
+
+
+@pytest.fixture(params=["best", "portable"])
+def code(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Code for this processor's vectors, and that for any."""
+    yield from _in_use(request.param)
+
+
+@pytest.fixture(params=list(WAYS))
+def resizing_code(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same, and code for AVX2 where the best is for AVX-512."""
+    yield from _in_use(request.param)
 
 
 def crop_of(data: Any, codec: int, shape: tuple[int, int], /, **fields: Any) -> np.ndarray:
@@ -65,7 +79,7 @@ def render(
 # -- resizing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("code")
+@pytest.mark.usefixtures("resizing_code")
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_resizing_is_that_of_plain_python(channels: int) -> None:
     @settings(max_examples=60, deadline=None)
@@ -80,7 +94,7 @@ def test_resizing_is_that_of_plain_python(channels: int) -> None:
     check()
 
 
-@pytest.mark.usefixtures("code")
+@pytest.mark.usefixtures("resizing_code")
 def test_a_window_of_a_raw_image_is_resized_and_mirrored() -> None:
     image = photo(90, 121)
     crop = crop_of(image, RAW, (90, 121), top=11, left=60, rows=79, columns=61, flip=1)
@@ -90,7 +104,7 @@ def test_a_window_of_a_raw_image_is_resized_and_mirrored() -> None:
     np.testing.assert_array_equal(out[0], expected)
 
 
-@pytest.mark.usefixtures("code")
+@pytest.mark.usefixtures("resizing_code")
 @pytest.mark.parametrize("codec", [RAW, JPEG])
 def test_a_part_of_a_resized_window_is_that_of_the_whole(codec: int) -> None:
     image = photo(90, 121)
@@ -125,7 +139,7 @@ def test_a_part_of_a_resized_window_is_that_of_the_whole(codec: int) -> None:
     check()
 
 
-@pytest.mark.usefixtures("code")
+@pytest.mark.usefixtures("resizing_code")
 @pytest.mark.parametrize("factor", [2, 4, 8])
 @pytest.mark.parametrize("codec", [RAW, JPEG])
 def test_reduced_pixels_are_resized_by_where_they_lie(codec: int, factor: int) -> None:
@@ -159,7 +173,7 @@ def test_reduced_pixels_are_resized_by_where_they_lie(codec: int, factor: int) -
     check()
 
 
-@pytest.mark.usefixtures("code")
+@pytest.mark.usefixtures("resizing_code")
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_windows_of_raw_images_are_zero_beyond_the_image(channels: int) -> None:
     corners = st.integers(-30, 30)
@@ -180,7 +194,7 @@ def test_windows_of_raw_images_are_zero_beyond_the_image(channels: int) -> None:
     check()
 
 
-@pytest.mark.usefixtures("code")
+@pytest.mark.usefixtures("resizing_code")
 @pytest.mark.parametrize(("size", "extreme"), [((1, 1), 255), ((2, 3), 0), ((300, 5), 255)])
 def test_a_plain_picture_stays_as_it_is_at_any_size(size: tuple[int, int], extreme: int) -> None:
     image = np.full((*size, 3), extreme, np.uint8)
@@ -202,7 +216,7 @@ def test_antialiased_resizing_is_pils(source: tuple[int, int]) -> None:
     assert abs(out.astype(int) - expected).max() <= 1
 
 
-@pytest.mark.usefixtures("code")
+@pytest.mark.usefixtures("resizing_code")
 def test_nothing_is_written_outside_the_places_of_crops() -> None:
     image = photo(50, 60)
     crops = np.concatenate([crop_of(image, RAW, (50, 60)) for _ in range(3)])

@@ -46,15 +46,29 @@ int fd_scratch_reserve(fd_scratch *scratch, size_t size) {
 
 /* ---- Processors ------------------------------------------------------------------------------ */
 
-static int portable_only;
+static int portable_only, avx2_only;
 
-FD_EXPORT void fd_use_portable(int only) { portable_only = only; }
+/* Have only some of the code run, for tests: 1: that for any processor, 2: that for AVX2. */
+FD_EXPORT void fd_use_portable(int only) {
+    portable_only = only == 1;
+    avx2_only = only == 2;
+}
 
 int fd_may_use_avx2(void) {
 #if FD_IS_NEON
     return !portable_only;
 #elif FD_HAS_AVX2
     return !portable_only && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+#else
+    return 0;
+#endif
+}
+
+int fd_may_use_avx512(void) {
+#if FD_HAS_AVX512
+    /* VBMI2 is not used: it is what processors lack that lower their clock for wide vectors. */
+    return !avx2_only && fd_may_use_avx2() && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vbmi2");
 #else
     return 0;
 #endif

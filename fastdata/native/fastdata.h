@@ -20,6 +20,7 @@
 #elif defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define FD_HAS_AVX2 1
 #define FD_IS_NEON 0
+#define FD_HAS_AVX512 1
 #include <immintrin.h>
 #else
 #define FD_HAS_AVX2 0
@@ -35,15 +36,21 @@
 /* In one literal: clang takes no two of them here. */
 /* clang-format off */
 #define FD_BEGIN_AVX2 _Pragma("clang attribute push(__attribute__((target(\"avx2,bmi,bmi2,lzcnt\"))), apply_to = function)")
+#define FD_BEGIN_AVX512 _Pragma("clang attribute push(__attribute__((target(\"avx512bw,bmi,bmi2,lzcnt\"))), apply_to = function)")
 /* clang-format on */
 #define FD_END_AVX2 _Pragma("clang attribute pop")
 #else
 #define FD_BEGIN_AVX2 _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,bmi,bmi2,lzcnt\")")
+#define FD_BEGIN_AVX512 \
+    _Pragma("GCC push_options") _Pragma("GCC target(\"avx512bw,bmi,bmi2,lzcnt\")")
 #define FD_END_AVX2 _Pragma("GCC pop_options")
 #endif
 
 /* Whether this processor has AVX2 or NEON, and nobody asked to go without. */
 int fd_may_use_avx2(void);
+
+/* Whether it has AVX-512 besides, in a kind that wide vectors do not slow down. */
+int fd_may_use_avx512(void);
 
 enum {
     FD_OK = 0,

@@ -242,6 +242,9 @@ static void resize_down_portable(const int16_t *const *rows, const int16_t *weig
 #if FD_HAS_AVX2
 #include "resize_avx2.h"
 #endif
+#if FD_HAS_AVX512
+#include "resize_avx512.h"
+#endif
 
 /* ---- The way of a picture -------------------------------------------------------------------- */
 
@@ -336,6 +339,12 @@ void fd_resize(fd_scratch *scratch, fd_row *row, void *source, uint8_t *out) {
     if (fd_may_use_avx2()) {
         if (!p->as_wide) across = choose_across(p);
         down = resize_down_avx2;
+    }
+#endif
+#if FD_HAS_AVX512
+    if (fd_may_use_avx512()) {
+        if (across == linear_eight) across = linear_eight_avx512;
+        if (p->down.taps == 2) down = down_linear_avx512;
     }
 #endif
     if (p->as_wide) across = widen;

@@ -58,7 +58,7 @@ static ALWAYS_INLINE int group(const plan *p, int kind, int linear) {
     const int32_t size = kind == EIGHT ? 8 : 4, channels = p->shape.channels;
     const int32_t count = (int32_t)p->row_values;
     int32_t *offsets = p->offsets;
-    for (int32_t start = 0; start < (count + 15) / 16 * 16; start += size) {
+    for (int32_t start = 0; start < (int32_t)p->stride; start += size) {
         const int32_t *one = p->one + start, *other = p->other + start;
         int32_t base[8]; /* of each value: what is subtracted from its place in the row */
         if (kind != PIXELS) {
