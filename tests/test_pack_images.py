@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from pack_helpers import ORIENTED, pil_file, pixels, with_orientation
 from PIL import Image
-from samples import photo, psnr
+from samples import photo, pil_decode, psnr
+from segment_index import read_segment_index
 
 import fastdata
 from fastdata.codecs.image import dct_scale, decode_image
@@ -26,6 +27,7 @@ from fastdata.converters.packing.options import EncodeOptions
 from fastdata.errors import ImageError, OptionError
 from fastdata.formats.layout import CODECS
 from fastdata.formats.writer import EncodedImage
+from fastdata.native.library import loaded_library
 from fastdata.schema import ImageField, Schema
 
 COLOUR = photo(60, 83)
@@ -491,19 +493,40 @@ SQUARE = photo(80, 80)
     ],
 )
 @pytest.mark.parametrize("codec", ["jpeg", "auto"])
-def test_a_jpeg_that_is_what_is_wanted_is_not_encoded_again(
+def test_a_jpeg_that_is_what_is_wanted_keeps_its_pixels(
     data: bytes, options: dict[str, Any], codec: Any
 ) -> None:
-    image = encode_image(data, FIELD, EncodeOptions(**options, codec=codec))
-    assert image.data == data
-    assert CODECS[image.codec] == "jpeg"
+    for compiled in (True, False) if loaded_library() else (False,):
+        chosen = EncodeOptions(**options, codec=codec, compiled=compiled)
+        image = encode_image(data, FIELD, chosen)
+        assert (image.data == data) is not compiled
+        assert (read_segment_index(image.data) is not None) is compiled
+        assert CODECS[image.codec] == "jpeg"
+        np.testing.assert_array_equal(pil_decode(image.data, 3), pil_decode(data, 3))
+        assert encode_image(image.data, FIELD, chosen) == image
+
+
+needs_library = pytest.mark.skipif(
+    loaded_library() is None, reason="the compiled library is not here (no C compiler)"
+)
+
+
+@needs_library
+@pytest.mark.parametrize("options", [{"progressive": True}, {"icc_profile": b"no profile"}])
+def test_a_jpeg_that_only_its_code_keeps_from_being_stored_is_not_encoded_again(
+    options: dict[str, Any],
+) -> None:
+    data = pil_file(SQUARE, "JPEG", **options)
+    image = encode_image(data, FIELD, EncodeOptions(size=(80, 80)))
+    np.testing.assert_array_equal(pil_decode(image.data, 3), pil_decode(data, 3))
+    assert read_segment_index(image.data) is not None
 
 
 @pytest.mark.parametrize(
     ("data", "options", "codec"),
     [
         (pil_file(SQUARE, "JPEG"), {"size": (70, 70)}, "jpeg"),
-        (pil_file(SQUARE, "JPEG", progressive=True), {}, "jpeg"),
+        (pil_file(SQUARE, "JPEG", progressive=True), {"compiled": False}, "jpeg"),
         (with_orientation(SQUARE, 3, "JPEG"), {}, "jpeg"),
         (pil_file(Image.fromarray(SQUARE), "JPEG", keep_rgb=True), {}, "jpeg"),
         (pil_file(Image.fromarray(SQUARE).convert("CMYK"), "JPEG"), {}, "jpeg"),

@@ -38,6 +38,7 @@ from fastdata.errors import (
     OptionError,
 )
 from fastdata.formats.writer import Spool
+from fastdata.native.library import loaded_library
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
@@ -203,6 +204,23 @@ def _begin(source: Any, path: Path, options: dict[str, Any], chunks: int = 2) ->
             fastdata.pack(source, path, **options)
     finally:
         packer.Packer._take = take  # type: ignore[method-assign]
+
+
+@pytest.mark.skipif(loaded_library() is None, reason="the compiled library is not here")
+def test_a_pack_begun_with_the_compiled_library_does_not_go_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, path = image_folder(tmp_path / "images", 16), tmp_path / "x.lmdb"
+    _begin(source, path, SMALL)
+    _begin(source, tmp_path / "kept.lmdb", {"codec": "keep", "num_workers": 0})
+    with monkeypatch.context() as without:
+        without.setattr("fastdata.converters.packing.options.loaded_library", lambda: None)
+        with pytest.raises(JobChangedError, match="compiled was true and is false"):
+            fastdata.pack(source, path, **SMALL)
+        fastdata.pack(source, tmp_path / "kept.lmdb", codec="keep", num_workers=0)
+    assert fastdata.pack(source, path, **SMALL).resumed_at == 8
+    (shard,) = fastdata.open(path).shards
+    assert shard.header.options["compiled"] is True
 
 
 @pytest.mark.parametrize(

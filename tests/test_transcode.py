@@ -15,6 +15,9 @@ from PIL import Image
 from samples import photo, pil_decode
 from segment_index import read_segment_index
 
+import fastdata
+from fastdata.codecs.blobs import decode_window
+from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.codecs.jpeg import read_jpeg_header
 from fastdata.codecs.jpeg_segments import restart_interval
 from fastdata.native import library as native
@@ -134,6 +137,42 @@ def test_interleaved_segments_of_any_length() -> None:
         assert starts is not None
         assert len(starts) - 1 == -(-35 // interval)
         np.testing.assert_array_equal(simplejpeg.decode_jpeg(done), simplejpeg.decode_jpeg(data))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_of_what_was_coded_anew_are_those_of_the_original(kind: str) -> None:
+    random = np.random.default_rng(3)
+    data = jpeg(160, 208, **KINDS[kind])
+    done, whole = check(data), pil_decode(data, 3)
+    for _ in range(20):
+        height, width = random.integers(1, 100, 2)
+        top, left = random.integers(0, 160 - height), random.integers(0, 208 - width)
+        window = (int(top), int(left), int(height), int(width))
+        expected = whole[top : top + height, left : left + width]
+        for name in ("auto", "simplejpeg"):
+            found, _ = decode_window(
+                memoryview(done), "jpeg", (160, 208, 3), window, decoder=jpeg_decoder(name)
+            )
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_packs_of_kept_files_are_coded_anew_by_packing_them(tmp_path: Path) -> None:
+    for name, options in KINDS.items():
+        file = tmp_path / "images" / name[:4] / f"{name}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(jpeg(80, 96, **options))
+    kept, anew, again = (tmp_path / f"{name}.lmdb" for name in ("kept", "anew", "again"))
+    fastdata.pack(tmp_path / "images", kept, codec="keep", num_workers=0)
+    report = fastdata.pack(kept, anew, resize="none", num_workers=0)
+    old, new = fastdata.open(kept), fastdata.open(anew)
+    assert new.digest != old.digest
+    assert list(new.keys) == list(old.keys)
+    for before, after in zip(old, new, strict=True):
+        np.testing.assert_array_equal(after.image, before.image)
+        assert after.label == before.label
+    (shard,) = new.shards
+    assert all(read_segment_index(shard.blob("image", row)) is not None for row in range(len(new)))
+    assert fastdata.pack(anew, again, resize="none", num_workers=0).digest == report.digest
 
 
 # -- coefficients such as no picture has -----------------------------------------------------------

@@ -16,7 +16,13 @@ from PIL import Image
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.bilinear import resize_bilinear
-from fastdata.codecs.blobs import check_header, decode_stored, encode_jpeg, encode_png
+from fastdata.codecs.blobs import (
+    check_header,
+    decode_stored,
+    encode_jpeg,
+    encode_png,
+    transcode_jpeg,
+)
 from fastdata.codecs.image import (
     Decoded,
     check_pixels,
@@ -197,12 +203,11 @@ def place_image(
 
 
 def _unpacked(image: EncodedImage, field: ImageField) -> Any:
-    """Return a stored image as a file that is upright, or as upright pixels."""
-    codec = CODECS[image.codec]
-    if codec in ("jpeg", "png"):
+    """Return a stored image as a file, or as pixels."""
+    if CODECS[image.codec] != "raw":
         return image.data
     shape = image.height, image.width, field.channels
-    return decode_stored(memoryview(image.data), codec, shape, mask=field.mask)
+    return decode_stored(memoryview(image.data), "raw", shape)
 
 
 def _target(height: int, width: int, options: EncodeOptions) -> tuple[int, int]:
@@ -294,19 +299,25 @@ def _as_pixels(value: Any, field: ImageField) -> Pixels:
 def _keep(
     data: bytes, header: JpegHeader | None, field: ImageField, options: EncodeOptions
 ) -> tuple[EncodedImage, Placement] | None:
-    """Return a file as it is, if that is wanted, or if it is already what is wanted.
+    """Return a file as it is, if that is wanted; or a JPEG whose pixels are what is wanted already.
 
-    It is decoded all the same, so that a broken file is rejected.
+    The latter is coded anew without changing its pixels, so that windows can be cut out of it;
+    where that is not possible, it stays as it is.  What stays is decoded all the same, so that a
+    broken file is rejected.
     """
     keep = options.codec == "keep"
     if header is not None and not field.mask:
         check_pixels(header.height, header.width, options.max_pixels)
-        plain = is_stored_as_jpeg(data, header, field.channels, mask=field.mask)
         size = header.height, header.width
         jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
-        if plain and (keep or (jpeg and _final(size, options) == size)):
+        final = jpeg and _final(size, options) == size
+        coded = transcode_jpeg(data, header, field.channels) if final and options.compiled else None
+        plain = is_stored_as_jpeg(data, header, field.channels, mask=field.mask)
+        if coded is None and plain and (keep or final):
             decode_jpeg(data, header, field.channels)
-            kept = EncodedImage(data, CODECS.index("jpeg"), *size, checksum(data))
+            coded = data
+        if coded is not None:
+            kept = EncodedImage(coded, CODECS.index("jpeg"), *size, checksum(coded))
             window = (0, 0, *size) if options.resize == "crop" else None
             return kept, Placement(size, 1, size, window)
     if not keep:

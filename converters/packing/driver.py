@@ -86,8 +86,9 @@ def pack(
     filter : {"bilinear", "bicubic", "lanczos"}
         All antialiased, as torchvision's on PIL images.
     codec : {"auto", "jpeg", "png", "raw", "keep"}
-        ``"auto"`` is raw up to 64 x 64 pixels, else JPEG; masks are PNG.  ``"keep"`` takes files
-        over byte for byte.
+        ``"auto"`` is raw up to 64 x 64 pixels, else JPEG; masks are PNG.  A JPEG that has the
+        wanted size already keeps its pixels: only its entropy code is made anew.  ``"keep"`` takes
+        files over byte for byte.
     quality : int
         Of JPEGs that are encoded, 1 to 100.
     channels : {3, 1}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from fastdata.codecs.image import MAX_PIXELS
 from fastdata.codecs.resize import Filter, Resize
 from fastdata.errors import OptionError, did_you_mean
+from fastdata.native.library import loaded_library
 from fastdata.schema import Codec
 
 __all__ = ["Container", "EncodeOptions", "PackOptions", "parse_shard_size"]
@@ -55,7 +56,12 @@ class EncodeOptions:
     """At 3, photographs stay within 47 dB of decoding them whole; 1.5 is twice as fast for images
     1.5 to 3 times too large, at 44 dB (``docs/design/packing.md``)."""
 
+    compiled: bool = field(default_factory=lambda: loaded_library() is not None)
+    """Whether the compiled library codes JPEGs: the same pixels, in other bytes.  It is part of
+    what an interrupted pack must match; False where the codec makes no JPEGs."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "compiled", self.compiled and self.codec in ("auto", "jpeg"))
         given: Any = self.size
         size = tuple(given) if isinstance(given, (tuple, list)) else ()
         if len(size) != 2:

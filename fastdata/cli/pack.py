@@ -79,8 +79,8 @@ packed to, or has an unfinished pack of something else; 5 disk full."""
     type=Choice(CODECS),
     default="auto",
     show_default=True,
-    help="How images are stored. auto: raw up to 64x64, else jpeg, png for masks. "
-    "keep: the files byte for byte.",
+    help="How images are stored. auto: raw up to 64x64, else jpeg, png for masks. JPEGs that "
+    "have the size already keep their pixels. keep: the files byte for byte.",
 )
 @click.option(
     "--quality", type=int, default=90, show_default=True, help="Of JPEGs that are encoded, 1-100."

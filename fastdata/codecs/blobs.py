@@ -14,15 +14,18 @@ import numpy as np
 
 from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, check_out, jpeg_decoder
-from fastdata.codecs.image import decode_image, orient
+from fastdata.codecs.image import decode_image, orient, turbo_reads
 from fastdata.codecs.image_header import size_of
+from fastdata.codecs.jpeg import JpegHeader
 from fastdata.codecs.jpeg_segments import (
     CutJpeg,
     add_segment_index,
     cut_jpeg,
+    has_segments,
     restart_interval,
 )
 from fastdata.errors import ImageError, OptionError
+from fastdata.native import library as native
 
 __all__ = [
     "check_header",
@@ -31,6 +34,7 @@ __all__ = [
     "decode_window",
     "encode_jpeg",
     "encode_png",
+    "transcode_jpeg",
 ]
 
 _PNG_START = struct.Struct(">8sI4sIIBB")
@@ -61,6 +65,19 @@ def encode_jpeg(pixels: Pixels, quality: int = 90) -> bytes:
         cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
     ]
     return add_segment_index(_encode(".jpg", pixels, options))
+
+
+def transcode_jpeg(data: bytes, header: JpegHeader, channels: int) -> bytes | None:
+    """Code a JPEG file anew with restart intervals and their index, and every pixel as it was.
+
+    None where the compiled library refuses it (`fastdata.native.library.transcode_jpeg`) or is not
+    there, where the file has them already, and where the result would not have the codec ``jpeg``.
+    A file that is not refused is sound.
+    """
+    if not header.is_plain_coded_anew or header.components > channels or has_segments(data, header):
+        return None
+    coded = native.transcode_jpeg(data, restart_interval(header.mcu_grid[1]))
+    return coded if coded is not None and turbo_reads(coded) else None
 
 
 def encode_png(pixels: Pixels) -> bytes:

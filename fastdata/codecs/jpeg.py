@@ -58,9 +58,13 @@ class JpegHeader:
     @property
     def is_plain(self) -> bool:
         """Whether it is a baseline, upright, 8-bit grey or YCbCr image."""
+        return self.frame == 0xC0 and self.is_plain_coded_anew
+
+    @property
+    def is_plain_coded_anew(self) -> bool:
+        """Whether it is plain, but for perhaps another entropy code than baseline's."""
         return (
-            self.frame == 0xC0
-            and self.precision == 8
+            self.precision == 8
             and self.orientation == 1
             and (self.components == 1 or (self.components == 3 and self.adobe_transform != 0))
         )

@@ -40,6 +40,7 @@ __all__ = [
     "CutJpeg",
     "add_segment_index",
     "cut_jpeg",
+    "has_segments",
     "index_spans",
     "restart_interval",
 ]
@@ -139,6 +140,12 @@ def index_spans(data: bytes | memoryview) -> list[tuple[int, int]] | None:
             return None
         position = end
     return spans
+
+
+def has_segments(data: bytes, header: JpegHeader) -> bool:
+    """Return whether a JPEG has restart intervals as fastdata makes them, with their index."""
+    wanted = restart_interval(header.mcu_grid[1])
+    return header.restart_interval == wanted and _read(data) is not None
 
 
 class CutJpeg(NamedTuple):

@@ -27,77 +27,73 @@ static inline token FD_(token_of)(int value) {
     return own << TOKEN_BITS | (token)size;
 }
 
-static inline token *FD_(note)(token noted, counts *c, token *to) {
-    c->symbols[noted & ((1 << TOKEN_BITS) - 1)]++;
-    *to++ = noted;
-    return to;
-}
-
-/* Note a block's symbols: at most MAX_TOKENS. */
-static inline token *FD_(note_block)(const int16_t *block, int *predicted, token tables, counts *c,
+/* Note a block's symbols. */
+static inline token *FD_(note_block)(const int16_t *block, int *predicted, token tables, symbols *s,
                                      token *to) {
     int value = block[0] - *predicted;
     *predicted = block[0];
     if (value >= 1 << MAX_DC_SIZE || value <= -(1 << MAX_DC_SIZE)) {
-        c->too_large = 1;
+        s->too_large = 1;
         value = 0;
     }
-    to = FD_(note)(tables | FD_(token_of)(value), c, to);
+    to = note(s, tables | FD_(token_of)(value), to);
     tables |= AC;
     int before = 0;
     for (uint64_t mask = FD_(nonzero)(block) >> 1 << 1; mask; mask &= mask - 1) {
         int k = __builtin_ctzll(mask), run = k - before - 1;
         before = k;
         for (; run > 15; run -= 16)
-            to = FD_(note)(tables | ZEROS_16, c, to);
-        token noted = tables | (token)run << 4;
+            to = note(s, tables | ZEROS_16, to);
         value = block[k];
-        if (value < 1 << MAX_AC_SIZE && value > -(1 << MAX_AC_SIZE)) {
-            noted |= FD_(token_of)(value);
-        } else {
-            c->too_large = 1;
+        if (value >= 1 << MAX_AC_SIZE || value <= -(1 << MAX_AC_SIZE)) {
+            s->too_large = 1;
+            value = 0;
         }
-        to = FD_(note)(noted, c, to);
+        to = note(s, tables | (token)run << 4 | FD_(token_of)(value), to);
     }
-    return before == FD_JPEG_BLOCK - 1 ? to : FD_(note)(tables | END_OF_BLOCK, c, to);
+    return before == FD_JPEG_BLOCK - 1 ? to : note(s, tables | END_OF_BLOCK, to);
 }
 
-/* Note the symbols of the MCUs `mcu` to `behind`, in the order of an interleaved scan. */
-static token *FD_(note_segment)(const fd_jpeg_picture *picture, int32_t mcu, int32_t behind,
-                                counts *c, token *to) {
+/* Note a picture's symbols in the order of an interleaved scan. */
+static int FD_(note_picture)(const fd_jpeg_picture *picture, int32_t interval, symbols *s) {
     int predicted[3] = {0};
-    int32_t y = mcu / picture->mcu_columns, x = mcu % picture->mcu_columns;
-    for (; mcu < behind; mcu++) {
-        for (int i = 0; i < picture->count; i++) {
-            const fd_jpeg_component *part = &picture->components[i];
-            for (int by = 0; by < part->v; by++) {
-                ptrdiff_t at_y = (ptrdiff_t)y * part->v + by, at_x = (ptrdiff_t)x * part->h;
-                const int16_t *block = part->blocks + FD_JPEG_BLOCK * (at_y * part->across + at_x);
-                for (int bx = 0; bx < part->h; bx++, block += FD_JPEG_BLOCK)
-                    to = FD_(note_block)(block, &predicted[i], i ? CHROMA : 0, c, to);
+    int32_t left = interval, mcu = 0, mcus = picture->mcu_rows * picture->mcu_columns;
+    for (int32_t y = 0; y < picture->mcu_rows; y++) {
+        for (int32_t x = 0; x < picture->mcu_columns; x++, mcu++) {
+            if (fd_jpeg_reserve_symbols(s)) return FD_NO_MEMORY;
+            token *to = s->tokens + s->used;
+            for (int i = 0; i < picture->count; i++) {
+                const fd_jpeg_component *c = &picture->components[i];
+                for (int by = 0; by < c->v; by++) {
+                    ptrdiff_t at_y = (ptrdiff_t)y * c->v + by, at_x = (ptrdiff_t)x * c->h;
+                    const int16_t *block = c->blocks + FD_JPEG_BLOCK * (at_y * c->across + at_x);
+                    for (int bx = 0; bx < c->h; bx++, block += FD_JPEG_BLOCK)
+                        to = FD_(note_block)(block, &predicted[i], i ? CHROMA : 0, s, to);
+                }
             }
-        }
-        if (++x == picture->mcu_columns) {
-            x = 0;
-            y++;
+            if (--left == 0 || mcu + 1 == mcus) {
+                *to++ = END_OF_SEGMENT;
+                memset(predicted, 0, sizeof predicted);
+                left = interval;
+            }
+            s->used = (size_t)(to - s->tokens);
         }
     }
-    return to;
+    return FD_OK;
 }
 
-/* Write coded symbols, filled up with ones to whole bytes but without stuffing; returns where they
-   end.  Writes to 8 bytes behind. */
-static uint8_t *FD_(put_tokens)(const token *from, const token *end, const uint32_t *codes,
-                                uint8_t *out) {
+/* Write a segment's symbols, filled up with ones to whole bytes but without stuffing, and go on to
+   the next one's; returns where it ends.  Writes to 8 bytes behind. */
+static uint8_t *FD_(put_segment)(const token **from, const uint32_t *codes, uint8_t *out) {
     uint64_t bits = 0; /* from the top: less than eight that are not written yet */
     int used = 0;
-    for (;; from++) {
+    for (const token *p = *from;; p++) {
         uint64_t next = 127;
         int count = 7;
-        if (from < end) {
-            uint32_t code = codes[*from & ((1 << TOKEN_BITS) - 1)];
-            int size = (int)(*from & 15);
-            next = (uint64_t)CODE(code) << size | *from >> TOKEN_BITS;
+        if (*p != END_OF_SEGMENT) {
+            uint32_t code = codes[SYMBOL_OF(*p)];
+            int size = (int)(*p & 15);
+            next = (uint64_t)CODE(code) << size | *p >> TOKEN_BITS;
             count = CODE_LENGTH(code) + size;
         }
         used += count;
@@ -110,6 +106,9 @@ static uint8_t *FD_(put_tokens)(const token *from, const token *end, const uint3
         out += used >> 3;
         bits <<= used & 56;
         used &= 7;
-        if (from == end) return out;
+        if (*p == END_OF_SEGMENT) {
+            *from = p + 1;
+            return out;
+        }
     }
 }

@@ -34,10 +34,7 @@ static inline int FD_(sequential)(bit_reader *in, const scan *s, int i, int *pre
 
 static inline int FD_(first_dc)(bit_reader *in, const scan *s, int i, int *predicted,
                                 int16_t *block) {
-    FD_(refill)(in);
-    int size = FD_(take_symbol)(s->dc[i], in);
-    if (size < 0) return -1;
-    if (size) *predicted += FD_(receive)(in, size);
+    if (!FD_(decode_first)(in, s->dc[i], predicted)) return -1;
     if (*predicted < -32767 >> s->low || *predicted > 32767 >> s->low) return -1;
     block[0] = (int16_t)(*predicted * (1 << s->low));
     return 0;
@@ -139,4 +136,81 @@ static int FD_(decode_segment)(const scan *s, const uint8_t *coded, ptrdiff_t le
     /* Less than a byte of filling is left, or what was decoded is not what was coded. */
     ptrdiff_t left = 8 * (end - in.next) + in.count;
     return left >= 0 && left < 8 && !run ? FD_OK : FD_REFUSED;
+}
+
+/* Note a block's symbols, which are those that it is coded by anew, but for the first: that is the
+   difference from `predicted` here, and from `noted` there.  Returns NULL if the bits make no sense
+   or are not as encoders make them. */
+static inline token *FD_(copy_block)(bit_reader *restrict in, const huffman *restrict dc,
+                                     const huffman *restrict ac, int *predicted, int *noted,
+                                     token tables, symbols *s, token *to) {
+    bit_reader r = *in;
+    if (!FD_(decode_first)(&r, dc, predicted)) return NULL;
+    int value = *predicted - *noted;
+    *noted = *predicted;
+    if (value >= 1 << MAX_DC_SIZE || value <= -(1 << MAX_DC_SIZE)) return NULL;
+    if (*predicted != (int16_t)*predicted) return NULL;
+    int size = 31 - __builtin_clz((unsigned)(value < 0 ? -value : value) << 1 | 1);
+    token own = (token)(value + (value >> 31)) & ((1u << size) - 1);
+    to = note(s, own << TOKEN_BITS | tables | (token)size, to);
+    tables |= AC;
+    for (int k = 1;;) {
+        FD_(refill)(&r);
+        /* As in decode_block. */
+        for (int i = 0; i < 3; i++) {
+            uint32_t entry = ac->look[r.bits >> (64 - LOOK_BITS)];
+            if (!(entry & HAS_VALUE)) goto other;
+            own = (token)(r.bits >> (64 - LENGTH(entry))) & ((1u << (SYMBOL(entry) & 15)) - 1);
+            FD_(skip)(&r, LENGTH(entry));
+            to = note(s, own << TOKEN_BITS | tables | (token)SYMBOL(entry), to);
+            k += RUN(entry) + 1;
+            if (k >= FD_JPEG_BLOCK) goto done;
+        }
+        continue;
+    other:;
+        int symbol = FD_(take_symbol)(ac, &r);
+        size = symbol & 15;
+        if (symbol < 0 || size > MAX_AC_SIZE) return NULL;
+        if (size == 0 && symbol != END_OF_BLOCK && symbol != ZEROS_16) return NULL;
+        own = (token)FD_(take_bits)(&r, size);
+        to = note(s, own << TOKEN_BITS | tables | (token)symbol, to);
+        if (symbol == END_OF_BLOCK) break;
+        k += (symbol >> 4) + 1;
+        if (k < FD_JPEG_BLOCK) continue;
+        if (k > FD_JPEG_BLOCK || size == 0) return NULL;
+        break;
+    done:
+        if (k > FD_JPEG_BLOCK) return NULL;
+        break;
+    }
+    *in = r;
+    return to;
+}
+
+/* Note the symbols of MCUs `mcu` to `behind` of the only scan. */
+static int FD_(copy_segment)(source *from, const scan *s, ptrdiff_t length, int32_t mcu,
+                             int32_t behind) {
+    bit_reader in = {0, 0, from->coded};
+    const uint8_t *end = in.next + length;
+    int predicted[3] = {0};
+    symbols *noted = &from->symbols;
+    for (; mcu < behind; mcu++) {
+        if (fd_jpeg_reserve_symbols(noted)) return FD_NO_MEMORY;
+        token *to = noted->tokens + noted->used;
+        for (int i = 0; i < s->count; i++) {
+            for (int block = s->h[i] * s->v[i]; block; block--) {
+                to = FD_(copy_block)(&in, s->dc[i], s->ac[i], &predicted[i], &from->predicted[i],
+                                     i ? CHROMA : 0, noted, to);
+                if (!to || in.next - (in.count >> 3) > end) return FD_REFUSED;
+            }
+        }
+        if (++from->mcus_in_segment == from->out_interval || mcu + 1 == s->rows * s->columns) {
+            *to++ = END_OF_SEGMENT;
+            memset(from->predicted, 0, sizeof from->predicted);
+            from->mcus_in_segment = 0;
+        }
+        noted->used = (size_t)(to - noted->tokens);
+    }
+    ptrdiff_t left = 8 * (end - in.next) + in.count;
+    return left >= 0 && left < 8 ? FD_OK : FD_REFUSED;
 }

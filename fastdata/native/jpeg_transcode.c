@@ -9,12 +9,13 @@
    decoders accept: then the caller has the file as it was.  A file that was accepted is sound. */
 
 #include "jpeg_huffman.h"
-#include "jpeg_write.h"
+#include "jpeg_symbols.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQUENTIAL, FIRST_DC, NEXT_DC, FIRST_AC, NEXT_AC };
+/* Kinds of scans.  The only one of a file becomes symbols, others coefficients. */
+enum { ONLY, SEQUENTIAL, FIRST_DC, NEXT_DC, FIRST_AC, NEXT_AC };
 
 typedef struct {
     int kind;
@@ -38,6 +39,11 @@ typedef struct {
     int8_t missing[3][FD_JPEG_BLOCK];
     int scans;
     uint8_t *coded;
+    int16_t *blocks; /* of all components; NULL where there are symbols */
+    int64_t count;   /* of blocks */
+    symbols symbols;
+    int32_t out_interval, mcus_in_segment; /* of the file that is written */
+    int predicted[3];
 } source;
 
 #define FD_(name) name##_portable
@@ -96,15 +102,22 @@ static int read_frame(source *in, const uint8_t *p, size_t length, size_t size) 
     int64_t blocks = fd_jpeg_lay_out(picture);
     /* A block has one bit at least, so that no claim takes more than 1024 times the file. */
     if (blocks == 0 || blocks / 8 > (int64_t)size) return FD_REFUSED;
+    in->count = blocks;
+    memset(in->missing, -1, sizeof in->missing);
+    return FD_OK;
+}
+
+/* Have coefficients, all of them zero. */
+static int make_blocks(source *in) {
     /* Decoding writes up to 16 numbers behind a block before it refuses it. */
-    int16_t *memory = calloc((size_t)blocks * FD_JPEG_BLOCK + 16, sizeof *memory);
+    int16_t *memory = calloc((size_t)in->count * FD_JPEG_BLOCK + 16, sizeof *memory);
     if (!memory) return FD_NO_MEMORY;
-    for (int i = 0; i < count; i++) {
-        fd_jpeg_component *c = &picture->components[i];
+    in->blocks = memory;
+    for (int i = 0; i < in->picture.count; i++) {
+        fd_jpeg_component *c = &in->picture.components[i];
         c->blocks = memory;
         memory += (size_t)c->down * (size_t)c->across * FD_JPEG_BLOCK;
     }
-    memset(in->missing, -1, sizeof in->missing);
     return FD_OK;
 }
 
@@ -136,13 +149,13 @@ static int read_scan_header(source *in, const uint8_t *p, size_t length, scan *s
     s->low = range[2] & 15;
     if (!in->progressive) {
         if (s->first != 0 || s->last != 63 || high != 0 || s->low != 0) return FD_REFUSED;
-        s->kind = SEQUENTIAL;
+        s->kind = s->count == picture->count ? ONLY : SEQUENTIAL;
     } else {
         if (s->last > 63 || s->low > 13 || (high && high != s->low + 1)) return FD_REFUSED;
         if (s->first == 0 ? s->last != 0 : s->last < s->first || s->count > 1) return FD_REFUSED;
         s->kind = s->first == 0 ? (high ? NEXT_DC : FIRST_DC) : high ? NEXT_AC : FIRST_AC;
     }
-    int needs_dc = s->kind == SEQUENTIAL || s->kind == FIRST_DC;
+    int needs_dc = !in->progressive || s->kind == FIRST_DC;
     int needs_ac = s->kind != FIRST_DC && s->kind != NEXT_DC;
     for (int i = 0; i < s->count; i++) {
         int number = before + 1, dc = p[2 + 2 * i] >> 4, ac = p[2 + 2 * i] & 15;
@@ -176,9 +189,15 @@ static int read_scan_header(source *in, const uint8_t *p, size_t length, scan *s
 static int read_scan(source *in, const scan *s, const uint8_t *data, size_t size, size_t *at) {
     int (*decode_segment)(const scan *, const uint8_t *, ptrdiff_t, int32_t, int32_t) =
         decode_segment_portable;
+    int (*copy_segment)(source *, const scan *, ptrdiff_t, int32_t, int32_t) =
+        copy_segment_portable;
 #if FD_HAS_AVX2
-    if (fd_may_use_avx2()) decode_segment = decode_segment_avx2;
+    if (fd_may_use_avx2()) {
+        decode_segment = decode_segment_avx2;
+        copy_segment = copy_segment_avx2;
+    }
 #endif
+    if (s->kind != ONLY && !in->blocks && make_blocks(in)) return FD_NO_MEMORY;
     int32_t mcus = s->rows * s->columns, interval = in->interval ? in->interval : mcus;
     const uint8_t *p = data + *at, *end = data + size;
     for (int32_t mcu = 0, marker = 0;; marker++) {
@@ -192,7 +211,8 @@ static int read_scan(source *in, const scan *s, const uint8_t *data, size_t size
         ptrdiff_t length = copy_unstuffed(p, behind, in->coded);
         if (length < 0) return FD_REFUSED;
         int32_t next = mcus - mcu > interval ? mcu + interval : mcus;
-        int status = decode_segment(s, in->coded, length, mcu, next);
+        int status = s->kind == ONLY ? copy_segment(in, s, length, mcu, next)
+                                     : decode_segment(s, in->coded, length, mcu, next);
         if (status) return status;
         p = behind;
         mcu = next;
@@ -268,13 +288,18 @@ FD_EXPORT void fd_free(void *memory) { free(memory); }
 FD_EXPORT uint8_t *fd_transcode_jpeg(const uint8_t *data, size_t size, int32_t interval,
                                      size_t *out_size) {
     fd_scratch out = {0};
-    source *in = calloc(1, sizeof *in);
+    source *in = interval < 1 ? NULL : calloc(1, sizeof *in);
     if (!in) return NULL;
+    in->out_interval = interval;
     in->coded = malloc(size + CODED_PADDING + 8);
     int status = in->coded ? read_picture(in, data, size) : FD_NO_MEMORY;
     free(in->coded);
-    if (status == FD_OK) status = fd_jpeg_write(&in->picture, interval, &out, out_size);
-    free(in->picture.components[0].blocks);
+    if (status == FD_OK)
+        status = in->blocks
+                     ? fd_jpeg_write(&in->picture, interval, &out, out_size)
+                     : fd_jpeg_write_symbols(&in->picture, interval, &in->symbols, &out, out_size);
+    free(in->symbols.tokens);
+    free(in->blocks);
     free(in);
     if (status == FD_OK) return out.memory;
     free(out.memory);

@@ -4,43 +4,20 @@
    by restart markers into segments whose lengths stand in an index, so that a window of it can be
    decoded alone.  Huffman tables are made for the picture.  The format is ITU-T T.81.
 
-   Symbols are noted and counted first.  From that follow the tables, and how much memory the file
+   Symbols are noted and counted first (jpeg_symbols.h).  From that follow the tables, and how much memory the file
    can take at most, before they are written. */
 
-#include "jpeg_write.h"
+#include "jpeg_symbols.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A symbol in the scan: the lowest bits are its number, as below, and what is above them are the
-   bits of the coefficient itself. */
-typedef uint32_t token;
-#define TOKEN_BITS 10
-
-/* Numbers of symbols: one of each of four tables.  As in the file, the lowest four bits say how
-   many bits of a coefficient follow. */
-#define SYMBOLS 256
-#define AC 256
-#define CHROMA 512
-#define END_OF_BLOCK 0
-#define ZEROS_16 0xF0
-
-/* Larger coefficients are not baseline. */
-#define MAX_DC_SIZE 11
-#define MAX_AC_SIZE 10
-
-/* Of a block: the difference, 63 coefficients. */
-#define MAX_TOKENS 64
-#define MAX_BLOCK_BYTES ((27 + 63 * 26 + 7) / 8)
-
-typedef struct {
-    uint64_t symbols[4 * SYMBOLS]; /* how often each occurs */
-    int too_large;                 /* whether any coefficient is */
-} counts;
-
 /* A symbol's code: its bits, and in the lowest eight how many they are. */
 #define CODE(code) ((code) >> 8)
 #define CODE_LENGTH(code) ((int)((code) & 255))
+
+/* Codes have 16 bits at most. */
+#define MAX_MCU_BYTES (10 * (27 + 63 * 26 + 7) / 8)
 
 #define FD_(name) name##_portable
 #include "jpeg_encode.h"
@@ -271,83 +248,52 @@ static uint8_t *stuff(const uint8_t *p, const uint8_t *end, uint8_t *out) {
     return out;
 }
 
-/* A picture on its way into a file. */
-typedef struct {
-    const fd_jpeg_picture *picture;
-    int32_t mcus, interval;
-    counts count;
-    /* For each segment how many tokens it has, and these. */
-    token *tokens;
-    size_t used, room;
-} writing;
-
-/* Note the symbols of all segments. */
-static int note_symbols(writing *w) {
-    token *(*note_segment)(const fd_jpeg_picture *, int32_t, int32_t, counts *, token *) =
-        note_segment_portable;
-#if FD_HAS_AVX2
-    if (fd_may_use_avx2()) note_segment = note_segment_avx2;
-#endif
-    int blocks = 0;
-    for (int i = 0; i < w->picture->count; i++)
-        blocks += w->picture->components[i].h * w->picture->components[i].v;
-    for (int32_t mcu = 0, behind; mcu < w->mcus; mcu = behind) {
-        behind = w->mcus - mcu < w->interval ? w->mcus : mcu + w->interval;
-        uint64_t most = 1 + (uint64_t)(behind - mcu) * (uint64_t)(blocks * MAX_TOKENS);
-        if (w->room - w->used < most) {
-            /* Grown so that each is copied twice at most, on average. */
-            size_t room = 2 * w->room + most;
-            token *tokens = realloc(w->tokens, room * sizeof *tokens);
-            if (!tokens) return FD_NO_MEMORY;
-            w->tokens = tokens;
-            w->room = room;
-        }
-        token *begin = w->tokens + w->used + 1;
-        token *end = note_segment(w->picture, mcu, behind, &w->count, begin);
-        begin[-1] = (token)(end - begin);
-        w->used = (size_t)(end - w->tokens);
-    }
-    return w->count.too_large ? FD_REFUSED : FD_OK;
+int fd_jpeg_reserve_symbols(symbols *s) {
+    if (s->room - s->used >= MAX_MCU_TOKENS) return FD_OK;
+    size_t room = 2 * s->room + 64 * MAX_MCU_TOKENS;
+    token *tokens = realloc(s->tokens, room * sizeof *tokens);
+    if (!tokens) return FD_NO_MEMORY;
+    s->tokens = tokens;
+    s->room = room;
+    return FD_OK;
 }
 
-/* Write the file, of whose symbols are noted. */
-static int put_file(const writing *w, fd_scratch *out, size_t *size) {
-    uint8_t *(*put_tokens)(const token *, const token *, const uint32_t *, uint8_t *) =
-        put_tokens_portable;
+int fd_jpeg_write_symbols(const fd_jpeg_picture *picture, int32_t interval, const symbols *s,
+                          fd_scratch *out, size_t *size) {
+    uint8_t *(*put_segment)(const token **, const uint32_t *, uint8_t *) = put_segment_portable;
 #if FD_HAS_AVX2
-    if (fd_may_use_avx2()) put_tokens = put_tokens_avx2;
+    if (fd_may_use_avx2()) put_segment = put_segment_avx2;
 #endif
+    if (interval < 1 || interval > 65535 || s->too_large) return FD_REFUSED;
+    size_t mcus = (size_t)picture->mcu_rows * (size_t)picture->mcu_columns;
+    size_t segments = (mcus + (size_t)interval - 1) / (size_t)interval;
+    if (segments > (size_t)PART_ENTRIES * 255) return FD_REFUSED;
     uint32_t codes[4 * SYMBOLS];
     code_list lists[4];
     uint64_t bits = 0;
-    for (int i = 0; i < (w->picture->count > 1 ? 4 : 2); i++)
-        bits += choose_codes(w->count.symbols + SYMBOLS * i, &lists[i], codes + SYMBOLS * i);
-    size_t segments = ((size_t)w->mcus + (size_t)w->interval - 1) / (size_t)w->interval;
-    if (segments > (size_t)PART_ENTRIES * 255) return FD_REFUSED;
+    for (int i = 0; i < (picture->count > 1 ? 4 : 2); i++)
+        bits += choose_codes(s->occurrences + SYMBOLS * i, &lists[i], codes + SYMBOLS * i);
     /* A coded byte takes two at most, as a zero stands behind 0xFF; each segment has less than one
        byte of filling, and a marker.  The header has less than 2048 bytes beside the index. */
     uint64_t most = 2 * (bits / 8 + 1 + segments) + 2 * segments;
     most += 2048 + 2 * segments + 255 * PART_PREFIX;
-    uint64_t longest =
-        (uint64_t)(w->interval < w->mcus ? w->interval : w->mcus) * 10 * MAX_BLOCK_BYTES;
+    uint64_t longest = ((size_t)interval < mcus ? (size_t)interval : mcus) * MAX_MCU_BYTES;
     if (longest > bits / 8 + 1) longest = bits / 8 + 1;
     uint8_t *segment = malloc((size_t)longest + 8);
     if (!segment || most > PTRDIFF_MAX || fd_scratch_reserve(out, (size_t)most)) {
         free(segment);
         return FD_NO_MEMORY;
     }
-    uint8_t *index, *p = put_header(out->memory, w->picture, w->interval, segments, lists, &index);
-    const token *from = w->tokens;
+    uint8_t *index, *p = put_header(out->memory, picture, interval, segments, lists, &index);
+    const token *from = s->tokens;
     int status = FD_OK;
     for (size_t k = 0; k < segments && status == FD_OK; k++, p += 2) {
-        const uint8_t *coded_end = put_tokens(from + 1, from + 1 + *from, codes, segment);
-        uint8_t *end = stuff(segment, coded_end, p);
+        uint8_t *end = stuff(segment, put_segment(&from, codes, segment), p);
         if (end - p > 65535) status = FD_REFUSED;
         put_u16(index, (unsigned)(end - p));
         index += k % PART_ENTRIES == PART_ENTRIES - 1 ? 2 + PART_PREFIX : 2;
         put_u16(end, k + 1 < segments ? 0xFFD0 | (k & 7) : 0xFFD9);
         p = end;
-        from += 1 + *from;
     }
     free(segment);
     *size = (size_t)(p - (uint8_t *)out->memory);
@@ -355,11 +301,13 @@ static int put_file(const writing *w, fd_scratch *out, size_t *size) {
 }
 
 int fd_jpeg_write(const fd_jpeg_picture *picture, int32_t interval, fd_scratch *out, size_t *size) {
-    if (interval < 1 || interval > 65535) return FD_REFUSED;
-    writing w = {
-        .picture = picture, .mcus = picture->mcu_rows * picture->mcu_columns, .interval = interval};
-    int status = note_symbols(&w);
-    if (status == FD_OK) status = put_file(&w, out, size);
-    free(w.tokens);
+    int (*note_picture)(const fd_jpeg_picture *, int32_t, symbols *) = note_picture_portable;
+#if FD_HAS_AVX2
+    if (fd_may_use_avx2()) note_picture = note_picture_avx2;
+#endif
+    symbols s = {0};
+    int status = note_picture(picture, interval, &s);
+    if (status == FD_OK) status = fd_jpeg_write_symbols(picture, interval, &s, out, size);
+    free(s.tokens);
     return status;
 }
