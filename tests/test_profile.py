@@ -38,7 +38,7 @@ import fastdata
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.errors import OptionError
 from fastdata.measuring.workload import step_name
-from fastdata.profiling import model
+from fastdata.profiling import profiler
 from fastdata.profiling.batches import CachedBatches, batches_of
 from fastdata.profiling.lines import short_line
 from fastdata.profiling.recorder import Recorder, TimedCall, hooks_installed
@@ -55,9 +55,9 @@ SHORT = 0.2
 
 
 @pytest.fixture(autouse=True)
-def few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no more than two workers tried: each has to be started."""
-    monkeypatch.setattr(model, "MAX_WORKERS", 2)
+def nothing_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no more workers: what is tried has tests of its own."""
+    monkeypatch.setattr(profiler, "try_more_workers", lambda *arguments, **options: ())
 
 
 def profiled(loader: Any, step: Any = STEP, **options: Any) -> fastdata.ProfileReport:

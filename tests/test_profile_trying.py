@@ -37,7 +37,7 @@ def few_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def profiled(loader: Any) -> fastdata.ProfileReport:
-    return fastdata.profile(loader, SleepStep(0.004), seconds=0.8, progress=False)
+    return fastdata.profile(loader, SleepStep(0.004), seconds=0.5, progress=False)
 
 
 def advised(report: fastdata.ProfileReport) -> list[Any]:
@@ -89,7 +89,7 @@ class SlowToSend:
         self.batch = torch.stack(samples)
 
     def __reduce__(self) -> Any:
-        time.sleep(0.1)
+        time.sleep(0.07)
         return SlowToSend, ([self.batch[0]],)
 
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_tried_is_a_bound(tmp_path: Path) -> None:
     (fix,) = advised(report)
     assert fix.at_most
     assert "not tried, as a cache would have to be filled" in fix.text
-    places = [fix.at_most for fix in report.fixes]
+    places = [fix.at_most for fix in report.fixes if fix.speedup > 1]
     assert places == sorted(places)
 
 
