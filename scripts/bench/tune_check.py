@@ -249,8 +249,11 @@ CHANGES: list[tuple[str, Callable[..., dict[str, Any]]]] = [
 ]
 """Beginnings of the text of fixes, and the options that follow them."""
 
-MOST_TRIES, CALM_CORES = 6, 0.2
+MOST_TRIES, CALM_CORES = 3, 0.2
 """What is measured while others take more cores is measured again."""
+
+DISTURBED_CORES = 0.5
+"""A loop beside which others took more all the time says nothing."""
 
 ALLOWED = 1.2
 """A prediction that is more than this too high, or too low, is wrong."""
@@ -316,10 +319,11 @@ def loop_rate(
         end_workers(loader)
 
 
-def calmly(measure: Callable[[], Found]) -> Found:
-    """Return what is measured while others leave the cores alone, or at least the calmest of some.
+def calmly(measure: Callable[[], Found]) -> tuple[float, Found]:
+    """Measure while others leave the cores alone, or at the calmest of some times.
 
-    What runs beside a case is a child of this process, and no other.
+    Returns how many cores others took, and what was measured.  What runs beside a case is a child
+    of this process, and no other.
     """
     from fastdata.measuring.cores import CoresOfOthers  # versions to compare with may have none
 
@@ -329,10 +333,7 @@ def calmly(measure: Callable[[], Found]) -> Found:
         measured = measure()
         others.end()
         found.append((others.cores, measured))
-    calmest = min(found, key=lambda one: one[0])
-    if calmest[0] > CALM_CORES:
-        say(f"others took {calmest[0]:.2f} cores meanwhile")
-    return calmest[1]
+    return min(found, key=lambda one: one[0])
 
 
 def check_advice(
@@ -340,10 +341,10 @@ def check_advice(
 ) -> dict[str, Any]:
     """Profile a case with each version, follow the advice of all; return what came out."""
     with case.beside():
-        reports = {
-            name: calmly(functools.partial(profiled, case, tree, arguments))
-            for name, tree in trees.items()
-        }
+        reports, disturbed, others = {}, [], []
+        for name, tree in trees.items():
+            taken, reports[name] = calmly(functools.partial(profiled, case, tree, arguments))
+            disturbed.append(taken)
         advice = {name: advice_of(report) for name, report in reports.items()}
         changes = ["{}", *dict.fromkeys(key for found in advice.values() for key in found)]
         rates: dict[str, list[float]] = {change: [] for change in changes}
@@ -353,9 +354,12 @@ def check_advice(
             for change in changes:
                 options = json.loads(change)
                 rate = functools.partial(loop_rate, case, datasets, options, step, window)
-                rates[change].append(calmly(rate))
+                taken, found_rate = calmly(rate)
+                rates[change].append(found_rate)
+                others.append(taken)
     return {
         "case": case.name,
+        "others": max([*disturbed, median(others or [0.0])]),
         "verdicts": {name: report["verdict"] for name, report in reports.items()},
         "rates": rates,
         "rows": [
@@ -377,7 +381,8 @@ def advice_table(cases: list[dict[str, Any]], versions: list[str]) -> str:
         "|---|---|--:|" + "--:|" * len(versions),
     ]
     ratios: dict[str, list[float]] = {name: [] for name in versions}
-    for case in cases:
+    calm = [case for case in cases if case["others"] <= DISTURBED_CORES]
+    for case in calm:
         for row in case["rows"]:
             cells = []
             for name in versions:
@@ -391,6 +396,8 @@ def advice_table(cases: list[dict[str, Any]], versions: list[str]) -> str:
                     cells.append(f"{fix['speedup']:.2f} ({ratios[name][-1] - 1:+.0%})")
             change = ", ".join(f"{k}={v}" for k, v in json.loads(row["change"]).items())
             lines.append(f"| {case['case']} | {change} | {row['real']:.2f} | {' | '.join(cells)} |")
+    if len(calm) < len(cases):
+        lines.append(f"\n{len(cases) - len(calm)} loops are left out: others took the cores")
     for name, found in ratios.items():
         near = sum(1 / ALLOWED <= ratio <= ALLOWED for ratio in found)
         high = sum(ratio > ALLOWED for ratio in found)
