@@ -42,8 +42,8 @@ __all__ = [
 TRIALS_SHARE = 0.3
 """Of the time that was given, what comparing settings gets however slow the step is."""
 
-RUN_SHARE = 0.15
-"""What the training run gets at least: several, where the first choice falls short."""
+RUN_SHARE = 0.2
+"""What training runs get at least: of the choice, and of other numbers of workers."""
 
 PROCESS_BYTES = 64 << 20
 """Private memory of a forked worker process: 40 to 60 MB with torch imported."""
