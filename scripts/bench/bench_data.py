@@ -3,6 +3,7 @@
 Nearly everything is derived from one folder of original JPEG files:
 
     originals/     links to them, each as often as it takes
+    sheets/        50 files of 2000 x 1600 pixels, of 20 photographs each
     packed.lmdb    packed by fastdata: short side 256, JPEG quality 90
     packed.h5
     files/         the images of packed.lmdb as files, byte for byte (fastdata export)
@@ -128,6 +129,10 @@ class Datasets:
         """Return the folder of links to the original files."""
         return self.made("originals", {}, lambda to: link_samples(self.images, to, self.samples))
 
+    def sheets(self) -> Path:
+        """Return a folder of large files: 20 photographs each, side by side, of seeded choice."""
+        return self.made("sheets", {}, lambda to: write_sheets(list_images(self.images), to))
+
     def packed(self, suffix: str) -> Path:
         """Return the originals packed by fastdata as JPEG to ``.lmdb`` or ``.h5``."""
         import fastdata
@@ -217,6 +222,22 @@ class Datasets:
                 raise ContenderFailedError(f"FFCV did not pack: {last_line(done.stderr)}")
 
         return self.made(f"{mode}.beton", options, write)
+
+
+def write_sheets(paths: list[Path], folder: Path) -> None:
+    """Write sheets of 5 x 4 photographs of 400 x 400 pixels, as cameras write JPEGs."""
+    from PIL import Image, ImageOps
+
+    choice = random.Random(0)
+    (folder / "sheets").mkdir(parents=True)
+    for number in range(50):
+        sheet = Image.new("RGB", (2000, 1600))
+        for place in range(20):
+            photograph = Image.open(choice.choice(paths)).convert("RGB")
+            corner = place % 5 * 400, place // 5 * 400
+            sheet.paste(ImageOps.fit(photograph, (400, 400)), corner)
+        file = folder / "sheets" / f"{number}_0000.jpg"
+        sheet.save(file, quality=QUALITY, subsampling="4:2:0")
 
 
 def mnist_like(work: Path, samples: int) -> Path:

@@ -13,8 +13,12 @@ open_dataset, new_loader = fastdata.open, fastdata.loader
 
 PACKAGES = (DISTRIBUTION, "torch", "opencv-python-headless", "simplejpeg", "lmdb", "h5py")
 
+SIZES = (64, 96, 112, 160, 224)
+
 TRANSFORMS: dict[str, list[Any]] = {
-    "crop 224": [T.RandomResizedCrop(224), T.RandomHorizontalFlip()],
+    **{f"crop {s}": [T.RandomResizedCrop(s), T.RandomHorizontalFlip()] for s in SIZES},
+    # As for evaluation: 256 and 224, 128 and 112.
+    **{f"centre {s}": [T.Resize(round(s * 8 / 7)), T.CenterCrop(s)] for s in SIZES},
     "crop 32": [T.RandomCrop(32, padding=4), T.RandomHorizontalFlip()],
     "none": [],
 }
