@@ -143,17 +143,26 @@ def starting(data: Datasets, workers: int) -> Plan:
     return Plan([shown], [Row(shown.name, shown.name, unit="s", at_most=True)])
 
 
-def two_workers(data: Datasets, workers: int) -> Plan:
-    """JPEG: images/s of all workers over one"""
+def scaling(data: Datasets, workers: int) -> Plan:
+    """JPEG: images/s of 2, 4, 8 ... and all workers over one"""
     path, contenders, rows = str(data.packed(".lmdb")), [], []
+    doubled = [1 << power for power in range(workers.bit_length()) if 1 << power < workers]
     for method in METHODS:
-        names = {count: f"{method}, workers: {count}" for count in (1, workers)}
+        names = {count: f"{method}, workers: {count}" for count in (*doubled, workers)}
         contenders += [
             ours(name, "load_fastdata.py", data=path, workers=count, epochs=5, worker_method=method)
             for count, name in names.items()
         ]
-        what = f"JPEG, {method}: {workers} workers over one"
-        rows.append(Row(what, names[workers], names[1], bar=1.9))
+        rows += [
+            Row(
+                f"JPEG, {method}: {count} workers over one",
+                names[count],
+                names[1],
+                bar=0.95 * count,
+            )
+            for count in names
+            if count > 1
+        ]
     return Plan(contenders, rows)
 
 
@@ -337,7 +346,7 @@ FIGURES: dict[str, Callable[[Datasets, int], Plan]] = {
     "packing": packing,
     "opening": opening,
     "help": starting,
-    "workers": two_workers,
+    "workers": scaling,
     "raw": raw,
     "gap": gap,
     "first-batch": first_batch,
