@@ -46,6 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     ``--basetemp`` and ``TMPDIR`` still say where else.
     """
+    if sys.version_info >= (3, 14):
+        # As before it: tests hand functions of their own to workers, which only a fork can take
+        # along.  Tests of other ways to start processes say which.
+        multiprocessing.set_start_method("fork", force=True)
     chosen = config.option.basetemp or {"PYTEST_DEBUG_TEMPROOT", "TMPDIR"} & os.environ.keys()
     if not chosen and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(_MEMORY)

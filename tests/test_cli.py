@@ -243,7 +243,7 @@ def test_a_csv_with_a_field_option_packs(tmp_path: Path, images: Path) -> None:
 
 
 _WITH_THREADS = """
-import cv2, numpy, torch
+import multiprocessing, cv2, numpy, torch
 from fastdata.cli import main
 pixels = numpy.zeros((900, 900, 3), numpy.uint8)
 cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
@@ -252,18 +252,21 @@ torch.nn.functional.interpolate(
 )
 before = cv2.getNumThreads()
 if __name__ == "__main__":
+    multiprocessing.set_start_method({method!r})
     try:
         main({words!r})
     finally:
         assert cv2.getNumThreads() == before
 """
-"""A process in which OpenCV and PyTorch have threads; forked workers have none of them."""
+"""A process in which OpenCV and PyTorch have threads; forked workers have none of them, nor have
+those that a fork server forks, which runs the script too."""
 
 
-def test_workers_start_where_opencv_has_threads(tmp_path: Path, images: Path) -> None:
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_start_where_opencv_has_threads(tmp_path: Path, images: Path, method: str) -> None:
     words = ["pack", str(images), str(tmp_path / "out.lmdb"), "--workers", "1", "--quiet"]
     script = tmp_path / "script.py"
-    script.write_text(_WITH_THREADS.format(words=words))
+    script.write_text(_WITH_THREADS.format(words=words, method=method))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 

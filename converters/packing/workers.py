@@ -20,12 +20,11 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, TypeAlias
 
-import cv2
-
 from fastdata.errors import WorkerError
 from fastdata.processes.pool import ProcessPool, Ticket
 from fastdata.processes.resources import available_cores
 from fastdata.processes.starting import Role, UnpicklableWorkError, signals_held
+from fastdata.processes.worker import have_one_opencv_thread
 
 from ..base import Deferred, Reject, Sample, Source, reason_of
 from ..reading.python_samples import own_copy
@@ -288,7 +287,7 @@ def _become_worker() -> None:
     # One process a core: no threads of these libraries besides.  torch, which takes a second to
     # import and which few packs use, may come later.
     os.environ["OMP_NUM_THREADS"] = "1"
-    cv2.setNumThreads(1)
+    have_one_opencv_thread()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     # What is there now stays: looking through it for garbage took a tenth of the time of a pack.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import signal
 import sys
 import threading
@@ -26,7 +25,7 @@ from fastdata.errors import OptionError
 from fastdata.formats.mapped import shortened_files
 from fastdata.processes.pool import ProcessPool, SharedBlock, Ticket
 from fastdata.processes.starting import Death, Role, UnpicklableWorkError
-from fastdata.processes.worker import Work
+from fastdata.processes.worker import Work, have_one_opencv_thread
 from fastdata.transforms.generators import allow_seeding_in_process, seeding_allowed
 
 __all__ = [
@@ -219,11 +218,7 @@ def _set_up() -> None:
     allow_seeding_in_process()
     # The garbage collector need not look through torch's half a million objects again.
     gc.freeze()
-    # OpenCV reads it when it is imported, which may be later.
-    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
-    if "cv2" in sys.modules:
-        # A fork's parent has ended its threads: otherwise this waits for them for ever.
-        sys.modules["cv2"].setNumThreads(1)
+    have_one_opencv_thread()
 
 
 def _explain_death(death: Death) -> str:

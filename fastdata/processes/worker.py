@@ -37,6 +37,7 @@ __all__ = [
     "Work",
     "WorkerTraceback",
     "end_now",
+    "have_one_opencv_thread",
     "outcome_of",
     "packet_of_value",
     "run_worker",
@@ -58,12 +59,31 @@ DONE, FAILED = 0, 1
 READY, NOT_STARTED = 2, 3
 """The other kinds; their ticket is the worker's process ID."""
 
+_IMPORTED_IN, _OPENCV_WAS_THERE = os.getpid(), "cv2" in sys.modules
+
 _TICK_SECONDS = 1.0
 _MAP_SECONDS = 5.0
 """A block not used for so long is unmapped: mapping it again costs a few ms."""
 
 _OF_NUMPY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 """Types that tensors and arrays have in common."""
+
+
+def have_one_opencv_thread() -> None:
+    """Have OpenCV compute on one thread; for the `set_up` of a `Role`.
+
+    A fork server may have run the script as its own preparation, and OpenCV with threads.  What it
+    forks has none of them, and waits for them for ever as soon as it sets their number: there the
+    number stays, and OpenCV computes in the thread that calls it.
+    """
+    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"  # read when it is imported, which may be later
+    if "cv2" not in sys.modules:
+        return
+    parent = multiprocessing.parent_process()
+    served = parent is not None and parent.pid != os.getppid()
+    imported_here = os.getpid() == _IMPORTED_IN and not _OPENCV_WAS_THERE
+    if imported_here or not served:  # a parent that forks has ended its threads
+        sys.modules["cv2"].setNumThreads(1)
 
 
 def run_worker(
