@@ -139,6 +139,37 @@ def test_interleaved_segments_of_any_length() -> None:
         np.testing.assert_array_equal(simplejpeg.decode_jpeg(done), simplejpeg.decode_jpeg(data))
 
 
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("jfif", [True, False])
+@pytest.mark.parametrize("adobe", [None, 0, 1, 2])
+@pytest.mark.parametrize("ids", [b"\1\2\3", b"RGB", b"\0\1\2"])
+def test_colours_are_told_as_before(jfif: bool, adobe: int | None, ids: bytes) -> None:
+    data = jpeg(33, 40, subsampling="4:4:4")
+    told = data[2:20] if jfif else b""
+    if adobe is not None:
+        told += b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + bytes([adobe])
+    data = bytearray(data[:2] + told + data[20:])
+    frame, scan = data.index(b"\xff\xc0") + 10, data.index(b"\xff\xda") + 5
+    for number, component in enumerate(ids):
+        data[frame + 3 * number] = data[scan + 2 * number] = component
+    if adobe == 2 and not jfif:  # which is of four colours: broken, as libjpeg sees it
+        assert transcode_jpeg(bytes(data), 2) is None
+    else:
+        check(bytes(data))
+
+
+def test_an_index_of_several_parts() -> None:
+    file = io.BytesIO()
+    Image.effect_noise((1448, 1456), 30).save(file, "JPEG", quality=30)
+    done = transcode_jpeg(file.getvalue(), 1)
+    assert done is not None
+    starts = read_segment_index(done)
+    assert starts is not None
+    assert len(starts) - 1 == 182 * 181 > 32760
+    assert all(done[start - 2 : start - 1] == b"\xff" for start in starts[1:])
+    np.testing.assert_array_equal(pil_decode(done, 1), pil_decode(file.getvalue(), 1))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_windows_of_what_was_coded_anew_are_those_of_the_original(kind: str) -> None:
     random = np.random.default_rng(3)
@@ -231,7 +262,9 @@ def test_coefficients_that_baseline_cannot_code_are_refused(
 def test_a_sum_of_differences_that_overflows_is_refused() -> None:
     blocks = np.zeros((64, 64), np.int64)
     blocks[:, 0] = 2047
-    assert transcode_jpeg(blocks_of(blocks), 2) is None
+    assert transcode_jpeg(blocks_of(blocks), 65535) is None
+    blocks[16:, 0] = 0
+    assert transcode_jpeg(blocks_of(blocks), 65535) is not None
 
 
 # -- refused -------------------------------------------------------------------------------------
@@ -286,6 +319,8 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "cut off": lambda: PLAIN[: len(PLAIN) // 2] + b"\xff\xd9",
     "quantised to nothing": lambda: PLAIN[:25] + b"\0" + PLAIN[26:],
     "the last bits missing": lambda: PROGRESSIVE[: scans_of(PROGRESSIVE)[-2]] + b"\xff\xd9",
+    "a JFIF of the future": lambda: PLAIN[:11] + b"\2" + PLAIN[12:],
+    "the only scan twice": lambda: PLAIN[:-2] + PLAIN[PLAIN.index(b"\xff\xda") :],
     "a scan twice": lambda: (
         PROGRESSIVE[:-2] + PROGRESSIVE[slice(*scans_of(PROGRESSIVE)[-2:])] + b"\xff\xd9"
     ),

@@ -272,6 +272,8 @@ static int read_picture(source *in, const uint8_t *data, size_t size) {
         }
         if (status) return status;
     }
+    /* libjpeg-turbo warns of such files, so that they count as broken. */
+    if (picture->jfif ? picture->jfif_content[0] != 1 : picture->adobe > 1) return FD_REFUSED;
     /* Where bits of coefficients are missing, decoders guess them. */
     for (int i = 0; i < picture->count; i++)
         for (int k = 0; k < FD_JPEG_BLOCK; k++)
