@@ -70,8 +70,11 @@ def _wait(image: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", list(LOADERS))
 def test_more_workers_are_tried_and_the_gain_is_what_was_seen(name: str) -> None:
     loader = LOADERS[name]()
-    report = profiled(loader)
-    (fix,) = advised(report)
+    for _ in range(3):  # cores that are very busy with others may hide it
+        report = profiled(loader)
+        if found := advised(report):
+            break
+    (fix,) = found
     assert fix.text.startswith("num_workers=2 (now ")
     assert ", tried for a moment" in fix.text
     assert not fix.at_most

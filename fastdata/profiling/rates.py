@@ -237,9 +237,9 @@ def compare_loaders(
         for name in names:
             runs[name].measure(counts[name])
             runs[name].pause()
-    if not all(run.rates.loader for run in runs.values()):
+    if not all(run.supplied for run in runs.values()):
         return None
-    return {name: median(run.rates.loader) for name, run in runs.items()}
+    return {name: median(run.supplied) for name, run in runs.items()}
 
 
 def _steps_of_windows(runs: Mapping[str, _Run], window: float) -> dict[str, int]:
@@ -296,6 +296,7 @@ class _LoaderRun:
         self._batches, self._step, self._meter, self.rates = batches, step, meter, rates
         # Batches that were made while others were measured, to be used up first.
         self.lead = batches.primed if batches.makes_ahead else 0
+        self.supplied: list[float] = []  # seconds a step of windows that live on no stock
         self._marks: list[tuple[Any, float]] = []  # after each step, and seconds paused in it
         self._waited = 0.0
         self._wave = 1
@@ -326,7 +327,7 @@ class _LoaderRun:
 
     def measure(self, count: int) -> None:
         """Measure so many steps, in one go."""
-        rates = self.rates
+        rates, begun = self.rates, len(self.rates.ready)
         took = self._meter.seconds(lambda: self._run_measured(count), lambda: self._run(self.lead))
         marks, self._marks = self._marks, []
         done, paused = len(marks) - 1, sum(paused for _, paused in marks)
@@ -340,6 +341,10 @@ class _LoaderRun:
             seconds = max(seconds - rates.reading_clocks, 0.0)
         rates.loader.append(seconds)
         rates.steps += done
+        # What a window took out of the stock was made before it, while another one was measured.
+        drop = rates.ready[begun] - self._batches.ready()
+        made = done - drop if 0 < drop < done else done
+        self.supplied.append(seconds * done / made)
 
     def pause(self) -> None:
         """Wait until workers have made what they make ahead, so that they take no more cores."""
