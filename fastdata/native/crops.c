@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Raised when anything that Python relies on changes: fastdata/native/library.py has it too. */
-#define VERSION 4
+#define VERSION 5
 
 enum { RAW = 0, JPEG = 1 };
 

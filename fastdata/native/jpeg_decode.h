@@ -4,19 +4,6 @@
 
 /* ---- Inverse DCT ----------------------------------------------------------------------------- */
 
-#define FIX_0_298631336 2446
-#define FIX_0_390180644 3196
-#define FIX_0_541196100 4433
-#define FIX_0_765366865 6270
-#define FIX_0_899976223 7373
-#define FIX_1_175875602 9633
-#define FIX_1_501321110 12299
-#define FIX_1_847759065 15137
-#define FIX_1_961570560 16069
-#define FIX_2_053119869 16819
-#define FIX_2_562915447 20995
-#define FIX_3_072711026 25172
-
 /* Eight one-dimensional transforms at once, of numbers or of vectors of eight: v[0] to v[7] in
    place. Scaled up by 8 * sqrt(8), as `shift` is to undo. */
 #define INVERSE_DCT(type, v, rounding, shift)                                                \

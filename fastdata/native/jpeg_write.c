@@ -58,13 +58,6 @@ int64_t fd_jpeg_lay_out(fd_jpeg_picture *picture) {
 
 /* ---- Huffman tables -------------------------------------------------------------------------- */
 
-/* A list of codes as it is in a file (T.81, B.2.4.2). */
-typedef struct {
-    uint8_t lengths[16]; /* how many codes have each, from 1 */
-    uint8_t symbols[256];
-    int count;
-} code_list;
-
 static int compare(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);
@@ -74,7 +67,7 @@ static int compare(const void *a, const void *b) {
 
    `code` gets those of all symbols that occur.  Returns how many bits the symbols take, with those
    of their coefficients. */
-static uint64_t choose_codes(const uint64_t *occurrences, code_list *list, uint32_t *code) {
+static uint64_t choose_codes(const uint64_t *occurrences, fd_jpeg_codes *list, uint32_t *code) {
     /* Numbers of occurrences with the symbol below, the rarest first.  One more symbol takes the
        code of ones alone, which no symbol may have. */
     uint64_t leaves[257];
@@ -156,12 +149,8 @@ static uint8_t *put_marker(uint8_t *p, unsigned marker, size_t length) {
     return put_u16(put_u16(p, 0xFF00 | marker), (unsigned)length + 2);
 }
 
-/* Lengths of segments in a part of the index, and the bytes before them there. */
-#define PART_ENTRIES 32760
-#define PART_PREFIX 16
-
 static uint8_t *put_index_part(uint8_t *p, size_t entries, size_t part, size_t parts) {
-    p = put_marker(p, 0xE9, PART_PREFIX - 4 + 2 * entries);
+    p = put_marker(p, 0xE9, FD_INDEX_PREFIX - 4 + 2 * entries);
     p = put_bytes(p, "fastdata", 9);
     *p++ = 1;
     *p++ = (uint8_t)part;
@@ -169,26 +158,24 @@ static uint8_t *put_index_part(uint8_t *p, size_t entries, size_t part, size_t p
     return p + 2 * entries;
 }
 
-static uint8_t *put_codes(uint8_t *p, const code_list *list, int kind, int number) {
+static uint8_t *put_codes(uint8_t *p, const fd_jpeg_codes *list, int kind, int number) {
     p = put_marker(p, 0xC4, 17 + (size_t)list->count);
     *p++ = (uint8_t)(kind << 4 | number);
     p = put_bytes(p, list->lengths, 16);
     return put_bytes(p, list->symbols, (size_t)list->count);
 }
 
-/* All that is before the coded segments, but for their lengths in the index, which `index` gets to
-   know the place of. */
-static uint8_t *put_header(uint8_t *p, const fd_jpeg_picture *picture, int32_t interval,
-                           size_t segments, const code_list *lists, uint8_t **index) {
+uint8_t *fd_jpeg_put_header(uint8_t *p, const fd_jpeg_picture *picture, int32_t interval,
+                            size_t segments, const fd_jpeg_codes *lists, uint8_t **index) {
     p = put_u16(p, 0xFFD8);
     if (picture->jfif) {
         p = put_bytes(put_marker(p, 0xE0, 14), "JFIF", 5);
         p = put_u16(put_bytes(p, picture->jfif_content, 7), 0); /* and no thumbnail */
     }
-    *index = p + PART_PREFIX;
-    size_t parts = (segments + PART_ENTRIES - 1) / PART_ENTRIES;
-    for (size_t part = 0, left = segments; part < parts; part++, left -= PART_ENTRIES)
-        p = put_index_part(p, left < PART_ENTRIES ? left : PART_ENTRIES, part, parts);
+    *index = p + FD_INDEX_PREFIX;
+    size_t parts = (segments + FD_INDEX_ENTRIES - 1) / FD_INDEX_ENTRIES;
+    for (size_t part = 0, left = segments; part < parts; part++, left -= FD_INDEX_ENTRIES)
+        p = put_index_part(p, left < FD_INDEX_ENTRIES ? left : FD_INDEX_ENTRIES, part, parts);
     if (picture->adobe >= 0) {
         p = put_bytes(put_marker(p, 0xEE, 12), "Adobe\0\144\0\0\0", 11);
         *p++ = (uint8_t)picture->adobe;
@@ -227,9 +214,7 @@ static uint8_t *put_header(uint8_t *p, const fd_jpeg_picture *picture, int32_t i
     return p;
 }
 
-/* Copy coded bytes with a zero behind each 0xFF; up to 8 bytes behind them are read.  Returns where
-   the copy ends. */
-static uint8_t *stuff(const uint8_t *p, const uint8_t *end, uint8_t *out) {
+uint8_t *fd_jpeg_stuff(const uint8_t *p, const uint8_t *end, uint8_t *out) {
     while (p < end) {
         uint64_t word;
         memcpy(&word, p, 8);
@@ -267,16 +252,16 @@ int fd_jpeg_write_symbols(const fd_jpeg_picture *picture, int32_t interval, cons
     if (interval < 1 || interval > 65535 || s->too_large) return FD_REFUSED;
     size_t mcus = (size_t)picture->mcu_rows * (size_t)picture->mcu_columns;
     size_t segments = (mcus + (size_t)interval - 1) / (size_t)interval;
-    if (segments > (size_t)PART_ENTRIES * 255) return FD_REFUSED;
+    if (segments > (size_t)FD_INDEX_ENTRIES * FD_INDEX_PARTS) return FD_REFUSED;
     uint32_t codes[4 * SYMBOLS];
-    code_list lists[4];
+    fd_jpeg_codes lists[4];
     uint64_t bits = 0;
     for (int i = 0; i < (picture->count > 1 ? 4 : 2); i++)
         bits += choose_codes(s->occurrences + SYMBOLS * i, &lists[i], codes + SYMBOLS * i);
     /* A coded byte takes two at most, as a zero stands behind 0xFF; each segment has less than one
-       byte of filling, and a marker.  The header has less than 2048 bytes beside the index. */
+       byte of filling, and a marker.  The header has less than FD_HEADER_BYTES beside the index. */
     uint64_t most = 2 * (bits / 8 + 1 + segments) + 2 * segments;
-    most += 2048 + 2 * segments + 255 * PART_PREFIX;
+    most += FD_HEADER_BYTES + 2 * segments + FD_INDEX_PARTS * FD_INDEX_PREFIX;
     uint64_t longest = ((size_t)interval < mcus ? (size_t)interval : mcus) * MAX_MCU_BYTES;
     if (longest > bits / 8 + 1) longest = bits / 8 + 1;
     uint8_t *segment = malloc((size_t)longest + 8);
@@ -284,14 +269,15 @@ int fd_jpeg_write_symbols(const fd_jpeg_picture *picture, int32_t interval, cons
         free(segment);
         return FD_NO_MEMORY;
     }
-    uint8_t *index, *p = put_header(out->memory, picture, interval, segments, lists, &index);
+    uint8_t *index,
+        *p = fd_jpeg_put_header(out->memory, picture, interval, segments, lists, &index);
     const token *from = s->tokens;
     int status = FD_OK;
     for (size_t k = 0; k < segments && status == FD_OK; k++, p += 2) {
-        uint8_t *end = stuff(segment, put_segment(&from, codes, segment), p);
+        uint8_t *end = fd_jpeg_stuff(segment, put_segment(&from, codes, segment), p);
         if (end - p > 65535) status = FD_REFUSED;
         put_u16(index, (unsigned)(end - p));
-        index += k % PART_ENTRIES == PART_ENTRIES - 1 ? 2 + PART_PREFIX : 2;
+        index += k % FD_INDEX_ENTRIES == FD_INDEX_ENTRIES - 1 ? 2 + FD_INDEX_PREFIX : 2;
         put_u16(end, k + 1 < segments ? 0xFFD0 | (k & 7) : 0xFFD9);
         p = end;
     }

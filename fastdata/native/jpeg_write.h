@@ -29,6 +29,32 @@ typedef struct {
     int adobe;
 } fd_jpeg_picture;
 
+/* A list of codes as it is in a file (T.81, B.2.4.2). */
+typedef struct {
+    uint8_t lengths[16]; /* how many codes have each, from 1 */
+    uint8_t symbols[256];
+    int count;
+} fd_jpeg_codes;
+
+/* Most lengths of segments in a part of the index, and the bytes before them there. */
+#define FD_INDEX_ENTRIES 32760
+#define FD_INDEX_PREFIX 16
+#define FD_INDEX_PARTS 255
+
+/* Bytes that a header has at most beside its index. */
+#define FD_HEADER_BYTES 2048
+
+/* Put all that is before the coded segments, but for their lengths in the index, which `index` gets
+   to know the place of: they are numbers of two bytes, and after FD_INDEX_ENTRIES of them the next
+   part's prefix follows.  `lists` are of DC and AC, of the first component and of the others.
+   Returns where the header ends. */
+uint8_t *fd_jpeg_put_header(uint8_t *p, const fd_jpeg_picture *picture, int32_t interval,
+                            size_t segments, const fd_jpeg_codes *lists, uint8_t **index);
+
+/* Copy coded bytes with a zero behind each 0xFF; up to 8 bytes behind them are read.  Returns where
+   the copy ends. */
+uint8_t *fd_jpeg_stuff(const uint8_t *p, const uint8_t *end, uint8_t *out);
+
 /* Find the numbers of MCUs and blocks from size and sampling.  Returns how many blocks there are
    in all, or 0 if this can be no interleaved baseline JPEG. */
 int64_t fd_jpeg_lay_out(fd_jpeg_picture *picture);

@@ -29,6 +29,7 @@ __all__ = [
     "copy_rows",
     "decode_jpeg",
     "decode_resized",
+    "encode_jpeg",
     "library",
     "loaded_library",
     "render_crops",
@@ -39,7 +40,7 @@ __all__ = [
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _INT32, _INT64 = ctypes.c_int32, ctypes.c_int64
 
-VERSION = 4
+VERSION = 5
 """Of the interface; ``VERSION`` in crops.c is the same."""
 
 FILE = Path(__file__).with_name("_native.so")
@@ -133,6 +134,7 @@ def loaded_library() -> ctypes.CDLL | None:
         "fd_watch_map": (_POINTER, [_POINTER, _SIZE, ctypes.c_char_p, ctypes.c_char_p]),
         "fd_unwatch_map": (None, [_POINTER]),
         "fd_transcode_jpeg": (_POINTER, [ctypes.c_char_p, _SIZE, _INT32, _POINTER]),
+        "fd_encode_jpeg": (_POINTER, [_POINTER, *[_INT32] * 5, _POINTER]),
         "fd_free": (None, [_POINTER]),
     }
     for name, (result, arguments) in signatures.items():
@@ -237,6 +239,32 @@ def decode_resized(
     )
 
 
+def encode_jpeg(pixels: Pixels, quality: int, interval: int) -> bytes | None:
+    """Encode uint8 [H, W, 3] (RGB, 4:2:0) or [H, W, 1] as a JPEG with the segment index.
+
+    The file is libjpeg-turbo's, bit for bit, with a restart marker after every `interval` MCUs, and
+    the index behind its JFIF segment.  None where the library is not there, memory runs out, or an
+    index cannot have all segments.  For any number of threads; without the interpreter's lock.
+    """
+    native = loaded_library()
+    if native is None:
+        return None
+    pixels = np.ascontiguousarray(pixels)
+    size = _SIZE()
+    memory = native.fd_encode_jpeg(
+        pixels.ctypes.data, *pixels.shape, quality, interval, ctypes.byref(size)
+    )
+    return None if not memory else _taken(native, memory, size.value)
+
+
+def _taken(native: ctypes.CDLL, memory: int, size: int) -> bytes:
+    """Return the bytes that a call has made, and free its memory."""
+    try:
+        return ctypes.string_at(memory, size)
+    finally:
+        native.fd_free(memory)
+
+
 def transcode_jpeg(data: bytes, interval: int) -> bytes | None:
     """Code a JPEG anew without changing a pixel, with a restart marker after every `interval` MCUs.
 
@@ -254,12 +282,7 @@ def transcode_jpeg(data: bytes, interval: int) -> bytes | None:
         return None
     size = _SIZE()
     memory = native.fd_transcode_jpeg(data, len(data), interval, ctypes.byref(size))
-    if not memory:
-        return None
-    try:
-        return ctypes.string_at(memory, size.value)
-    finally:
-        native.fd_free(memory)
+    return None if not memory else _taken(native, memory, size.value)
 
 
 def resize(
