@@ -51,7 +51,7 @@ def encode_jpeg(pixels: Pixels, quality: int = 90) -> bytes:
     """Encode uint8, H x W x 3 (RGB) or H x W x 1, as JPEG with restart intervals and their index.
 
     Baseline, 4:2:0; `quality` is libjpeg's, 1 to 100.  The bytes are the same with the compiled
-    library, which takes 60 to 70% of the time, and without.
+    library, which is a little faster (245 µs of 263 for a photograph), and without.
     """
     height, width, channels = pixels.shape
     if max(height, width) > 65500:
