@@ -45,7 +45,7 @@ class Measurement:
 UNPACKED = ["--only", "original files", "--only", "fastdata jpeg lmdb thread"]
 FIGURES = ["workers", "cifar", "gap", "first-batch", "cold", "memory", "psnr"]
 MEASUREMENTS = {
-    "pack": Measurement("pack.py", ["--samples", "4000", "--rounds", "5"], 3),
+    "pack": Measurement("pack.py", ["--samples", "8000", "--rounds", "3"], 3),
     "load": Measurement("load.py", ["--rounds", "3", "--epochs", "4"], 25),
     "unpacked": Measurement("load.py", [*UNPACKED, "--samples", "4000", "--epochs", "3"], 12),
     "figures": Measurement("figures.py", [*FIGURES, "--rounds", "3"], 20),
