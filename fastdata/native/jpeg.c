@@ -316,19 +316,8 @@ static void make_passings(fd_jpeg *jpeg) {
     jpeg->passed = 1;
 }
 
-#define FD_(name) name##_portable
-#include "jpeg_decode.h"
-#undef FD_
-
-#if FD_HAS_AVX2
-FD_BEGIN_AVX2
-#define FD_AVX2
-#define FD_(name) name##_avx2
-#include "jpeg_decode.h"
-#undef FD_
-#undef FD_AVX2
-FD_END_AVX2
-#endif
+#define FD_PART "jpeg_decode.h"
+#include "twice.h"
 
 /* ---- The window ------------------------------------------------------------------------------ */
 

@@ -2,7 +2,7 @@
 #ifndef FD_JPEG_BLOCK_H
 #define FD_JPEG_BLOCK_H
 
-#include <stdint.h>
+#include "fastdata.h"
 
 #define BLOCK 64
 
@@ -28,5 +28,30 @@ static const uint8_t NATURAL_ORDER[BLOCK + 16] = {
 #define FIX_2_053119869 16819
 #define FIX_2_562915447 20995
 #define FIX_3_072711026 25172
+
+#if FD_HAS_AVX2
+FD_BEGIN_AVX2
+typedef int32_t fd_v8 __attribute__((vector_size(32)));
+
+/* Swap rows and columns of 8 x 8 numbers. */
+static inline void transpose(fd_v8 v[8]) {
+    __m256i a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_epi32((__m256i)v[i], (__m256i)v[i + 1]);
+        a[i + 1] = _mm256_unpackhi_epi32((__m256i)v[i], (__m256i)v[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        v[i] = (fd_v8)_mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+        v[i + 4] = (fd_v8)_mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    }
+}
+FD_END_AVX2
+#endif
 
 #endif

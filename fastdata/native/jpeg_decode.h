@@ -44,27 +44,6 @@
 
 #ifdef FD_AVX2
 
-typedef int32_t fd_v8 __attribute__((vector_size(32)));
-
-/* Swap rows and columns of 8 x 8 numbers. */
-static inline void FD_(transpose)(fd_v8 v[8]) {
-    __m256i a[8], b[8];
-    for (int i = 0; i < 8; i += 2) {
-        a[i] = _mm256_unpacklo_epi32((__m256i)v[i], (__m256i)v[i + 1]);
-        a[i + 1] = _mm256_unpackhi_epi32((__m256i)v[i], (__m256i)v[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
-        b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
-        b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
-        b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        v[i] = (fd_v8)_mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
-        v[i + 4] = (fd_v8)_mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
-    }
-}
-
 static inline int FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) {
     fd_v8 v[8];
     /* Moved up by SUMMABLE, a number is in bounds if it is not negative and has no bit above. */
@@ -78,7 +57,7 @@ static inline int FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t st
     fd_v8 between = v[0] + SUMMABLE;
     for (int i = 1; i < 8; i++)
         between |= v[i] + SUMMABLE;
-    FD_(transpose)(v);
+    transpose(v);
     INVERSE_DCT(fd_v8, v, (1 << 17) + (128 << 18), 18);
     /* Now v[x] has column x.  Narrowed to bytes, each half has 4 rows of 4 + 4 columns. */
     __m256i left = _mm256_packus_epi16(_mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]),

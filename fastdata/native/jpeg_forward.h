@@ -122,27 +122,6 @@ static void FD_(halve)(const uint8_t *restrict upper, const uint8_t *restrict lo
 
 #ifdef FD_AVX2
 
-typedef int32_t FD_(v8) __attribute__((vector_size(32)));
-
-/* Swap rows and columns of 8 x 8 numbers. */
-static inline void FD_(turn)(FD_(v8) v[8]) {
-    __m256i a[8], b[8];
-    for (int i = 0; i < 8; i += 2) {
-        a[i] = _mm256_unpacklo_epi32((__m256i)v[i], (__m256i)v[i + 1]);
-        a[i + 1] = _mm256_unpackhi_epi32((__m256i)v[i], (__m256i)v[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
-        b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
-        b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
-        b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        v[i] = (FD_(v8))_mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
-        v[i + 4] = (FD_(v8))_mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
-    }
-}
-
 #endif
 
 /* Transform a block of samples and quantise it, in natural order; returns which coefficients are
@@ -151,15 +130,15 @@ static inline uint64_t FD_(forward)(const uint8_t *in, ptrdiff_t stride, const d
                                     int16_t *out) {
     uint64_t mask = 0;
 #ifdef FD_AVX2
-    FD_(v8) v[8];
+    fd_v8 v[8];
     for (int y = 0; y < 8; y++)
-        v[y] = (FD_(v8))_mm256_cvtepu8_epi32(
+        v[y] = (fd_v8)_mm256_cvtepu8_epi32(
                    _mm_loadl_epi64((const __m128i *)(const void *)(in + y * stride))) -
                128;
-    FD_(turn)(v);
-    FORWARD_DCT(FD_(v8), v, EVEN_FIRST, 11);
-    FD_(turn)(v);
-    FORWARD_DCT(FD_(v8), v, EVEN_LAST, 15);
+    transpose(v);
+    FORWARD_DCT(fd_v8, v, EVEN_FIRST, 11);
+    transpose(v);
+    FORWARD_DCT(fd_v8, v, EVEN_LAST, 15);
     const __m256i zero = _mm256_setzero_si256();
     __m256i empty[4];
     for (int i = 0; i < 4; i++) {

@@ -46,19 +46,8 @@ typedef struct {
     int predicted[3];
 } source;
 
-#define FD_(name) name##_portable
-#include "jpeg_scan.h"
-#undef FD_
-
-#if FD_HAS_AVX2
-FD_BEGIN_AVX2
-#define FD_AVX2
-#define FD_(name) name##_avx2
-#include "jpeg_scan.h"
-#undef FD_
-#undef FD_AVX2
-FD_END_AVX2
-#endif
+#define FD_PART "jpeg_scan.h"
+#include "twice.h"
 
 /* ---- Segments of the header ------------------------------------------------------------------ */
 

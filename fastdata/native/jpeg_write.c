@@ -19,19 +19,8 @@
 /* Codes have 16 bits at most. */
 #define MAX_MCU_BYTES (10 * (27 + 63 * 26 + 7) / 8)
 
-#define FD_(name) name##_portable
-#include "jpeg_encode.h"
-#undef FD_
-
-#if FD_HAS_AVX2
-FD_BEGIN_AVX2
-#define FD_AVX2
-#define FD_(name) name##_avx2
-#include "jpeg_encode.h"
-#undef FD_
-#undef FD_AVX2
-FD_END_AVX2
-#endif
+#define FD_PART "jpeg_encode.h"
+#include "twice.h"
 
 int64_t fd_jpeg_lay_out(fd_jpeg_picture *picture) {
     int h = 0, v = 0, blocks = 0;
