@@ -32,7 +32,6 @@ from .reading.refusals import no_files, not_seekable
 from .reading.selection import joined
 from .reading.small_memory import KeySet, StringTable
 from .reading.spans import FileSpan, close_files
-from .reading.splits import has_images
 from .reading.tar.archive import BLOCK, is_header, members
 from .reading.zip_archive import ZipMember, is_zip, zip_members
 
@@ -56,7 +55,7 @@ class ArchiveSource(ImageListSource):
         folder = folder_at(location)
         if not files or (folder is not None and any(p.is_dir() for p in folder.iterdir())):
             return False
-        return not (folder is not None and has_images(folder)) and _may_be(files[0])
+        return _may_be(files[0])
 
     def list_samples(
         self,

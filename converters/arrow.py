@@ -18,7 +18,7 @@ from fastdata.errors import SourceError
 from .base import Reject, Sample
 from .reading.json_files import read_object
 from .reading.locations import first_bytes
-from .reading.splits import table_files, table_files_without_images
+from .reading.splits import table_files
 from .reading.tables.arrow_types import arrow, table_errors
 from .reading.tables.rows import MappedTable, row_reader
 from .reading.tables.table_source import Block, TableSource
@@ -40,7 +40,7 @@ class ArrowSource(TableSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        files = table_files_without_images(location, _SUFFIXES)
+        files = table_files(location, _SUFFIXES)
         return bool(files) and _is_arrow(first_bytes(files[0], 8))
 
     @functools.cached_property

@@ -122,7 +122,10 @@ class Source(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def recognises(cls, location: Any) -> bool:
-        """Tell, by content rather than name, whether this class reads `location`."""
+        """Tell, by content rather than name, whether this class reads `location`.
+
+        A format of fastdata's own is asked only of what has its signs (``signs.py``).
+        """
 
     @abc.abstractmethod
     def __init__(

@@ -39,7 +39,7 @@ from .reading.chunks.column_choice import RefusedColumnError, choose_columns, gu
 from .reading.class_names import named_classes
 from .reading.deferred import DeferredValues, ValueSpan
 from .reading.fingerprints import FileSource
-from .reading.locations import first_bytes, path_of, printable
+from .reading.locations import first_bytes, printable
 from .reading.options import ClassFile, ColumnsOption
 from .reading.selection import TableColumn
 from .reading.spans import FileSpan, read_exactly
@@ -82,9 +82,7 @@ class BetonSource(FileSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        path = path_of(location)
-        if path is None or not path.is_file():
-            return False
+        path = Path(location)
         return path.suffix.lower() == ".beton" or _is_beton(first_bytes(path), path.stat().st_size)
 
     def __init__(

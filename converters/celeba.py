@@ -21,7 +21,6 @@ from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.rows import join_flags, rows_by_key
 from .reading.lists.text_table import TextTable
-from .reading.locations import folder_at
 from .reading.options import Option
 from .reading.selection import left_out
 
@@ -43,12 +42,8 @@ class CelebaSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return (
-            folder is not None
-            and _table(folder, _ATTRIBUTES) is not None
-            and _folder(folder) is not None
-        )
+        folder = Path(location)
+        return _table(folder, _ATTRIBUTES) is not None and _folder(folder) is not None
 
     def list_samples(
         self,

@@ -27,7 +27,7 @@ from .reading.classic.cifar_batches import (
 from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
 from .reading.forward_reader import ForwardReader
-from .reading.locations import path_of, printable
+from .reading.locations import printable
 from .reading.options import Option
 from .reading.refusals import not_seekable
 from .reading.selection import left_out
@@ -48,9 +48,9 @@ class CifarSource(FileSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        path = path_of(location)
-        if path is None or path.is_file():
-            return path is not None and (is_batch(path) or is_archive(path))
+        path = Path(location)
+        if path.is_file():
+            return is_batch(path) or is_archive(path)
         return cifar_folder(path) is not None
 
     def __init__(

@@ -66,7 +66,7 @@ class CocoSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return is_coco(location)
+        return is_coco(Path(location))
 
     def __init__(
         self,

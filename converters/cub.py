@@ -25,7 +25,7 @@ from .reading.fields import BOXES
 from .reading.image_list import ImageListSource
 from .reading.lists.boxed_image import BoxForm
 from .reading.lists.rows import keyed_lines, rows_by_key
-from .reading.locations import folder_at, path_inside
+from .reading.locations import path_inside
 from .reading.options import Option
 
 __all__ = ["CubSource"]
@@ -44,8 +44,7 @@ class CubSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return folder is not None and _root(folder) is not None
+        return _root(Path(location)) is not None
 
     def list_samples(
         self,

@@ -47,7 +47,7 @@ from .reading.annotations.shapes import (
 )
 from .reading.class_names import numbered, read_class_names
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, path_inside, path_of
+from .reading.locations import first_bytes, path_inside
 from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
 from .reading.selection import left_out
 from .reading.small_memory import StringTable
@@ -68,8 +68,7 @@ class CvatSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        path = path_of(location)
-        return path is not None and bool(_files_at(path))
+        return bool(_files_at(Path(location)))
 
     def list_samples(
         self,

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import os
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from .reading.options import Option
 from .reading.refusals import check_choice
 from .reading.spans import close_files
 from .reading.splits import has_folders_of_images, mixed_splits
+from .signs import FORMATS, Look
 
 __all__ = [
     "FormatOption",
@@ -166,14 +167,10 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         raise SourceError(f"{os.fspath(path)}: no such file or directory")
     if path is not None and is_pattern(path) and not files_at(path):
         raise SourceError(f"{os.fspath(path)}: no file is called so. Quote patterns in a shell.")
-    known = {name: point.load() for name, point in points.items()}
-    # Formats of other packages come first: ours recognise much that is theirs.
-    order = sorted(known, key=lambda name: (_is_ours(points[name]), known[name].general, name))
-    for name in order:
+    for kind in _asked(location, points):
         # One format may fail, say at a folder that cannot be listed, and another may not.
         with contextlib.suppress(OSError):
-            if known[name].recognises(location):
-                kind: type[Source] = known[name]
+            if kind.recognises(location):
                 return kind
     if path is not None and os.path.isfile(path) and os.path.getsize(path) == 0:
         raise SourceError(f"{os.fspath(path)}: the file is empty")
@@ -183,6 +180,17 @@ def _recognised(location: Any, points: Mapping[str, EntryPoint]) -> type[Source]
         "another format that `fastdata formats` lists, or, from Python, an iterable or a torch "
         f"Dataset.{_nearest(location)}"
     )
+
+
+def _asked(location: Any, points: Mapping[str, EntryPoint]) -> Iterator[type[Source]]:
+    """Yield the formats that the location may be in; only these are imported."""
+    # Formats of other packages come first: ours recognise much that is theirs.
+    others = {name: point.load() for name, point in points.items() if not _is_ours(point)}
+    yield from (others[name] for name in sorted(others, key=lambda n: (others[n].general, n)))
+    look = Look(location)
+    for name, signs in FORMATS.items():
+        if name in points and _is_ours(points[name]) and look.fits(signs):
+            yield points[name].load()
 
 
 def _nearest(location: Any) -> str:

@@ -19,10 +19,9 @@ from fastdata.schema import Field
 from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, reraise, suffix_of
 from .reading.image_list import ImageListSource
 from .reading.lists.list_files import has_own_images, list_of_folder, lists_of_folder
-from .reading.locations import folder_at, printable
+from .reading.locations import printable
 from .reading.options import Option
 from .reading.selection import joined
-from .reading.splits import has_folders_of_images
 
 __all__ = ["FlatSource"]
 
@@ -36,10 +35,8 @@ class FlatSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        if folder is None or not has_own_images(folder) or has_folders_of_images(folder):
-            return False
-        return list_of_folder(folder) is None
+        folder = Path(location)
+        return has_own_images(folder) and list_of_folder(folder) is None
 
     def list_samples(
         self,

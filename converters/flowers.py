@@ -25,7 +25,6 @@ from .reading.arrays.mat_file import mat_columns, mat_kind
 from .reading.class_names import named_classes
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at
 from .reading.options import Option
 
 __all__ = ["FlowersSource"]
@@ -43,12 +42,9 @@ class FlowersSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return (
-            folder is not None
-            and (folder / _IMAGES).is_dir()
-            and all(mat_kind(folder / name) for name in (_LABELS, _SPLITS))
-        )
+        folder = Path(location)
+        lists = all(mat_kind(folder / name) for name in (_LABELS, _SPLITS))
+        return lists and (folder / _IMAGES).is_dir()
 
     def list_samples(
         self,

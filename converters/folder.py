@@ -35,7 +35,7 @@ from .reading.class_folders import (
 )
 from .reading.image_files import SUFFIXES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at, folders_in, printable
+from .reading.locations import folders_in, printable
 from .reading.options import Option, SplitFolder
 from .reading.selection import joined
 
@@ -51,8 +51,7 @@ class FolderSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return folder is not None and any(entry.is_dir() for entry in folder.iterdir())
+        return any(entry.is_dir() for entry in Path(location).iterdir())
 
     def list_samples(
         self,

@@ -18,7 +18,6 @@ from .reading.arrays.mat_file import mat_kind
 from .reading.locations import files_at, printable
 from .reading.options import ArraysOption, ClassFile, LayoutOption, ScaleOption
 from .reading.refusals import already_packed, no_files
-from .reading.splits import has_folders_of_images
 
 __all__ = ["Hdf5Source"]
 
@@ -36,9 +35,8 @@ class Hdf5Source(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        if not files or not _is_hdf5(files[0]) or mat_kind(files[0]):  # MATLAB's: see mat.py
-            return False
-        return not has_folders_of_images(location)
+        # MATLAB's: see mat.py
+        return bool(files) and _is_hdf5(files[0]) and not mat_kind(files[0])
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ from .reading.lists.boxed_image import box_form
 from .reading.lists.image_finder import ImageFinder
 from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.lists.text_table import TextTable, cell_of_value
-from .reading.locations import folder_at, folders_in, path_inside, printable
+from .reading.locations import folders_in, path_inside, printable
 from .reading.options import ClassFile, Option
 from .reading.selection import joined, left_out
 from .reading.splits import split_classes, split_of
@@ -54,8 +54,7 @@ class HfFolderSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return folder is not None and any(map(Metadata.names_files, metadata_files(folder)))
+        return any(map(Metadata.names_files, metadata_files(Path(location))))
 
     def __init__(
         self,

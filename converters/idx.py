@@ -31,7 +31,7 @@ from .reading.classic.idx_files import (
 )
 from .reading.fields import resolve_fields
 from .reading.fingerprints import FileSource
-from .reading.locations import path_of, printable
+from .reading.locations import printable
 from .reading.options import Option
 from .reading.refusals import not_seekable
 from .reading.selection import left_out
@@ -72,9 +72,7 @@ class IdxSource(FileSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        path = path_of(location)
-        if path is None:
-            return False
+        path = Path(location)
         try:
             return any(is_images(read_head(pair.images)) for pair in find_pairs(path))
         except SourceError:  # opening it says what is wrong

@@ -28,7 +28,6 @@ from fastdata.schema import Field
 from .reading.arrays.mat_file import mat_values, whole_number
 from .reading.lists.rows import read_mapping
 from .reading.lists.synset_source import ClassesCalled, SynsetSource, is_synset, synset_folders
-from .reading.locations import folder_at
 from .reading.options import Option
 from .reading.selection import joined
 from .reading.text_lines import text_lines
@@ -54,8 +53,7 @@ class IlsvrcSource(SynsetSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return folder is not None and _data_folder(folder) is not None
+        return _data_folder(Path(location)) is not None
 
     def list_samples(
         self,

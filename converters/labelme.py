@@ -45,7 +45,7 @@ from .reading.class_names import classes_of_texts, numbered
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
 from .reading.json_files import read_object
-from .reading.locations import folder_at, path_inside, printable, start_of_first
+from .reading.locations import path_inside, printable, start_of_first
 from .reading.options import CheckSize, ClassFile, PaintedMasks, SplitOption
 from .reading.selection import left_out
 from .reading.splits import split_folders_in
@@ -65,9 +65,7 @@ class LabelmeSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        if folder is None:
-            return False
+        folder = Path(location)
         inner = [*split_folders_in(folder), "annotations", "labels", "json", "jsons"]
         return any(_holds_shapes(folder / name) for name in ("", *inner))
 

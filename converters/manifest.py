@@ -50,7 +50,7 @@ from .reading.lists.list_files import images_not_listed, list_of_folder
 from .reading.lists.row_samples import ListInfo, RowSamples
 from .reading.lists.rows import join_flags, rows_of_split
 from .reading.lists.text_table import JSON_SUFFIXES, TextTable, cells_of
-from .reading.locations import first_bytes, path_of, printable
+from .reading.locations import first_bytes, printable
 from .reading.options import CheckSize, ClassFile, Option
 from .reading.selection import joined, left_out
 
@@ -67,13 +67,9 @@ class ManifestSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        path = path_of(location)
-        if path is None:
-            return False
+        path = Path(location)
         if path.is_dir():
             return list_of_folder(path) is not None
-        if not path.is_file():
-            return False
         start = first_bytes(path)
         if b"\0" in start and not schema_path(path).exists():
             return False

@@ -29,7 +29,7 @@ from fastdata.schema import Field, ImageField
 from .reading.annotations.masks import MaskReader, class_table
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.locations import first_bytes, folder_at, folders_in
+from .reading.locations import first_bytes, folders_in
 from .reading.options import ImageFolder, Option, SplitOption
 from .reading.splits import FolderPair, pairs_of_splits, pairs_within, split_folders_in
 
@@ -45,8 +45,8 @@ class MaskFoldersSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        root = folder_at(location)
-        if root is None or any((root / "Annotations").glob("*.xml")):
+        root = Path(location)
+        if any((root / "Annotations").glob("*.xml")):
             return False
         if (root / "ImageSets").is_dir() and not (root / "labelmap.txt").is_file():
             return False  # Pascal VOC, whose lists say what belongs to a split

@@ -22,7 +22,6 @@ from .reading.locations import files_at, folder_at, printable
 from .reading.options import ArraySplit, ClassFile, Option, ScaleOption
 from .reading.refusals import no_files
 from .reading.spans import close_files
-from .reading.splits import has_images
 
 __all__ = ["MatSource"]
 
@@ -39,7 +38,7 @@ class MatSource(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files, folder = files_at(location, _SUFFIXES), folder_at(location)
-        if not files or not mat_kind(files[0]) or (folder is not None and has_images(folder)):
+        if not files or not mat_kind(files[0]):
             return False
         try:
             return any(len(array.shape) > 2 for array in mat_columns(files[0]))

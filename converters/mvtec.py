@@ -28,7 +28,7 @@ from .base import Deferred
 from .reading.annotations.annotated import frame_of
 from .reading.image_files import ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at, folders_in, printable
+from .reading.locations import folders_in, printable
 from .reading.options import Option
 from .reading.selection import joined
 
@@ -47,8 +47,7 @@ class MvtecSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return folder is not None and bool(_categories(folder))
+        return bool(_categories(Path(location)))
 
     def list_samples(
         self,

@@ -25,7 +25,6 @@ from .reading.locations import files_at, first_bytes, folder_at, printable, stat
 from .reading.npy import NpyHead, read_npy_head
 from .reading.options import ArraySplit, ClassFile, LayoutOption, Option, ScaleOption
 from .reading.refusals import no_files
-from .reading.splits import has_images
 from .reading.zip_archive import is_zip, zip_members
 
 __all__ = ["NumpySource"]
@@ -49,8 +48,7 @@ class NumpySource(ArraySource):
             return False
         if folder is None:
             return True
-        others = [path for path in files_at(folder) if path.suffix.lower() not in _BESIDE]
-        return not others and not has_images(folder)
+        return all(path.suffix.lower() in _BESIDE for path in files_at(folder))
 
     def __init__(
         self,

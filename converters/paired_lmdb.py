@@ -54,10 +54,9 @@ class PairedLmdbSource(FileSource, IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        if folder is None or lmdb_at(folder) is not None:
+        if lmdb_at(location) is not None:
             return False
-        roles = [_role(path.name) for path in _databases(folder)]
+        roles = [_role(path.name) for path in _databases(Path(location))]
         return "gt" in roles and "lq" in roles
 
     def __init__(

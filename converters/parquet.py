@@ -18,7 +18,7 @@ from fastdata.errors import OptionError, SourceError
 
 from .base import Deferred, IndexedSource, Sample
 from .reading.locations import first_bytes, stat_of
-from .reading.splits import table_files, table_files_without_images
+from .reading.splits import table_files
 from .reading.tables.arrow_types import arrow, table_errors
 from .reading.tables.rows import RowLayout, key_reader, row_reader
 from .reading.tables.table_source import Block, TableSource
@@ -42,7 +42,7 @@ class ParquetSource(TableSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        files = table_files_without_images(location, _SUFFIXES)
+        files = table_files(location, _SUFFIXES)
         return bool(files) and first_bytes(files[0], 4) in (_MAGIC, _ENCRYPTED)
 
     @classmethod

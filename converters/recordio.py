@@ -34,7 +34,6 @@ from .reading.records.recordio import Damage, RecordSpan, has_records, scan_reco
 from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
 from .reading.selection import joined
-from .reading.splits import has_folders_of_images
 
 __all__ = ["RecordIOSource"]
 
@@ -51,7 +50,7 @@ class RecordIOSource(ScannedSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        return bool(files) and has_records(files[0]) and not has_folders_of_images(location)
+        return bool(files) and has_records(files[0])
 
     def __init__(
         self,

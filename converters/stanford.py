@@ -34,7 +34,7 @@ from .reading.fields import BOXES
 from .reading.image_files import is_image_name
 from .reading.image_list import ImageListSource
 from .reading.lists.synset_source import is_synset
-from .reading.locations import folder_at, folders_in
+from .reading.locations import folders_in
 from .reading.options import AllowEmpty, CheckSize, OneBased, Option
 from .reading.selection import left_out
 
@@ -58,9 +58,7 @@ class StanfordSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        if folder is None:
-            return False
+        folder = Path(location)
         if _has_dogs(folder):
             return True
         lists = (_CARS, _DEVKIT[0], _DOGS[0])

@@ -48,7 +48,6 @@ from .reading.records.framing import (
 from .reading.refusals import no_files, require
 from .reading.scanned import Place, ScannedSource
 from .reading.selection import FEATURES
-from .reading.splits import has_folders_of_images
 
 __all__ = ["TFRecordSource"]
 
@@ -68,7 +67,7 @@ class TFRecordSource(ScannedSource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = _files(location)
-        if not files or has_folders_of_images(location):
+        if not files:
             return False
         try:
             return has_frames(files[0])

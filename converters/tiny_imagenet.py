@@ -19,7 +19,6 @@ from fastdata.schema import Field
 
 from .reading.lists.rows import read_mapping
 from .reading.lists.synset_source import ClassesCalled, SynsetSource, synset_folders
-from .reading.locations import folder_at
 from .reading.options import Option
 from .reading.selection import joined
 from .reading.text_lines import text_lines
@@ -38,8 +37,8 @@ class TinyImagenetSource(SynsetSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return folder is not None and (folder / "wnids.txt").is_file() and bool(_splits(folder))
+        folder = Path(location)
+        return (folder / "wnids.txt").is_file() and bool(_splits(folder))
 
     def list_samples(
         self,

@@ -18,7 +18,6 @@ from .reading.arrays.columns import ArrayColumn
 from .reading.locations import files_at, first_bytes, printable
 from .reading.options import ClassFile, LayoutOption, Option, ScaleOption
 from .reading.refusals import no_files
-from .reading.splits import has_folders_of_images
 
 __all__ = ["TorchSource"]
 
@@ -36,7 +35,7 @@ class TorchSource(ArraySource):
     @classmethod
     def recognises(cls, location: Any) -> bool:
         files = files_at(location, _SUFFIXES)
-        return bool(files) and bool(_kind(files[0])) and not has_folders_of_images(location)
+        return bool(files) and bool(_kind(files[0]))
 
     def __init__(
         self,

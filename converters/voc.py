@@ -40,7 +40,7 @@ from .reading.annotations.voc_files import (
 from .reading.class_names import classes_of_texts, numbered, read_class_names
 from .reading.image_files import BOTH_CASES, ignored_files, is_image_name, suffix_of
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at, path_inside
+from .reading.locations import path_inside
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, Option
 from .reading.selection import left_out
 
@@ -58,8 +58,7 @@ class VocSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return folder is not None and bool(voc_roots(folder))
+        return bool(voc_roots(Path(location)))
 
     def list_samples(
         self,

@@ -27,7 +27,6 @@ from .reading.annotations.voc_files import (
 from .reading.class_names import classes_of_texts, numbered
 from .reading.image_files import files_below, is_image_name
 from .reading.image_list import ImageListSource
-from .reading.locations import folder_at
 from .reading.options import AllowEmpty, CheckSize, ClassFile, OneBased, SplitOption
 from .reading.selection import left_out
 from .reading.splits import FolderPair
@@ -46,8 +45,8 @@ class VocFoldersSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        folder = folder_at(location)
-        return folder is not None and not voc_roots(folder) and bool(xml_folders(folder))
+        folder = Path(location)
+        return not voc_roots(folder) and bool(xml_folders(folder))
 
     def list_samples(
         self,

@@ -30,7 +30,6 @@ from .reading.refusals import no_files
 from .reading.scanned import Place, ScannedSource
 from .reading.small_memory import KeySet
 from .reading.spans import MAX_RECORD, FileSpan, read_at
-from .reading.splits import has_images
 from .reading.tar.archive import BLOCK, is_header, members
 from .reading.tar.members import (
     FieldMembers,
@@ -64,8 +63,6 @@ class WebDatasetSource(ScannedSource):
         files = files_at(location, _SUFFIXES)
         if not files:
             return False
-        if Path(location).is_dir() and has_images(Path(location)):
-            return False  # archives beside images, which are the dataset
         start = first_bytes(files[0])
         if other_compression(start):
             return ".tar" in files[0].name  # opening it says what to do

@@ -30,7 +30,7 @@ from .reading.image_list import DeferredSample
 from .reading.lists.box_rows import BoxTable
 from .reading.lists.boxed_image import BoxForm
 from .reading.lists.image_finder import folder_named
-from .reading.locations import path_inside, path_of, printable, stat_of
+from .reading.locations import path_inside, printable, stat_of
 from .reading.options import Option
 from .reading.refusals import refuse_fields
 from .reading.text_lines import text_lines
@@ -51,10 +51,7 @@ class WiderFaceSource(IndexedSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        path = path_of(location)
-        if path is None or not path.is_file() or path.suffix != ".txt":
-            return False
-        lines = [line.split() for _, line in itertools.islice(text_lines(path), 3)]
+        lines = [line.split() for _, line in itertools.islice(text_lines(Path(location)), 3)]
         return (
             len(lines) == 3
             and is_image_name(" ".join(lines[0]))

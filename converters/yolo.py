@@ -57,7 +57,7 @@ class YoloSource(ImageListSource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        return is_yolo(location)
+        return is_yolo(Path(location))
 
     def list_samples(
         self,

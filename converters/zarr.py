@@ -25,7 +25,7 @@ from .base import FieldSpec, hash_fields, reason_of
 from .reading.arrays.array_source import ArrayFile, ArrayOptions, ArraySource
 from .reading.arrays.columns import ArrayColumn
 from .reading.json_files import read_object
-from .reading.locations import folder_at, printable, stat_of
+from .reading.locations import printable, stat_of
 from .reading.options import ArraysOption, ClassFile, LayoutOption, Option, ScaleOption
 from .reading.refusals import require
 from .reading.spans import MAX_RECORD
@@ -50,9 +50,7 @@ class ZarrSource(ArraySource):
 
     @classmethod
     def recognises(cls, location: Any) -> bool:
-        root = folder_at(location)
-        if root is None:
-            return False
+        root = Path(location)
         if _is_group(root) or _node_of(root) is not None:
             return True
         with os.scandir(root) as entries:

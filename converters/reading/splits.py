@@ -33,7 +33,6 @@ __all__ = [
     "split_folders_in",
     "split_of",
     "table_files",
-    "table_files_without_images",
 ]
 
 _KEYWORDS = {
@@ -159,14 +158,6 @@ def table_files(location: object, suffixes: tuple[str, ...]) -> list[Path]:
         walked = _walk(folder, _DEPTH)
         return [Path(entry.path) for entry in walked if entry.name.lower().endswith(suffixes)]
     return files_at(location, suffixes)
-
-
-def table_files_without_images(location: object, suffixes: tuple[str, ...]) -> list[Path]:
-    """Return `table_files`; none where there are images, which are then the dataset."""
-    folder = folder_at(location)
-    if folder is not None and has_images(folder):  # asked first: it does not walk through them
-        return []
-    return table_files(location, suffixes)
 
 
 def has_images(folder: Path) -> bool:

@@ -6,7 +6,10 @@ import errno
 import io
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from cases import all_cases, make_pictures
 from PIL import Image
 
-from fastdata.converters.finding import find_source
+from fastdata.converters.finding import find_source, format_of
+from fastdata.converters.signs import FORMATS
 
 tfrecord = pytest.importorskip("google_crc32c")
 
@@ -146,3 +151,95 @@ def test_files_of_several_splits_that_are_packed_as_one_are_told_of(tmp_path: Pa
     notes = find_source(tmp_path).notes
     assert any(note.startswith("files of train, validation are packed as one") for note in notes)
     assert not any("as one" in note for note in find_source(str(tmp_path / "train*.h5")).notes)
+
+
+def own_formats() -> dict[str, EntryPoint]:
+    points = entry_points(group="fastdata.converters")
+    return {point.name: point for point in points if point.value.startswith("fastdata.")}
+
+
+def test_every_format_has_signs_and_general_ones_are_asked_last() -> None:
+    assert set(FORMATS) == set(own_formats())
+    general = [own_formats()[name].load().general for name in FORMATS]
+    assert general == sorted(general)
+
+
+def test_only_formats_that_a_folder_may_be_in_are_imported(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "images", "cat", "dog")
+    code = (
+        "import sys; from fastdata.converters.finding import find_source\n"
+        f"print(find_source({str(root)!r}).name, *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    name, *modules = done.stdout.split()
+    imported = {n for n, point in own_formats().items() if point.module in modules}
+    assert name == "folder"
+    assert imported == {"folder", "masks"}
+
+
+CASES = {case.name: case for case in all_cases()}
+MOVED = [
+    ("archive-zip", "a.zip", "A.ZIP"),
+    ("archive-tar", "*.tar", "b.tgz"),
+    ("arrow-dictionary", "a.arrow", "x/y/a.feather"),
+    ("arrow-dictionary", "a.arrow", "x/A.IPC"),
+    ("celeba", "list_attr_celeba*", "Eval/"),
+    ("celeba", "list_attr_celeba*", "Anno/"),
+    ("cifar", "*", "cifar-10-batches-py/"),
+    ("hdf5-flat", "a.h5", "A.HDF"),
+    ("hdf5-flat", "a.h5", "a.he5-00000-of-00001"),
+    ("hf_folder-csv", "*", "data/train/"),
+    ("idx", "*", "raw/"),
+    ("ilsvrc-devkit", "*", "ILSVRC/Data/CLS-LOC/"),
+    ("ilsvrc-devkit", "*", "CLS-LOC/"),
+    ("labelme", "*", "Training/"),
+    ("labelme", "*.json", "jsons/"),
+    ("labelme", "*.json", "annotations/"),
+    ("mat", "*.mat", "A.MAT"),
+    ("mvtec", "*", "bottle/"),
+    ("numpy-keras", "*.npz", "A.NPZ"),
+    ("parquet-binary", "a.parquet", "x/y/A.PQ"),
+    ("recordio-idx", "*.rec", "A.REC"),
+    ("stanford-cars", "*.mat", "devkit/"),
+    ("stanford-dogs", "*.mat", "lists/"),
+    ("svhn", "*", "extra/"),
+    ("torch-files", "a.pt", "A.PTH"),
+    ("voc", "*", "VOCdevkit/VOC2012/"),
+    ("voc", "*", "VOC2012/"),
+    ("voc-two-folders", "*", "Val/"),
+    ("voc-beside", "*", "testing/"),
+    ("webdataset-gnu", "a.tar", "A.TGZ"),
+    ("yolo-bare", "*", "Valid/"),
+    ("yolo-roboflow", "*.yaml", "a.yml"),
+    ("zarr-n5", "images", "a/"),
+]
+"""Of a case some files, and another place or name (a folder, where it ends in a slash) for them."""
+
+
+@pytest.mark.parametrize(("case", "files", "to"), MOVED)
+def test_a_format_is_found_by_each_of_its_signs(
+    case: str, files: str, to: str, tmp_path: Path
+) -> None:
+    CASES[case].write(tmp_path, make_pictures(12))
+    for path in sorted(tmp_path.glob(files)):
+        target = tmp_path / to / path.name if to.endswith("/") else tmp_path / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    assert format_of(tmp_path).name == CASES[case].format
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "path,label\n0.png,1\n"),
+        ("A.TSV", "path\tlabel\n0.png\t1\n"),
+        ("a.txt", "0.png 1\n"),
+        ("a.json", '[{"path": "0.png"}]'),
+        ("a.jsonl", '{"path": "0.png"}\n'),
+        ("a.ndjson", '{"path": "0.png"}\n'),
+    ],
+)
+def test_a_list_is_found_beside_its_images(name: str, text: str, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    (tmp_path / name).write_text(text)
+    assert format_of(tmp_path).name == "manifest"

@@ -22,7 +22,7 @@ from fastdata.errors import OptionError, SourceError
 
 from ...base import Reject
 from ..json_files import Member, json_members
-from ..locations import first_bytes, folders_in, path_inside, path_of, printable
+from ..locations import first_bytes, folders_in, path_inside, printable
 from ..selection import joined
 from ..small_memory import StringTable
 from ..splits import in_usual_order
@@ -40,12 +40,9 @@ _PEEK = 1 << 16
 """Where the keys are sorted, the first annotation's polygon is what a file begins with."""
 
 
-def is_coco(location: Any) -> bool:
+def is_coco(path: Path) -> bool:
     """Tell whether this is a COCO annotation file, or a folder with one where it usually is."""
-    path = path_of(location)
-    if path is None or path.is_file():
-        return path is not None and _looks_so(path)
-    return path.is_dir() and bool(_files_in(path, _LOOKED_AT))
+    return _looks_so(path) if path.is_file() else bool(_files_in(path, _LOOKED_AT))
 
 
 def _looks_so(path: Path) -> bool:

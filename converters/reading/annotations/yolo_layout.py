@@ -18,7 +18,7 @@ from fastdata.regular_files import read_regular
 
 from ..class_names import read_class_names
 from ..image_files import is_image_name
-from ..locations import first_bytes, path_inside, path_of
+from ..locations import first_bytes, path_inside
 from ..refusals import require
 from ..splits import in_usual_order, split_folders_in
 from ..text_lines import text_lines
@@ -47,13 +47,10 @@ class YoloLayout(NamedTuple):
     absent: bool = False  # whether a test split is named that is not there
 
 
-def is_yolo(location: Any) -> bool:
+def is_yolo(path: Path) -> bool:
     """Tell whether this is described as a YOLO dataset, or has labels like one."""
-    path = path_of(location)
-    if path is None or path.is_file():
-        return path is not None and path.suffix in (".yaml", ".yml") and _is_description(path)
-    if not path.is_dir():
-        return False
+    if path.is_file():
+        return _is_description(path)
     described = bool(_descriptions(path)) and _has_labels(path)
     return described or bool(_lists(path)) or bool(_folders(path))
 
