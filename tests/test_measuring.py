@@ -23,8 +23,9 @@ from fastdata.measuring.loaders import (
     dataloader_arguments,
     loader_info,
 )
-from fastdata.measuring.reports import plain_json, text_table
 from fastdata.measuring.windows import in_turns
+from fastdata.tuned_settings.settings import plain_json
+from fastdata.tuning.report import text_table
 
 
 def test_one_epoch_follows_another() -> None:

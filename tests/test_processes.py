@@ -43,7 +43,7 @@ from fastdata.engine.buffers import BufferPool
 from fastdata.engine.workers import ProcessWorkers
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.processes import sharing, worker
-from fastdata.processes.worker import WorkerTraceback
+from fastdata.processes.sharing import WorkerTraceback
 
 
 @pytest.fixture(scope="module", params=CONTEXTS)

@@ -31,11 +31,13 @@ from fastdata.measuring import trials
 from fastdata.measuring.page_cache import read_within, resident
 from fastdata.measuring.trials import LocalRunner, ProcessRunner, TrialFailedError
 from fastdata.measuring.windows import Rate, Windows
-from fastdata.measuring.workload import Workload, WorkloadSpec, is_script_target
+from fastdata.measuring.workload import Workload, WorkloadSpec
+from fastdata.steps import is_script_target
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning import tuner
 from fastdata.tuning.choice import CEILING
-from fastdata.tuning.report import Demand, Trial, TuningResult, plot
+from fastdata.tuning.picture import plot
+from fastdata.tuning.report import Demand, Trial, TuningResult
 
 TESTS = Path(__file__).parent
 QUICK = Windows(1, 0.05)

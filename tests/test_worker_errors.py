@@ -39,7 +39,7 @@ from worker_helpers import (
 from fastdata import transforms as T  # noqa: N812
 from fastdata.errors import OptionError, ShardCorruptError, WorkerError
 from fastdata.loading import Loader, loader
-from fastdata.processes.worker import WorkerTraceback
+from fastdata.processes.sharing import WorkerTraceback
 
 # -- errors -----------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from fastdata import transforms as T  # noqa: N812
 from fastdata.engine import batches as engine_batches
 from fastdata.errors import WorkerError
 from fastdata.loading import loader
-from fastdata.processes.worker import outcome_of, packet_of_value
+from fastdata.processes.sharing import outcome_of, packet_of_value
 
 # -- the same batches -------------------------------------------------------------------
 

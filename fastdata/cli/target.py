@@ -84,7 +84,7 @@ def choose(
     other or the target, and a device that does not exist, are an `OptionError`; what a script
     raises is a `click.ClickException`.
     """
-    from fastdata.measuring.workload import is_script_target
+    from fastdata.steps import is_script_target
 
     if model is not None and step_ms is not None:
         raise OptionError("--model and --step-ms are two steps: give one of them")

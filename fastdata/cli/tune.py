@@ -94,9 +94,9 @@ def tune_command(
     if target is None:
         raise click.UsageError("Missing argument 'TARGET'.")
     import fastdata
-    from fastdata.measuring.reports import check_picture_path
-    from fastdata.measuring.workload import is_script_target
-    from fastdata.tuning.report import plot, text_lines
+    from fastdata.steps import is_script_target
+    from fastdata.tuning.picture import check_picture_path, plot
+    from fastdata.tuning.report import text_lines
 
     if picture is not None:
         check_picture_path(picture)  # now, not after a minute

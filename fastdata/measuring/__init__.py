@@ -12,6 +12,5 @@
 ``trials.py``      calls in a process that may die, hang or take all memory
 ``cores.py``       what other processes take of the cores
 ``page_cache.py``  whether files are in memory
-``reports.py``     a result as JSON, as a table of text, as a picture
 =================  ==================================================================
 """

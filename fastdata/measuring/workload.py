@@ -8,17 +8,16 @@ so that it runs in any process.
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from fastdata.errors import FastdataError, OptionError
+from fastdata.errors import FastdataError
 from fastdata.measuring.factories import ImageInfo, LoaderFactory, loader_factory
 from fastdata.measuring.loaders import EndlessBatches, batch_nbytes
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
@@ -33,7 +32,7 @@ from fastdata.measuring.windows import (
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.printable import safe_repr
 from fastdata.processes.resources import available_bytes
-from fastdata.steps import ReferenceStep, is_script, run_script
+from fastdata.steps import ReferenceStep, is_script_target, run_script
 from fastdata.steps.meter import Meter
 from fastdata.tuned_settings.key import Key
 from fastdata.tuned_settings.settings import Settings
@@ -43,7 +42,6 @@ __all__ = [
     "WorkloadInfo",
     "WorkloadSpec",
     "describe_loader",
-    "is_script_target",
     "step_name",
 ]
 
@@ -220,36 +218,6 @@ def _without_workers(base: Settings) -> Settings:
     if base.backend == "dali":  # has threads of its own
         return base
     return Settings(0, base.worker_method, base.prefetch_factor, backend=base.backend)
-
-
-def is_script_target(target: Any) -> TypeGuard[str]:
-    """Return whether `target` is ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``.
-
-    What exists under this name, colon and all, is a path.  A script that does not exist, or has
-    no function, is an `OptionError`.
-    """
-    if not isinstance(target, (str, os.PathLike)):
-        return False
-    text = os.fspath(target)
-    if not isinstance(text, str):  # a path in bytes
-        return False
-    if text.endswith(".py") and not os.path.isdir(text):
-        _check_file(text)
-        raise OptionError(
-            f"{text} is a script: name the function that returns its loader or dataset, as "
-            f"{text}:build"
-        )
-    if not isinstance(target, str) or not is_script(text) or os.path.exists(text):
-        return False
-    script = text.rpartition(":")[0]
-    if script.endswith(".py"):
-        _check_file(script)
-    return True
-
-
-def _check_file(path: str) -> None:
-    if not os.path.isfile(path):
-        raise OptionError(f"{path}: there is no such file")
 
 
 # -- in words -------------------------------------------------------------------------------

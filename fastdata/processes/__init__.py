@@ -7,8 +7,8 @@ set themselves up and what a death of one means.
     Ticket.result <----one socket of results--'
 
       starting.py   Role and Death; processes under every start method; groups of processes
-      worker.py     what runs in a worker process, and what it sends back
+      worker.py     what runs in a worker process
       pool.py       ProcessPool and its tickets; notices every death
-      sharing.py    packets, and memory that several processes map
+      sharing.py    packets, what came of a task as a packet, and memory that several processes map
       resources.py  how many cores and how much memory this process may use
 """

@@ -21,9 +21,19 @@ from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 from fastdata.errors import WorkerError
-from fastdata.processes.sharing import Packet, pickled, receive, send, socket_pair
+from fastdata.processes.sharing import (
+    NO_BLOCK,
+    NOT_STARTED,
+    READY,
+    Packet,
+    outcome_of,
+    pickled,
+    receive,
+    send,
+    socket_pair,
+)
 from fastdata.processes.starting import Death, Role, start_workers
-from fastdata.processes.worker import NO_BLOCK, NOT_STARTED, READY, Work, outcome_of
+from fastdata.processes.worker import Work
 
 __all__ = ["ProcessPool", "SharedBlock", "Ticket"]
 

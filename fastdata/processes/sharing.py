@@ -4,34 +4,57 @@ Shared memory is a file without a name, mapped; it is gone with the last process
 that has it.  A packet is one message of a ``SOCK_SEQPACKET`` socket: it arrives
 whole or not at all, also when its sender is killed, and several processes can
 read from one socket, each packet going to one of them.  Files travel with it.
+What came of a task, a value or an exception, is a packet too.
 """
 
 from __future__ import annotations
 
 import array
+import functools
 import mmap
 import os
 import pickle
 import socket
 import struct
+import sys
 import tempfile
+import traceback
 from multiprocessing.reduction import DupFd
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastdata.errors import WorkerError
+
 __all__ = [
+    "NOT_STARTED",
+    "NO_BLOCK",
+    "READY",
     "Packet",
     "PickledFile",
     "Pieces",
+    "WorkerTraceback",
     "map_file",
     "new_file",
+    "outcome_of",
+    "packet_of_error",
+    "packet_of_value",
     "pickled",
     "receive",
     "send",
     "socket_pair",
 ]
+
+NO_BLOCK = -1
+"""A task's packet has its block's number as its kind, or this."""
+
+DONE, FAILED = 0, 1
+"""Kinds of a worker's packets that are outcomes of a task: a value, an exception."""
+
+READY, NOT_STARTED = 2, 3
+"""The other kinds; their ticket is the worker's process ID."""
 
 _HEAD = struct.Struct("<qq?")
 """Two numbers, and whether the payload is in a file."""
@@ -41,6 +64,9 @@ _LARGEST_PAYLOAD = 1 << 16
 
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _RIGHTS_SPACE = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+
+_OF_NUMPY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+"""Types that tensors and arrays have in common."""
 
 
 def new_file(nbytes: int) -> int:
@@ -223,3 +249,84 @@ def _read(descriptor: int) -> memoryview:
         return memoryview(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     finally:
         os.close(descriptor)
+
+
+# -- what came of a task, on its way to the other process ---------------------------------
+
+
+class WorkerTraceback(Exception):  # noqa: N818  (it is no error: it is where one was)
+    """The cause of an exception that was raised in a worker: its traceback there, as text."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+def packet_of_value(ticket: int, value: Any) -> Packet:
+    """Return what a worker sends for a value; raises what pickling it does."""
+    pieces = Pieces()
+    _Pickler(pieces, pickle.HIGHEST_PROTOCOL).dump(value)
+    return Packet(ticket, DONE, pieces)
+
+
+class _Pickler(pickle.Pickler):
+    """Sends tensors as arrays.
+
+    torch's own way takes 360 us for a tensor of two numbers, where this takes 10, sends the whole
+    storage that a tensor is a view of, and warns of itself in torch 2.4 and 2.5.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")  # to import it takes a second; without it, no tensors
+        if torch is None or type(value) is not torch.Tensor:
+            return NotImplemented
+        plain = value.dtype in _numpy_types(torch) and not value.requires_grad
+        if not plain or value.device.type != "cpu" or value.layout != torch.strided:
+            return NotImplemented
+        return torch.from_numpy, (value.contiguous().numpy(),)
+
+
+@functools.cache
+def _numpy_types(torch: ModuleType) -> set[Any]:
+    return {getattr(torch, name) for name in _OF_NUMPY}
+
+
+def packet_of_error(ticket: int, error: BaseException) -> Packet:
+    """Return what a worker sends for an exception, which need not be picklable."""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    try:
+        pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # an exception may hold anything
+        pickled = b""
+    content = pickled, str(error), text, trace
+    return Packet(ticket, FAILED, pickle.dumps(content, pickle.HIGHEST_PROTOCOL))
+
+
+def outcome_of(packet: Packet) -> tuple[Any, BaseException | None]:
+    """Return value and exception of a worker's packet.
+
+    Unpickling runs code of the user's, which may raise: that too is an outcome.
+    """
+    if packet.lost:
+        return None, WorkerError(
+            "the result of a worker process could not be received: too many open files. Raise the "
+            "limit (ulimit -n), or keep fewer batches"
+        )
+    try:
+        content = pickle.loads(packet.content)
+    except Exception as error:
+        return None, WorkerError(f"a worker's result cannot be unpickled here: {error!r}")
+    return (content, None) if packet.kind == DONE else (None, _raised(*content))
+
+
+def _raised(pickled: bytes, message: str, text: str, trace: str) -> BaseException:
+    try:
+        error: BaseException = pickle.loads(pickled)
+        if str(error) != message:
+            # Its class makes a message of its arguments, and now has made one
+            # of the message.
+            error.args = (message,)
+    except Exception:  # a class that takes other arguments, or is unknown here
+        error = WorkerError(f"a worker process raised what cannot be sent: {text}")
+    error.__cause__ = WorkerTraceback(trace)
+    return error

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from fastdata.measuring.reports import plain_json
 from fastdata.printable import printable
 from fastdata.profiling.figures import (
     BAR_CHARACTERS,
@@ -26,6 +25,7 @@ from fastdata.profiling.figures import (
     share,
     speedup,
 )
+from fastdata.tuned_settings.settings import plain_json
 
 __all__ = [
     "Event",

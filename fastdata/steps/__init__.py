@@ -6,6 +6,6 @@ meter.py   time on the device, in synchronised windows
 """
 
 from fastdata.steps.models import ReferenceStep, SleepStep
-from fastdata.steps.script import Step, is_script, run_script
+from fastdata.steps.script import Step, is_script, is_script_target, run_script
 
-__all__ = ["ReferenceStep", "SleepStep", "Step", "is_script", "run_script"]
+__all__ = ["ReferenceStep", "SleepStep", "Step", "is_script", "is_script_target", "run_script"]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from fastdata.errors import OptionError
 
-__all__ = ["Step", "is_script", "run_script"]
+__all__ = ["Step", "is_script", "is_script_target", "run_script"]
 
 Step: TypeAlias = Callable[[Any], Any]
 """What a training loop does with a batch.  Its result is not used."""
@@ -25,6 +26,36 @@ def is_script(target: str) -> bool:
     if not (colon and name.isidentifier()):
         return False
     return place.endswith(".py") or all(part.isidentifier() for part in place.split("."))
+
+
+def is_script_target(target: Any) -> TypeGuard[str]:
+    """Return whether `target` is ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``.
+
+    What exists under this name, colon and all, is a path.  A script that does not exist, or has
+    no function, is an `OptionError`.
+    """
+    if not isinstance(target, (str, os.PathLike)):
+        return False
+    text = os.fspath(target)
+    if not isinstance(text, str):  # a path in bytes
+        return False
+    if text.endswith(".py") and not os.path.isdir(text):
+        _check_file(text)
+        raise OptionError(
+            f"{text} is a script: name the function that returns its loader or dataset, as "
+            f"{text}:build"
+        )
+    if not isinstance(target, str) or not is_script(text) or os.path.exists(text):
+        return False
+    script = text.rpartition(":")[0]
+    if script.endswith(".py"):
+        _check_file(script)
+    return True
+
+
+def _check_file(path: str) -> None:
+    if not os.path.isfile(path):
+        raise OptionError(f"{path}: there is no such file")
 
 
 def run_script(target: str) -> tuple[Any, Step | None]:

@@ -1,12 +1,17 @@
-"""Settings of a loader that change how fast batches come, and not which."""
+"""Settings of a loader that change how fast batches come, and not which; and plain JSON.
+
+`plain_json` makes plain JSON types of a result, and `from_plain` a dataclass of them.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, is_dataclass
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Settings", "from_plain"]
+__all__ = ["Settings", "from_plain", "plain_json"]
 
 T = TypeVar("T")
 
@@ -55,6 +60,24 @@ class Settings:
             "" if self.persistent_workers or not self.num_workers else "not persistent",
         ]
         return ", ".join(filter(None, parts))
+
+
+def plain_json(value: Any) -> Any:
+    """Return a value as plain JSON types: tuples as lists, nan and infinite numbers as None.
+
+    What JSON does not have is its text.
+    """
+    if isinstance(value, dict):
+        return {str(name): plain_json(content) for name, content in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_json(content) for content in value]
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):  # NumPy's too
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else None
+    return str(value)
 
 
 def from_plain(kind: type[T], entry: Any) -> T:

@@ -13,7 +13,8 @@ found, and loaders look it up there.
 ``trials.py``   supply, in turns in random order, and runs of the step, as time and memory allow
 ``budget.py``   the time and memory there is, and what settings take (pure)
 ``choice.py``   which of them is chosen (pure)
-``report.py``   the result, as JSON and back; verdict, advice, text, picture
+``report.py``   the result, as JSON and back; verdict, advice, text
+``picture.py``  the result as a picture
 ``listing.py``  lists and removes stored results
 ==============  ==============================================================
 """

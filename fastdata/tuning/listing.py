@@ -13,8 +13,7 @@ from fastdata.engine.contracts import is_packed
 from fastdata.engine.loader import Loader
 from fastdata.errors import FastdataError
 from fastdata.measuring.loaders import dataset_of
-from fastdata.measuring.workload import is_script_target
-from fastdata.steps import run_script
+from fastdata.steps import is_script_target, run_script
 from fastdata.tuned_settings import store
 from fastdata.tuned_settings.key import dataset_identity, machine
 from fastdata.tuned_settings.store import Entry

@@ -1,29 +1,26 @@
-"""The result of a tuning, as JSON and back; its verdict in a line, advice, a table, a picture."""
+"""The result of a tuning, as JSON and back; its verdict in a line, advice, a table of text."""
 
 from __future__ import annotations
 
-import os
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fastdata.installing import install_line
 from fastdata.measuring.loaders import dali_is_installed
-from fastdata.measuring.reports import new_figure, plain_json, save_figure, text_table
 from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import WorkloadInfo
 from fastdata.processes.resources import format_bytes
-from fastdata.tuned_settings.settings import Settings, from_plain
-from fastdata.tuning.choice import CEILING, HEADROOM, Measured, curve, suffices
+from fastdata.tuned_settings.settings import Settings, from_plain, plain_json
+from fastdata.tuning.choice import CEILING, HEADROOM, suffices
 
 __all__ = [
     "Demand",
     "Trial",
     "TuningResult",
     "advice_for",
-    "plot",
     "text_lines",
+    "text_table",
     "verdict_of",
 ]
 
@@ -320,92 +317,22 @@ def _interval(rate: Rate) -> str:
     return f"{rate.median:.4g} ({rate.low:.4g} - {rate.high:.4g})"
 
 
-# -- the picture ----------------------------------------------------------------------------
+def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Return rows as lines of a table, with two spaces between columns.
 
-
-def plot(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """Write a picture: supply and training against workers, the demand, and what was chosen."""
-    figure = new_figure(8, 5)
-    axes = figure.add_subplot()
-    _draw_supply(axes, result)
-    trained = [(one.settings, one.trained) for one in result.trials if one.trained is not None]
-    if trained:
-        points = curve(trained, result.settings)
-        _draw_curve(axes, points, "training: steps/s with the step", "tab:green")
-    if result.demand is not None:
-        _draw_demand(axes, result.demand)
-    _mark_chosen(axes, result)
-    axes.set_xlabel("workers")
-    axes.set_ylabel(f"batches of {result.batch_size} a second (median, 95% interval)")
-    axes.set_ylim(bottom=0)
-    size = result.batch_size
-    right = axes.secondary_yaxis("right", functions=(lambda y: y * size, lambda y: y / size))
-    right.set_ylabel("samples a second")
-    axes.set_xticks(sorted({trial.settings.num_workers for trial in result.trials}))
-    axes.grid(alpha=0.3)
-    axes.set_title("\n".join(textwrap.wrap(result.verdict, 100)), fontsize=9)
-    axes.legend(fontsize=8)
-    save_figure(figure, path)
-
-
-def _draw_supply(axes: Any, result: TuningResult) -> None:
-    """Draw the rates of loaders alone: a curve of the chosen kind, points of others, failures."""
-    supplied = [(one.settings, one.supply) for one in result.trials if one.supply is not None]
-    points = curve(supplied, result.settings)
-    _draw_curve(axes, points, "supply: the loader alone", "tab:blue")
-    others = [point for point in supplied if point not in points]
-    if others:
-        axes.plot(
-            [settings.num_workers for settings, _ in others],
-            [rate.median for _, rate in others],
-            "x",
-            color="tab:gray",
-            label="supply of other settings",
-        )
-    failed = sorted({t.settings.num_workers for t in result.trials if t.supply is None})
-    if failed:
-        axes.plot(failed, [0.0] * len(failed), "rx", clip_on=False, label="failed")
-
-
-def _draw_curve(axes: Any, points: Sequence[Measured], label: str, color: str) -> None:
-    """Draw rates with their intervals, against numbers of workers."""
-    rates = [rate for _, rate in points]
-    axes.errorbar(
-        [settings.num_workers for settings, _ in points],
-        [rate.median for rate in rates],
-        yerr=[
-            [rate.median - rate.low for rate in rates],
-            [rate.high - rate.median for rate in rates],
-        ],
-        marker="o",
-        capsize=4,
-        color=color,
-        label=label,
-    )
-
-
-def _draw_demand(axes: Any, demand: Demand) -> None:
-    """Draw the rate of the step as a line in its interval."""
-    rate = demand.rate
-    axes.axhspan(rate.low, rate.high, color="black", alpha=0.15, linewidth=0)
-    axes.axhline(rate.median, color="black", linestyle="--", label=f"demand: {demand.step}")
-
-
-def _mark_chosen(axes: Any, result: TuningResult) -> None:
-    """Draw a circle around the choice: with the step, where that was run."""
-    chosen = next((t for t in result.trials if t.settings == result.settings), None)
-    rate = result.trained or (None if chosen is None else chosen.supply)
-    if rate is None:
-        return
-    axes.plot(
-        result.settings.num_workers,
-        rate.median,
-        marker="o",
-        markersize=14,
-        markerfacecolor="none",
-        markeredgecolor="tab:red",
-        markeredgewidth=2,
-        linestyle="none",
-        label=f"chosen: {result.settings}",
-        zorder=4,
-    )
+    The first `left` columns are aligned to the left, the others to the right.  A row that is
+    shorter than the first one ends with text of any width.
+    """
+    count = len(rows[0])
+    tabular = [row if len(row) == count else row[:-1] for row in rows]
+    widths = [
+        max((len(row[c]) for row in tabular if c < len(row)), default=0) for c in range(count)
+    ]
+    lines = []
+    for row, cells in zip(rows, tabular, strict=True):
+        aligned = [
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=False))
+        ]
+        lines.append("  ".join([*aligned, *row[len(cells) :]]).rstrip())
+    return lines

@@ -27,11 +27,10 @@ from fastdata.measuring.windows import Rate
 from fastdata.measuring.workload import (
     Workload,
     WorkloadSpec,
-    is_script_target,
     step_name,
 )
 from fastdata.processes.resources import available_bytes, available_cores, local_processes
-from fastdata.steps import SleepStep
+from fastdata.steps import SleepStep, is_script_target
 from fastdata.steps.models import MODELS
 from fastdata.tuned_settings import store
 from fastdata.tuned_settings.key import Key
