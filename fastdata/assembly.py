@@ -48,7 +48,7 @@ from fastdata.sampling import (
 from fastdata.schema import Schema
 from fastdata.transforms.pipeline import Pipeline, as_tuple
 from fastdata.transforms.pixel import ToDtype
-from fastdata.tuned_settings.store import resolve_auto_settings
+from fastdata.tuned_settings.key import resolve_auto_settings
 
 __all__ = ["foreign_loader", "packed_loader"]
 

@@ -35,9 +35,9 @@ from fastdata.options import LoaderOptions
 from fastdata.processes.resources import default_workers, limit_bytes
 from fastdata.tuned_settings import key as keys
 from fastdata.tuned_settings import store
-from fastdata.tuned_settings.key import Key, identity_of, key_of
+from fastdata.tuned_settings.key import identity_of, key_of, resolve_auto_settings
 from fastdata.tuned_settings.settings import Settings
-from fastdata.tuned_settings.store import TunedSettings, resolve_auto_settings
+from fastdata.tuned_settings.store import Key, TunedSettings
 from fastdata.tuning import listing
 from fastdata.tuning.report import Demand, Trial, TuningResult
 
@@ -100,7 +100,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of its own for each test, in a process that has said nothing yet."""
     folder = tmp_path / "tuned"
     monkeypatch.setenv("FASTDATA_TUNED_DIR", str(folder))
-    monkeypatch.setattr(keys, "_logged", set())
+    monkeypatch.setattr(store, "_logged", set())
     monkeypatch.setattr(loader_options, "default_workers", lambda: 2)
     return folder
 

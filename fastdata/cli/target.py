@@ -20,11 +20,9 @@ import click
 from fastdata.cli.options import MODELS, Choice, option_group, parse_crop
 from fastdata.errors import FastdataError, OptionError
 
-__all__ = ["Target", "choose", "loader_of", "target_options", "transform_of", "users_code"]
+__all__ = ["Target", "choose", "loader_of", "target_options", "users_code"]
 
-CROP = 224
 BATCH_SIZE = 256
-_SIDES = ("height", "width")
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
@@ -60,7 +58,7 @@ target_options = option_group(
         type=parse_crop,
         metavar="N|HxW|none",
         help="Of a dataset by its path: random resized crops of this size, and flips; none "
-        f"takes images as they are.  [default: {CROP} where images are larger, their shortest "
+        "takes images as they are.  [default: 224 where images are larger, their shortest "
         "side where sizes differ, else none]",
     ),
     click.option("--device", metavar="NAME", help="Where steps run.  [default: cuda, else cpu]"),
@@ -84,6 +82,8 @@ def choose(
     other or the target, and a device that does not exist, are an `OptionError`; what a script
     raises is a `click.ClickException`.
     """
+    import fastdata
+    from fastdata.measuring.crops import ChosenCrops
     from fastdata.steps import is_script_target
 
     if model is not None and step_ms is not None:
@@ -92,7 +92,7 @@ def choose(
     if is_script_target(target):
         return _of_script(target, _step(model, step_ms, place), crop, place if device else None)
     step = _step(model, step_ms, place)
-    transform, notes = transform_of(target, crop)
+    transform, notes = ChosenCrops(crop).transforms_for(fastdata.open(target))
     if step is None:
         notes += ("no step: only the loader is measured; --model or --step-ms gives one",)
     return Target(target, target, True, False, transform, step, place, notes)
@@ -144,53 +144,6 @@ def _step(model: str | None, step_ms: float | None, device: str) -> Callable[[An
     if model is not None:
         return ReferenceStep(model, device)
     return None if step_ms is None else SleepStep(step_ms / 1e3)
-
-
-def transform_of(
-    path: str, crop: int | tuple[int, int] | Literal["none"] | None
-) -> tuple[tuple[Any, ...], tuple[str, ...]]:
-    """Return transforms for a dataset's images, and what to say of them."""
-    from fastdata.transforms import RandomHorizontalFlip, RandomResizedCrop
-
-    images = _sides(path)
-    if crop == "none" or not images:
-        return (), ()
-    notes: tuple[str, ...] = ()
-    if crop is not None:
-        size = crop
-    else:
-        height, width = (max(field[side]["max"] for field in images) for side in _SIDES)
-        least = min(field[side]["min"] for field in images for side in _SIDES)
-        alike = all(field[side]["min"] == field[side]["max"] for field in images for side in _SIDES)
-        if max(height, width) > CROP:
-            size = CROP
-        elif alike:
-            return (), ()
-        else:
-            size = int(least)
-        notes = (
-            f"images are up to {height}x{width}: batches are random resized crops of {size}, "
-            "and flips; --crop takes another size, or none",
-        )
-    return (RandomResizedCrop(size), RandomHorizontalFlip()), notes
-
-
-def _sides(path: str) -> list[dict[str, dict[str, int]]]:
-    """Return of each image field the least and largest height and width."""
-    import fastdata
-    from fastdata.summary import summarise
-    from fastdata.unpacked.dataset import UnpackedDataset
-
-    opened = fastdata.open(path)
-    if not isinstance(opened, UnpackedDataset):
-        return [field for field in summarise(path)["fields"] if field["kind"] == "image"]
-    return [
-        {
-            side: {"min": int(sizes.min()), "max": int(sizes.max())}
-            for side, sizes in zip(_SIDES, opened.some_sizes(name), strict=True)
-        }
-        for name in opened.schema.images
-    ]
 
 
 def loader_of(

@@ -10,11 +10,9 @@ import click
 from fastdata.cli.options import output_options
 from fastdata.cli.output import emit, emit_json, say
 from fastdata.cli.shell import DONE, FOUND, INTERRUPTED
-from fastdata.cli.target import target_options, transform_of, users_code
+from fastdata.cli.target import target_options, users_code
 
 __all__ = ["tune_command"]
-
-_AS_STORED = "images as they are stored"
 
 _EPILOG = """\b
 Examples:
@@ -93,31 +91,24 @@ def tune_command(
         return DONE
     if target is None:
         raise click.UsageError("Missing argument 'TARGET'.")
-    import fastdata
+    from fastdata.measuring.crops import ChosenCrops
     from fastdata.steps import is_script_target
     from fastdata.tuning.picture import check_picture_path, plot
     from fastdata.tuning.report import text_lines
+    from fastdata.tuning.tuner import tune_workers
 
     if picture is not None:
         check_picture_path(picture)  # now, not after a minute
-    notes: tuple[str, ...] = ()
     if is_script_target(target):
         if crop is not None:
             raise click.UsageError("--crop is for a dataset: the function has its own transforms.")
     else:
-        transform, notes = transform_of(target, crop)
-        options["transform"] = list(transform) or None
-    if not quiet:
-        for note in notes:
-            say(note)
-    result = fastdata.tune_workers(target, step=model, progress=False if quiet else None, **options)
-    transforms = ""  # a script has its own
-    if "transform" in options:
-        transforms = ", ".join(map(repr, options["transform"] or ())) or _AS_STORED
+        options["transform"] = ChosenCrops(crop)
+    result = tune_workers(target, step=model, progress=False if quiet else None, **options)
     if as_json:
-        emit_json({**result.to_json(), "transforms": transforms})
+        emit_json(result.to_json())
     else:
-        emit("\n".join(text_lines(result, transforms) if not quiet else [result.verdict]))
+        emit("\n".join(text_lines(result) if not quiet else [result.verdict]))
     if picture is not None:
         plot(result, picture)
     if not result.complete:

@@ -8,6 +8,7 @@
 ``workload.py``    what is measured: data, step, device; what they are in words
 ``loaders.py``     what is known of a loader; its batches, epoch after epoch; making one like it
 ``factories.py``   equivalent loaders with other settings
+``crops.py``       transforms for a dataset that comes without any
 ``windows.py``     timed windows of batches and steps; medians with intervals
 ``trials.py``      calls in a process that may die, hang or take all memory
 ``cores.py``       what other processes take of the cores

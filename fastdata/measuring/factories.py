@@ -31,6 +31,7 @@ from fastdata.engine.workers import choose_method
 from fastdata.errors import OptionError
 from fastdata.formats.layout import CODECS
 from fastdata.loading import is_location, loader, options_of
+from fastdata.measuring.crops import stored_sizes
 from fastdata.measuring.loaders import (
     dataloader_arguments,
     dataset_of,
@@ -39,8 +40,9 @@ from fastdata.measuring.loaders import (
 )
 from fastdata.options import LoaderOptions
 from fastdata.prefetch import CUDAPrefetcher
-from fastdata.tuned_settings.key import Key, key_of
+from fastdata.tuned_settings.key import key_of
 from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.store import Key
 from fastdata.unpacked.dataset import UnpackedDataset
 
 __all__ = [
@@ -264,18 +266,16 @@ def _stored_images(data: Any, name: str) -> tuple[set[str], NDArray[np.int64], i
     Of files that are not packed by the sizes of some of them; None of other data.
     """
     if isinstance(data, UnpackedDataset):
-        sizes = data.some_sizes(name)
+        sizes = stored_sizes(data, name)
         pixels = int(sizes.prod(axis=0).mean() * len(data)) if sizes.size else 0
         return {"file"}, sizes.min(axis=0), pixels
     if not hasattr(data, "shards"):
         return None
-    heights, widths, codes = (
-        np.concatenate([np.asarray(shard.column(f"{name}.{part}")) for shard in data.shards])
-        for part in ("height", "width", "codec")
-    )
-    pixels = int((heights.astype(np.int64) * widths).sum())
+    sizes = stored_sizes(data, name)
+    codes = np.concatenate([np.asarray(shard.column(f"{name}.codec")) for shard in data.shards])
+    pixels = int(sizes.prod(axis=0).sum())
     codecs = {CODECS[code] for code in np.unique(codes).tolist()}
-    return codecs, np.minimum(heights, widths).astype(np.int64), pixels
+    return codecs, sizes.min(axis=0), pixels
 
 
 class StockLoaderFactory(LoaderFactory):

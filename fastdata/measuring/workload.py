@@ -18,8 +18,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastdata.errors import FastdataError
+from fastdata.measuring.crops import ChosenCrops
 from fastdata.measuring.factories import ImageInfo, LoaderFactory, loader_factory
-from fastdata.measuring.loaders import EndlessBatches, batch_nbytes
+from fastdata.measuring.loaders import EndlessBatches, batch_nbytes, dataset_of
 from fastdata.measuring.page_cache import WARM_AT_LEAST, read_within, resident
 from fastdata.measuring.windows import (
     Supply,
@@ -34,8 +35,8 @@ from fastdata.printable import safe_repr
 from fastdata.processes.resources import available_bytes
 from fastdata.steps import ReferenceStep, is_script_target, run_script
 from fastdata.steps.meter import Meter
-from fastdata.tuned_settings.key import Key
 from fastdata.tuned_settings.settings import Settings
+from fastdata.tuned_settings.store import Key
 
 __all__ = [
     "Workload",
@@ -54,8 +55,9 @@ class WorkloadSpec:
     """What to measure.
 
     `data` is a path, dataset or loader, or a script's function that returns one, perhaps with a
-    step.  `options` are those of `fastdata.loader`, where `data` is no loader.  The step may be
-    the name of a reference model, and is called with batches that are on `device`.
+    step.  `options` are those of `fastdata.loader`, where `data` is no loader; a `transform` may
+    also be `ChosenCrops`.  The step may be the name of a reference model, and is called with
+    batches that are on `device`.
     """
 
     data: Any
@@ -86,6 +88,8 @@ class WorkloadInfo:
     images: ImageInfo = field(default_factory=ImageInfo)
     device_free_bytes: int = 0
     notes: tuple[str, ...] = ()
+    transforms: str = ""
+    """Those that were chosen for the dataset, in words."""
     key: Key | None = None
     """Under which the settings are stored; None where they cannot be."""
     calls_python: bool = False
@@ -101,7 +105,15 @@ class Workload:
         if is_script_target(data):
             data, own = run_script(data)
             step = own if step is None else step
-        self.loaders: LoaderFactory = loader_factory(data, spec.options)
+        options, crops = spec.options, spec.options.get("transform")
+        self._transforms = ""
+        self._notes: tuple[str, ...] = ()
+        if isinstance(crops, ChosenCrops):
+            data = dataset_of(data)
+            transform, self._notes = crops.transforms_for(data)
+            self._transforms = ", ".join(map(repr, transform)) or "images as they are stored"
+            options = {**options, "transform": list(transform) or None}
+        self.loaders: LoaderFactory = loader_factory(data, options)
         device = spec.device or self.loaders.device
         self.device = torch.device(
             device or ("cuda" if step is not None and torch.cuda.is_available() else "cpu")
@@ -141,7 +153,8 @@ class Workload:
             step="" if self.step is None else step_name(self.step, "the step "),
             images=loaders.images(self._batches[0]),
             device_free_bytes=torch.cuda.mem_get_info()[0] if cuda else 0,
-            notes=(*loaders.notes, *notes),
+            notes=(*self._notes, *loaders.notes, *notes),
+            transforms=self._transforms,
             key=key,
             calls_python=loaders.calls_python,
         )

@@ -5,7 +5,7 @@ What is chosen never changes a batch: workers, their kind, prefetching, pinning,
 
 ===============  ===================================================================
 ``settings.py``  the settings themselves
-``key.py``       what they depend on: the machine and the work of the loader
-``store.py``     one file a key, and `resolve_auto_settings`, which a loader calls
+``store.py``     tuned settings in files, one a key
+``key.py``       a loader's key: its machine and its work; the settings that it finds by it
 ===============  ===================================================================
 """

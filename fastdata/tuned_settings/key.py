@@ -1,4 +1,4 @@
-"""What tuned settings depend on: they are used where all of this is the same, and nowhere else.
+"""What tuned settings depend on, and which are used for a loader: those of the same key.
 
 The machine
     Host name, processor, cores of this process (affinity and CPU quota), memory limit,
@@ -28,8 +28,6 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -45,25 +43,25 @@ from fastdata import __version__
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.engine.contracts import is_packed
 from fastdata.errors import FastdataError
-from fastdata.formats.layout import canonical_json
 from fastdata.native.library import compiled
 from fastdata.options import LoaderOptions
 from fastdata.processes.resources import available_cores, cpu_quota, limit_bytes, local_processes
 from fastdata.transforms.pipeline import as_tuple
+from fastdata.tuned_settings.store import Entry, Key, find, is_used, log_once
 
 __all__ = [
-    "Key",
     "UnnamedError",
     "dataset_identity",
     "identity_of",
     "key_of",
-    "log_once",
     "machine",
+    "resolve_auto_settings",
 ]
 
 log = logging.getLogger("fastdata")
 
-_logged: set[str] = set()
+MOST_WORKERS = 16
+"""Workers a core; no result that was measured has more."""
 
 DRIVER = Path("/proc/driver/nvidia")
 
@@ -83,27 +81,6 @@ class UnnamedError(FastdataError, ValueError):
     """There is something of which two processes could not tell whether it is the same."""
 
 
-@dataclass(frozen=True)
-class Key:
-    """What `machine` and `work` return; and the data's path or class, which is not compared."""
-
-    machine: dict[str, Any]
-    work: dict[str, Any]
-    name: str = field(default="", compare=False)
-
-    @cached_property
-    def digest(self) -> str:
-        """32 hex digits: XXH3-128 of the canonical JSON of both."""
-        return xxhash.xxh3_128_hexdigest(canonical_json([self.machine, self.work]))
-
-
-def log_once(about: str, level: int, message: str, *arguments: object) -> None:
-    """Log a message once a process for all that it is about."""
-    if about not in _logged:
-        _logged.add(about)
-        log.log(level, message, *arguments)
-
-
 def key_of(data: Any, options: LoaderOptions) -> Key | None:
     """Return the key of a loader of opened `data` with `options`, as they were given.
 
@@ -117,6 +94,61 @@ def key_of(data: Any, options: LoaderOptions) -> Key | None:
         why = str(error)
         log_once(why, logging.INFO, "no tuned result can be kept or used for this loader: %s", why)
         return None
+
+
+def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
+    """Return `options` with "auto" replaced as a kept result says, if one fits.
+
+    A result is one of settings that were measured together: it is used only where `num_workers`
+    is "auto", and not where another `worker_method` is given than it has.  `prefetch_factor`,
+    `pin_memory` and `persistent_workers` that are given stay.  What no result decides stays
+    "auto".  No result changes which backend makes the batches, nor what is in them.
+
+    What is used, and when it was measured, is logged at INFO once a process and key.  Whatever is
+    wrong with what is kept, this raises nothing.  ``FASTDATA_TUNED=0`` uses nothing.  It costs
+    microseconds where nothing is kept.
+    """
+    if options.num_workers != "auto" or not is_used():
+        return options
+    try:
+        key = key_of(data, options)
+        entry = None if key is None else find(key)
+        if entry is None or not _fits(entry, data, options):
+            return options
+    except Exception as error:
+        # A key calls code of the user's, and no program is to fail for want of tuning.
+        why = f"{type(error).__name__}: {error}"
+        message = "no tuned result is looked for, as an error came up: %s"
+        log_once(why, logging.WARNING, message, why)
+        return options
+    settings, measured = entry.tuned.settings, entry.measured_at.date().isoformat()
+    message = "tuned settings for %s: %s (measured %s; FASTDATA_TUNED=0 does without)"
+    log_once(entry.key.digest, logging.INFO, message, entry.key.name, settings, measured)
+    names = ["prefetch_factor", "pin_memory", "persistent_workers"]
+    if settings.backend != "torch":
+        names.append("worker_method")
+    auto = {name: getattr(settings, name) for name in names if getattr(options, name) == "auto"}
+    return dataclasses.replace(options, num_workers=settings.num_workers, **auto)
+
+
+def _fits(entry: Entry, data: Any, options: LoaderOptions) -> bool:
+    """Return whether a result of the right key can be used with these options."""
+    settings = entry.tuned.settings
+    if settings.num_workers > MOST_WORKERS * available_cores():
+        log.warning(
+            "%s is not used: it has %d workers, but this process may use %d cores",
+            entry.path,
+            settings.num_workers,
+            available_cores(),
+        )
+        return False
+    if not is_packed(data):
+        return settings.backend == "torch"
+    wanted = "dali" if options.backend == "dali" else "cpu"
+    return settings.backend == wanted and options.worker_method in ("auto", settings.worker_method)
+
+
+# -- what a key is made of ---------------------------------------------------------------------
 
 
 def machine() -> dict[str, Any]:

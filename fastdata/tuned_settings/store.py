@@ -1,4 +1,4 @@
-"""Tuned settings in files, one a key, in the user's state directory; and their use by loaders.
+"""Tuned settings in files, one a key, in the user's state directory.
 
     ~/.local/state/fastdata/tuned/0123456789abcdef0123456789abcdef.json
 
@@ -20,21 +20,21 @@ import logging
 import os
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+import xxhash
 
-from fastdata.engine.contracts import is_packed
-from fastdata.options import LoaderOptions
-from fastdata.processes.resources import available_cores
-from fastdata.tuned_settings.key import Key, key_of, log_once
+from fastdata.formats.layout import canonical_json
 from fastdata.tuned_settings.settings import Settings, from_plain
 
 __all__ = [
     "Entry",
+    "Key",
     "Point",
     "TunedSettings",
     "directory",
@@ -43,17 +43,33 @@ __all__ = [
     "forget",
     "is_empty",
     "is_used",
-    "resolve_auto_settings",
+    "log_once",
     "save",
 ]
 
 log = logging.getLogger("fastdata")
 
+_logged: set[str] = set()
+
 VERSION = 3
 """Of the files."""
 
-MOST_WORKERS = 16
-"""Workers a core; no result that was measured has more."""
+
+@dataclass(frozen=True)
+class Key:
+    """What settings depend on (`fastdata.tuned_settings.key`), and under which name data is listed.
+
+    The name is the data's path or class, which is not compared.
+    """
+
+    machine: dict[str, Any]
+    work: dict[str, Any]
+    name: str = field(default="", compare=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits: XXH3-128 of the canonical JSON of both."""
+        return xxhash.xxh3_128_hexdigest(canonical_json([self.machine, self.work]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,61 +221,13 @@ def _read(path: Path) -> Entry | None:
     return None
 
 
+def log_once(about: str, level: int, message: str, *arguments: object) -> None:
+    """Log a message once a process for all that it is about."""
+    if about not in _logged:
+        _logged.add(about)
+        log.log(level, message, *arguments)
+
+
 def _warn(path: Path, why: str, *, about: str | None = None) -> None:
     message = "%s is not used as a tuned result: %s. It can be removed"
     log_once(about or str(path), logging.WARNING, message, path, why)
-
-
-# -- what loaders do with them --------------------------------------------------------------
-
-
-def resolve_auto_settings(data: Any, options: LoaderOptions) -> LoaderOptions:
-    """Return `options` with "auto" replaced as a kept result says, if one fits.
-
-    A result is one of settings that were measured together: it is used only where `num_workers`
-    is "auto", and not where another `worker_method` is given than it has.  `prefetch_factor`,
-    `pin_memory` and `persistent_workers` that are given stay.  What no result decides stays
-    "auto".  No result changes which backend makes the batches, nor what is in them.
-
-    What is used, and when it was measured, is logged at INFO once a process and key.  Whatever is
-    wrong with what is kept, this raises nothing.  ``FASTDATA_TUNED=0`` uses nothing.  It costs
-    microseconds where nothing is kept.
-    """
-    if options.num_workers != "auto" or not is_used():
-        return options
-    try:
-        key = key_of(data, options)
-        entry = None if key is None else find(key)
-        if entry is None or not _fits(entry, data, options):
-            return options
-    except Exception as error:
-        # A key calls code of the user's, and no program is to fail for want of tuning.
-        why = f"{type(error).__name__}: {error}"
-        message = "no tuned result is looked for, as an error came up: %s"
-        log_once(why, logging.WARNING, message, why)
-        return options
-    settings, measured = entry.tuned.settings, entry.measured_at.date().isoformat()
-    message = "tuned settings for %s: %s (measured %s; FASTDATA_TUNED=0 does without)"
-    log_once(entry.key.digest, logging.INFO, message, entry.key.name, settings, measured)
-    names = ["prefetch_factor", "pin_memory", "persistent_workers"]
-    if settings.backend != "torch":
-        names.append("worker_method")
-    auto = {name: getattr(settings, name) for name in names if getattr(options, name) == "auto"}
-    return replace(options, num_workers=settings.num_workers, **auto)
-
-
-def _fits(entry: Entry, data: Any, options: LoaderOptions) -> bool:
-    """Return whether a result of the right key can be used with these options."""
-    settings = entry.tuned.settings
-    if settings.num_workers > MOST_WORKERS * available_cores():
-        log.warning(
-            "%s is not used: it has %d workers, but this process may use %d cores",
-            entry.path,
-            settings.num_workers,
-            available_cores(),
-        )
-        return False
-    if not is_packed(data):
-        return settings.backend == "torch"
-    wanted = "dali" if options.backend == "dali" else "cpu"
-    return settings.backend == wanted and options.worker_method in ("auto", settings.worker_method)

@@ -100,6 +100,8 @@ class TuningResult:
         What it was measured on: see `fastdata.tuned_settings.key`.
     notes : tuple of str
         What a reader has to know of how it was measured.
+    transforms : str
+        What the command has chosen for a dataset that it was given by its path; else "".
     """
 
     settings: Settings
@@ -114,6 +116,7 @@ class TuningResult:
     cache_state: str = "warm"
     machine: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    transforms: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON types; `from_json` builds the same from them."""
@@ -129,6 +132,8 @@ class TuningResult:
         ValueError
             If it is not the JSON of a result.
         """
+        if isinstance(entry, dict):  # results that were written before there was this field
+            entry = {"transforms": "", **entry}
         result = from_plain(cls, entry)
         if result.batch_size < 1:
             raise ValueError(f"batch_size is {result.batch_size}")
@@ -278,9 +283,10 @@ def advice_for(
 # -- text -----------------------------------------------------------------------------------
 
 
-def text_lines(result: TuningResult, transforms: str = "") -> list[str]:
+def text_lines(result: TuningResult) -> list[str]:
     """Return a result as text: a table of trials, notes, advice, and the verdict last."""
-    lines = [f"batches of {result.batch_size:,} samples" + (f": {transforms}" * bool(transforms))]
+    transforms = f": {result.transforms}" if result.transforms else ""
+    lines = [f"batches of {result.batch_size:,} samples{transforms}"]
     if result.demand is not None:
         lines.append(f"demand: {_interval(result.demand.rate)} batches/s, by {result.demand.step}")
     rows: list[tuple[str, ...]] = [

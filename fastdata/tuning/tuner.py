@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -29,13 +30,13 @@ from fastdata.measuring.workload import (
     WorkloadSpec,
     step_name,
 )
+from fastdata.printable import printable
 from fastdata.processes.resources import available_bytes, available_cores, local_processes
 from fastdata.steps import SleepStep, is_script_target
 from fastdata.steps.models import MODELS
 from fastdata.tuned_settings import store
-from fastdata.tuned_settings.key import Key
 from fastdata.tuned_settings.settings import Settings
-from fastdata.tuned_settings.store import Point, TunedSettings
+from fastdata.tuned_settings.store import Key, Point, TunedSettings
 from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import best, curve
 from fastdata.tuning.report import Trial, TuningResult, advice_for, verdict_of
@@ -165,6 +166,7 @@ def tune_workers(
         runner, info, why = open_runner(
             Workload, spec, local, must_be_sent=is_script, seconds=trial_seconds
         )
+        bar.write(info.notes)
         notes: list[str] = []
         if why:
             notes.append(
@@ -288,6 +290,12 @@ class ProgressBar:
         self._bar.set_description_str(f"tuning, {budget.left:.0f} s left", refresh=False)
         self._bar.refresh()
 
+    def write(self, notes: Iterable[str]) -> None:
+        """Write what is to be known before it is over, where the bar is shown."""
+        for note in notes:
+            if not self._bar.disable:
+                self._bar.write(f"fastdata: {printable(note)}", file=sys.stderr)
+
     def __enter__(self) -> ProgressBar:
         return self
 
@@ -348,6 +356,7 @@ def _result_of(
         complete,
         cache_state,
         notes=(*notes, *info.notes, *session.notes),
+        transforms=info.transforms,
     )
 
 

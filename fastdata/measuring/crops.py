@@ -1,0 +1,61 @@
+"""Transforms for a dataset that comes without any: random crops that suit its images, and flips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastdata.transforms import RandomHorizontalFlip, RandomResizedCrop
+from fastdata.unpacked.dataset import UnpackedDataset
+
+__all__ = ["ChosenCrops", "stored_sizes"]
+
+CROP = 224
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenCrops:
+    """Stands for transforms that are chosen once the dataset is opened.
+
+    `size` is what a user has asked for, None for what suits the images; "none" leaves them as they
+    are.
+    """
+
+    size: int | tuple[int, int] | Literal["none"] | None = None
+
+    def transforms_for(self, data: Any) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        """Return the transforms for a dataset, and what to say of them."""
+        images = [sizes for name in data.schema.images if (sizes := stored_sizes(data, name)).size]
+        if self.size == "none" or not images:
+            return (), ()
+        if self.size is not None:
+            return (RandomResizedCrop(self.size), RandomHorizontalFlip()), ()
+        of_all = np.concatenate(images, axis=1)
+        height, width = of_all.max(axis=1).tolist()
+        size = CROP
+        if max(height, width) <= CROP:
+            if all((sizes == sizes[:, :1]).all() for sizes in images):
+                return (), ()
+            size = int(of_all.min())
+        note = (
+            f"images are up to {height}x{width}: batches are random resized crops of {size}, "
+            "and flips; --crop takes another size, or none"
+        )
+        return (RandomResizedCrop(size), RandomHorizontalFlip()), (note,)
+
+
+def stored_sizes(data: Any, name: str) -> NDArray[np.int64]:
+    """Return heights and widths of an image field, [2, n]; of files that are not packed of some."""
+    if isinstance(data, UnpackedDataset):
+        return data.some_sizes(name)
+    shards = list(data.shards)
+    return np.array(
+        [
+            np.concatenate([shard.column(f"{name}.{side}") for shard in shards])
+            for side in ("height", "width")
+        ],
+        np.int64,
+    )
