@@ -21,6 +21,7 @@ import psutil
 import pytest
 import torch
 from cli_helpers import run, run_json, start
+from PIL import Image
 from torch.utils.data import DataLoader
 from tune_helpers import Dying, Sleepy, Tiring, sleep
 
@@ -28,6 +29,7 @@ import fastdata
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
 from fastdata.loading import is_dataset
 from fastdata.measuring import trials
+from fastdata.measuring.crops import ChosenCrops
 from fastdata.measuring.page_cache import read_within, resident
 from fastdata.measuring.trials import LocalRunner, ProcessRunner, TrialFailedError
 from fastdata.measuring.windows import Rate, Windows
@@ -118,6 +120,42 @@ def test_a_loader_of_each_kind_is_made_again_with_its_own_options(tiny: dict[str
     assert Workload(WorkloadSpec(theirs)).probe().batch_size == 4
     with pytest.raises(OptionError, match="batch_size: a loader has been given"):
         Workload(WorkloadSpec(theirs, {"batch_size": 8}))
+
+
+@pytest.mark.parametrize("container", ["lmdb", "h5", "files"])
+@pytest.mark.parametrize(
+    ("sizes", "asked", "side"),
+    [
+        ([(40, 60), (50, 30)], None, 30),
+        ([(40, 60), (40, 60)], None, None),
+        ([(40, 300), (50, 30)], None, 224),
+        ([(40, 60), (50, 30)], 16, 16),
+        ([(40, 300), (50, 30)], "none", None),
+    ],
+)
+def test_crops_are_chosen_by_the_images_where_they_are_measured(
+    tmp_path: Path, container: str, sizes: list[tuple[int, int]], asked: Any, side: int | None
+) -> None:
+    for number, (height, width) in enumerate(sizes):
+        path = tmp_path / "images" / "a" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (width, height), (number, 7, 9)).save(path)
+    data = tmp_path / "images"
+    if container != "files":
+        data = tmp_path / f"packed.{container}"
+        fastdata.pack(tmp_path / "images", data, progress=False)
+    options = {"transform": ChosenCrops(asked), "batch_size": 1 if side is None else 2}
+    workload = Workload(WorkloadSpec(str(data), options))
+    info = workload.probe()
+    if side is None:
+        assert info.transforms == "images as they are stored"
+    else:
+        assert info.transforms.startswith(f"RandomResizedCrop(size=({side}, {side})")
+        with workload.loaders.open(info.base) as loader:
+            assert next(iter(loader)).image.shape[2:] == (side, side)
+    highest, widest = (max(of_all) for of_all in zip(*sizes, strict=True))
+    said = f"images are up to {highest}x{widest}: batches are random resized crops of {side}, and"
+    assert [said in note for note in info.notes] == ([True] if side and asked is None else [])
 
 
 class Alike:
@@ -529,7 +567,7 @@ def test_a_plot_is_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     # In a process of its own: matplotlib keeps the files of its fonts open.
     code = (
-        "import sys; from test_tune import some_result; from fastdata.tuning.report import plot\n"
+        "import sys; from test_tune import some_result; from fastdata.tuning.picture import plot\n"
         "plot(some_result(), sys.argv[1])"
     )
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])

@@ -338,7 +338,7 @@ def test_a_result_with_dali_is_for_loaders_that_are_given_it(data: Path) -> None
 def test_where_nothing_is_kept_nothing_is_described(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "key_of", lambda *_: pytest.fail("a key was made"))
+    monkeypatch.setattr(keys, "key_of", lambda *_: pytest.fail("a key was made"))
     _, options = options_of(data, **WITH)
     assert resolve_auto_settings(fastdata.open(data), options) is options
 
@@ -653,6 +653,8 @@ def test_a_result_comes_back_as_it_was(data: Path) -> None:
 def test_a_result_is_the_same_after_json() -> None:
     plain = result().to_json()
     assert TuningResult.from_json(json.loads(json.dumps(plain))) == result()
+    before = {name: value for name, value in plain.items() if name != "transforms"}
+    assert TuningResult.from_json(before) == result()
     for damage in {"trials": 7}, {"batch_size": "4"}, {"demand": {}}, {"more": 1}:
         with pytest.raises(ValueError, match=r"trials is 7|batch_size|fields"):
             TuningResult.from_json({**plain, **damage})
