@@ -124,8 +124,8 @@ class BatchImages(ABC):
     def crops(self) -> NDArray[Any]:
         """Return where all images are in memory, with windows that are the whole images.
 
-        An array of `fastdata.native.library.CROP`, shape [n].  Images whose bytes are not as they
-        should be have the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses
+        An array of `fastdata.native.library.CROP`, shape [n].  Images whose bytes are not where
+        they should be have the codec `OTHER_CODEC`; `read` says what is wrong with each.  Addresses
         are valid while this object is alive.
         """
         crops = np.zeros(len(self), CROP)
@@ -139,6 +139,14 @@ class BatchImages(ABC):
     @abstractmethod
     def _locate(self, crops: NDArray[Any]) -> None:
         """Fill in the addresses and codecs of `crops`."""
+
+    @abstractmethod
+    def verify(self, crops: NDArray[Any], first: int = 0) -> None:
+        """Give damaged images the codec `OTHER_CODEC`.
+
+        `crops` are those of the images from number `first` on.  It reads their bytes, if they have
+        checksums that are still to be compared.
+        """
 
 
 class _Item(NamedTuple):
@@ -293,25 +301,33 @@ class ShardImages(BatchImages):
             outside = (starts < 0) | (lengths < 0) | (starts > len(reader.data) - lengths)
             crops["data"][places] = reader.address + np.where(outside, 0, starts)
             crops["codec"][places] = np.where(outside, OTHER_CODEC, self._codecs[places])
-        for place in np.flatnonzero(self._checksums).tolist():
+
+    def verify(self, crops: NDArray[Any], first: int = 0) -> None:
+        for at in np.flatnonzero(self._checksums[first : first + len(crops)]).tolist():
             try:
-                self._bytes(self._items[place])
+                self._bytes(self._items[first + at])
             except ShardCorruptError:
-                crops["codec"][place] = OTHER_CODEC
+                crops["codec"][at] = OTHER_CODEC
 
-    def gather(self, out: Pixels) -> list[int]:
-        """Copy all images, which are raw and of one size, to `out`, uint8 [n, H, W, C].
+    def gather(self, out: Pixels, first: int = 0) -> list[int]:
+        """Copy images, which are raw and of one size, to `out`, uint8 [m, H, W, C].
 
-        Returns the places of damaged images, whose part of `out` is undefined; `read`
-        says what is wrong with each.
+        They are those from number `first` on.  Returns the places in `out` of damaged images, whose
+        part of it is undefined; `read` says what is wrong with each.
         """
         length = out.shape[1] * out.shape[2] * out.shape[3]
-        bad = np.flatnonzero((self.lengths != length) | self.refused)
+        some = slice(first, first + len(out))
+        bad = np.flatnonzero((self.lengths[some] != length) | self.refused[some])
         rows = out.reshape(len(out), length)
         # Where one is to be compared, all are: rows are hashed in one go.
-        checksums = self._column("checksum", np.uint64) if self._checksums.any() else None
+        compared = self._checksums[some].any()
+        checksums = self._column("checksum", np.uint64) if compared else None
         whole = len(self._located) == 1
-        for reader, places, shard_rows in self._located:
+        for reader, all_places, all_rows in self._located:
+            low, high = all_places.searchsorted((some.start, some.stop))
+            places, shard_rows = all_places[low:high], all_rows[low:high]
+            if not len(places):
+                continue
             target = rows if whole else np.empty((len(places), length), np.uint8)
             damaged = gather_rows(
                 np.frombuffer(reader.data, np.uint8),
@@ -321,10 +337,10 @@ class ShardImages(BatchImages):
                 None if checksums is None else checksums[places],
             )
             if not whole:
-                rows[places] = target
+                rows[places - first] = target
             if checksums is not None:
                 reader.unverified(self.name)[np.delete(shard_rows, damaged)] = False
-            bad = np.concatenate([bad, places[damaged]])
+            bad = np.concatenate([bad, places[damaged] - first])
         return sorted(set(bad.tolist()))
 
     def read_ahead(self) -> None:

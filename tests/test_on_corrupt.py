@@ -119,6 +119,7 @@ def test_replacements_are_the_same_whoever_makes_them(
 ) -> None:
     path, transform = shard_of(case), CASES[case][1]
     found, skipped, stored = set(), set(), set()
+    monkeypatch.setattr(engine_batches, "PIXELS_PER_TASK", 1)
     for pieces, kind in [(3, "caller"), (3, "thread"), (3, "process"), (100, "process")]:
         monkeypatch.setattr(engine_batches, "SAMPLES_PER_TASK", pieces)
         with skipping(path, transform, **KINDS[kind]) as it:

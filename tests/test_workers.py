@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -58,6 +58,7 @@ def test_batches_are_bit_identical_whatever_makes_them(
     transform = PIPELINES[pipeline]
     expected = digest(epochs_of(mixed["lmdb"], transform, decoder="simplejpeg"))
     wrong = []
+    monkeypatch.setattr(engine_batches, "PIXELS_PER_TASK", 1)
     for name, made in MADE.items():
         options = {"data": "lmdb", "pieces": 5, **made}
         if options.get("worker_method") == "process":
@@ -99,6 +100,7 @@ def test_small_raw_images_are_copied_all_at_once_or_one_by_one(
     transforms = TINY[pipeline]
     listed = transforms if isinstance(transforms, list) else [transforms] * bool(transforms)
     one_by_one = epochs_of(tiny["lmdb"], [*listed, T.ImageOnly(unchanged)])
+    monkeypatch.setattr(engine_batches, "PIXELS_PER_TASK", 1)
     for name, options in {
         "lmdb": {"num_workers": 0},
         "hdf5": {"num_workers": 3, "worker_method": "thread"},
@@ -108,6 +110,30 @@ def test_small_raw_images_are_copied_all_at_once_or_one_by_one(
         monkeypatch.setattr(engine_batches, "SAMPLES_PER_TASK", 3)
         made = epochs_of(tiny[name], transforms, **options)
         assert digest(made) == digest(one_by_one), name
+
+
+class CountedFlip(T.RandomHorizontalFlip):
+    """A flip that keeps for how many images it was planned, each time."""
+
+    planned: ClassVar[list[int]] = []
+
+    def plan(self, geometry: Any, draws: Any) -> Any:
+        self.planned.append(len(geometry))
+        return super().plan(geometry, draws)
+
+
+def test_threads_share_the_plan_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning holds the interpreter's lock: each task for itself, it would be a ceiling."""
+    monkeypatch.setattr(engine_batches, "SAMPLES_PER_TASK", 2)
+    monkeypatch.setattr(engine_batches, "PIXELS_PER_TASK", 1)
+    transform = [T.CenterCrop(16), CountedFlip()]
+    made = {}
+    for workers in (0, 6):
+        CountedFlip.planned.clear()
+        options: dict[str, Any] = {"num_workers": workers, "worker_method": "thread"}
+        made[workers] = digest(epochs_of(MemoryData(48), transform, batch_size=24, **options))
+        assert set(CountedFlip.planned) == {24}
+    assert made[0] == made[6]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -169,8 +169,6 @@ class CachedImages:
     begins at its number in `begins`; that and its size are int64 [n].  Thread-safe.
     """
 
-    all_raw = True
-
     def __init__(
         self, pixels: NDArray[np.uint8], begins: Ints, heights: Ints, widths: Ints, channels: int
     ) -> None:
@@ -179,15 +177,11 @@ class CachedImages:
         self._channels = channels
         self.heights = heights
         self.widths = widths
-        self.lengths = heights * widths * channels
+        self._lengths = heights * widths * channels
         self.refused = np.zeros(len(heights), np.bool_)
 
-    def doubt(self) -> bool:
-        """Return whether any is refused: none, as all were decoded."""
-        return False
-
     def _view(self, place: int) -> Pixels:
-        begin, length = int(self._begins[place]), int(self.lengths[place])
+        begin, length = int(self._begins[place]), int(self._lengths[place])
         shape = int(self.heights[place]), int(self.widths[place]), self._channels
         return self._pixels[begin : begin + length].reshape(shape)
 
@@ -205,25 +199,16 @@ class CachedImages:
         top, left, height, width = window
         return self._view(place)[top : top + height, left : left + width], 1
 
-    def gather(self, out: Pixels) -> list[int]:
-        """Copy all images, which are of one size, to `out`; none is damaged."""
-        for place in range(len(self._begins)):
-            out[place] = self._view(place)
-        return []
-
     def crops(self) -> NDArray[Any]:
         """Return where all images lie, as the compiled library takes it."""
         crops = np.zeros(len(self._begins), CROP)
         crops["data"] = self._pixels.ctypes.data + self._begins
-        crops["size"] = self.lengths
+        crops["size"] = self._lengths
         crops["codec"] = RAW
         crops["factor"] = 1
         crops["height"] = crops["rows"] = self.heights
         crops["width"] = crops["columns"] = self.widths
         return crops
-
-    def read_ahead(self) -> None:
-        """Do nothing: all is there."""
 
 
 # -- on their way there --------------------------------------------------------------------

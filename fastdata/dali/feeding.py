@@ -166,6 +166,7 @@ class LoadTask:
             stored = work.dataset.images(name, self.indices, work.decoder)
             loaded.nbytes += int(stored.lengths.sum())
             crops = stored.crops()
+            stored.verify(crops)
             columns = (
                 crops[part].tolist() for part in ("codec", "data", "size", "height", "width")
             )

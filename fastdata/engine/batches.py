@@ -17,14 +17,15 @@ import numpy as np
 import torch
 
 from fastdata.engine.buffers import BufferPool, Slot, TensorLayout, lay_out
-from fastdata.engine.contracts import Images, Job, Request, image_sizes
-from fastdata.engine.rendering import RenderTask, plan_geometry
+from fastdata.engine.contracts import Job, Request, StoredImages, image_sizes
+from fastdata.engine.rendering import BatchPlan, RenderTask, plan_geometry
 from fastdata.engine.samples import SampleTask, collate_field
 from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import ShardCorruptError
 from fastdata.random import SampleKeys
 from fastdata.schema import ArrayField, Field, ImageField
 from fastdata.transforms.boxes import move_boxes
+from fastdata.transforms.geometry import Geometry
 
 __all__ = ["BatchMaker", "RenderJob", "batch_of", "collate_column", "report_skipped"]
 
@@ -49,11 +50,14 @@ def report_skipped(reason: str) -> None:
 class BatchMaker:
     """Plans batches, in memory of `buffers`, and puts them together.
 
-    A batch is cut into at most so many `pieces`.  `bytes_read` and `skipped` count the stored bytes
-    of images that were read, and corrupt samples that were replaced.
+    A batch is cut into at most so many `pieces`.  With `plans_once` they share a plan, where they
+    run in one process.  `bytes_read` and `skipped` count the stored bytes of images that were read,
+    and corrupt samples that were replaced.
     """
 
-    def __init__(self, work: BatchWork, *, pieces: int, buffers: BufferPool) -> None:
+    def __init__(
+        self, work: BatchWork, *, pieces: int, buffers: BufferPool, plans_once: bool = True
+    ) -> None:
         self.work = work
         self.buffers = buffers
         self.bytes_read = 0
@@ -61,8 +65,10 @@ class BatchMaker:
         self.expected: dict[tuple[str, int], tuple[tuple[int, ...], torch.dtype]] = {}
         """Of samples that callables make: what the images of a view were in the last batch."""
         self._pieces = pieces
-        # Files that are read whole are in memory until their task is done, so it is a small one.
+        # Files that are read whole are in memory until their task is done, so it is a small one,
+        # and reads only its own when it plans.
         self._samples_per_task: int | None = getattr(work.dataset, "samples_per_task", None)
+        self.plans_once = plans_once and self._samples_per_task is None
         self._sizes: dict[int, dict[str, tuple[int, int]]] = {}
 
     def prepare(self, request: Request) -> Job:
@@ -106,7 +112,7 @@ class BatchMaker:
         def look(index: int) -> None:
             # Memory is taken for the whole batch by what this one says of itself.
             for name in work.dataset.schema.images:
-                stored: Images = work.dataset.images(name, np.array([index]), work.decoder)
+                stored: StoredImages = work.dataset.images(name, np.array([index]), work.decoder)
                 if stored.doubt():
                     stored.read(0)
 
@@ -146,15 +152,16 @@ class RenderJob:
         self.layouts, nbytes = lay_out(fields)
         self._pixels = sum(math.prod(shape) for _, shape, *_ in fields)
         self.slot = maker.buffers.take(nbytes) if fields else None
+        self._plan = BatchPlan(request, 0, self.layouts)
 
     def tasks(self) -> Sequence[RenderTask]:
         if self.slot is None:
             return ()
         keys = self._request
-        return [
-            RenderTask(keys[start:stop], start, self.layouts)
-            for start, stop in self._maker.cut(len(keys), self._pixels)
-        ]
+        bounds = self._maker.cut(len(keys), self._pixels)
+        if self._maker.plans_once:
+            return [RenderTask(self._plan, start, stop) for start, stop in bounds]
+        return [RenderTask.alone(keys[start:stop], start, self.layouts) for start, stop in bounds]
 
     def finish(self, results: Sequence[Done]) -> Any:
         self._maker.count(results)
@@ -171,24 +178,31 @@ class RenderJob:
             name: _of_views(self._maker.work, [t for (n, _), t in tensors.items() if n == name])
             for name in self._maker.work.dataset.schema.images
         }
-        return batch_of(self._maker.work, images, self._request.replaced(indices))
+        replaced = any(done.replaced for done in results)
+        geometry = None if replaced else self._plan.geometry
+        return batch_of(self._maker.work, images, self._request.replaced(indices), geometry)
 
 
-def batch_of(work: BatchWork, images: Mapping[str, Any], keys: SampleKeys) -> Any:
-    """Return the batch of some samples, of their images and the columns that are none."""
-    values = {**images, **_read_columns(work, keys)}
+def batch_of(
+    work: BatchWork, images: Mapping[str, Any], keys: SampleKeys, geometry: Geometry | None = None
+) -> Any:
+    """Return the batch of some samples, of their images and the columns that are none.
+
+    `geometry` says where the pixels of the images have gone, if it is known.
+    """
+    values = {**images, **_read_columns(work, keys, geometry)}
     schema = work.dataset.schema
     return schema.sample_type(*(values[name] for name in schema))
 
 
-def _read_columns(work: BatchWork, keys: SampleKeys) -> dict[str, Any]:
+def _read_columns(work: BatchWork, keys: SampleKeys, geometry: Geometry | None) -> dict[str, Any]:
     """Return the fields that are no images, of samples that a direct pipeline makes.
 
     `keys` are the samples whose images are in the batch: in place of a corrupt one, the one that
     was taken instead.  Boxes are moved as the images are, and dropped as the pipeline says.
-    Workers draw and plan geometry for the images of their tasks.  Here it is planned once more
-    for the whole batch: what is drawn is a function of the sample, so it is the same geometry,
-    and cheaper than having it sent.
+    Where other processes have planned the geometry, or samples were replaced, it is planned once
+    more: what is drawn is a function of the sample, so it is the same, and cheaper than having it
+    sent.
     """
     dataset, pipeline = work.dataset, work.pipeline
     schema = dataset.schema
@@ -198,9 +212,10 @@ def _read_columns(work: BatchWork, keys: SampleKeys) -> dict[str, Any]:
         if not isinstance(field, ImageField)
     }
     if pipeline.geometry is not None and schema.boxes:
-        first = next(iter(schema.images))
-        sizes = image_sizes(dataset, first, keys.indices, work.decoder)
-        geometry = plan_geometry(work, keys, *sizes)
+        if geometry is None:
+            first = next(iter(schema.images))
+            sizes = image_sizes(dataset, first, keys.indices, work.decoder)
+            geometry = plan_geometry(work, keys, *sizes)
         for name in schema.boxes:
             values[name] = move_boxes(geometry, values[name], name)
     if pipeline.drop is not None:

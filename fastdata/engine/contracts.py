@@ -36,6 +36,7 @@ __all__ = [
     "Pending",
     "Prepare",
     "Request",
+    "StoredImages",
     "Workers",
     "image_sizes",
     "is_packed",
@@ -50,17 +51,11 @@ BatchOrder: TypeAlias = Batches | SampledBatches
 
 
 class Images(Protocol):
-    """Images of a field of some samples; see `fastdata.batch_images.BatchImages`."""
+    """Images of a field of some samples, wherever they are; see `StoredImages`."""
 
     heights: Indices
     widths: Indices
-    lengths: Indices
     refused: NDArray[np.bool_]
-
-    def doubt(self) -> bool: ...
-
-    @property
-    def all_raw(self) -> bool: ...
 
     def read(self, place: int, out: Pixels | None = None) -> Pixels: ...
 
@@ -68,9 +63,22 @@ class Images(Protocol):
         self, place: int, window: tuple[int, int, int, int], factor: int = 1
     ) -> tuple[Pixels, int]: ...
 
-    def gather(self, out: Pixels) -> list[int]: ...
-
     def crops(self) -> NDArray[Any]: ...
+
+
+class StoredImages(Images, Protocol):
+    """Images as they are stored; see `fastdata.batch_images.BatchImages`."""
+
+    lengths: Indices
+
+    def doubt(self) -> bool: ...
+
+    @property
+    def all_raw(self) -> bool: ...
+
+    def verify(self, crops: NDArray[Any], first: int = 0) -> None: ...
+
+    def gather(self, out: Pixels, first: int = 0) -> list[int]: ...
 
     def read_ahead(self) -> None: ...
 
@@ -89,7 +97,7 @@ class PackedData(Protocol):
 
     def __len__(self) -> int: ...
 
-    def images(self, name: str, indices: Indices, decoder: JpegDecoder, /) -> Images:
+    def images(self, name: str, indices: Indices, decoder: JpegDecoder, /) -> StoredImages:
         """Return the images of a field, not yet decoded."""
 
     def gather(self, name: str, indices: Indices, /) -> Any:

@@ -1,4 +1,7 @@
-"""From stored bytes to pixels in the memory of a batch, many images with one plan.
+"""From stored bytes to pixels in the memory of a batch.
+
+Where images lie and where their pixels go is planned once for all tasks of a batch that run in one
+process (`BatchPlan`).  A task then makes those of its samples.
 
 Raw images of which nothing changes are copied all at once.  For all others there is one call of the
 compiled library, which leaves out what it does not understand, and damaged images.  What it leaves,
@@ -11,8 +14,10 @@ compressed              of each only what the crop needs is decoded, then resize
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +27,7 @@ from fastdata.codecs import Pixels
 from fastdata.codecs.decoders import JpegDecoder, jpeg_decoder
 from fastdata.codecs.resize import resize_reduced
 from fastdata.engine.buffers import TensorLayout
-from fastdata.engine.contracts import Images, Indices
+from fastdata.engine.contracts import Images, Indices, StoredImages
 from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
@@ -33,7 +38,7 @@ from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import StackPlan, render, render_stack, stack_plan
 from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
-__all__ = ["RenderTask", "plan_geometry", "plan_images", "render_raw"]
+__all__ = ["BatchPlan", "RenderTask", "plan_geometry", "plan_images", "render_raw"]
 
 MAX_SIDE = 1 << 24
 """Pixels; with more, areas would no longer be exact."""
@@ -42,29 +47,61 @@ AT_ONCE = 4
 """Images that are rendered before their pixels go through a table: so few stay in the cache."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RenderTask:
-    """Render the images of some samples, the `first` of which has that number in the batch.
+class BatchPlan:
+    """Where the images of samples are stored and where their pixels go: planned once, when asked.
 
-    `layouts` say where the images of the whole batch lie in memory, one for each image field and
-    view.
+    The samples are those of a batch from number `first` on, and `layouts` say where the images of
+    the whole batch lie in memory, one for each image field and view.
+
+    Planning is many small steps of NumPy's, which hold the interpreter's lock, and for a batch they
+    hardly take longer than for a part of it.  So the first of its tasks plans for all that run in
+    the same process.  Safe for any number of threads.
     """
 
-    keys: SampleKeys
-    first: int
-    layouts: tuple[TensorLayout, ...]
+    def __init__(self, keys: SampleKeys, first: int, layouts: tuple[TensorLayout, ...]) -> None:
+        self.keys = keys
+        self.first = first
+        self.layouts = layouts
+        self._views: list[ViewPlan] = []
+        self._lock = threading.Lock()
+
+    def views(self, work: BatchWork) -> list[ViewPlan]:
+        """Return the plan of each view; `OptionError` if the transforms do not fit the images."""
+        with self._lock:
+            if not self._views:
+                shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in work.parts]
+                for layout in self.layouts:
+                    shapes[layout.view][layout.name] = layout.shape
+                pairs = zip(work.parts, shapes, strict=True)
+                self._views = [_plan_view(part, self.keys, of_view) for part, of_view in pairs]
+            return self._views
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """Where the pixels of the first view go; None if none moves, or nothing was planned."""
+        return self._views[0].geometry if self._views else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RenderTask:
+    """Render the images from number `start` to `stop` of a plan."""
+
+    plan: BatchPlan
+    start: int
+    stop: int
 
     def run(self, work: BatchWork, memory: NDArray[np.uint8] | None) -> Done:
         """Render the images into `memory`, the slot of their batch."""
         assert memory is not None, "a batch of images has a slot"
-        keys, first = self.keys, self.first
+        keys = self.plan.keys[self.start : self.stop]
+        first = self.plan.first + self.start
         views: list[tuple[BatchWork, dict[str, NDArray[Any]]]] = [(part, {}) for part in work.parts]
-        for layout in self.layouts:
+        for layout in self.plan.layouts:
             views[layout.view][1][layout.name] = layout.array(memory)[first : first + len(keys)]
         done = Done()
         failed = work.unreadable(keys.indices)
-        for part, outputs in views:
-            failed |= _render_samples(part, keys, outputs, done)
+        for plan, (part, outputs) in zip(self.plan.views(work), views, strict=True):
+            failed |= _render(part, plan, self.start, outputs, done)
         for at, error in failed.items():
 
             def make(index: int, at: int = at) -> None:
@@ -74,7 +111,8 @@ class RenderTask:
                 for part, outputs in views:
                     one = {name: output[at : at + 1] for name, output in outputs.items()}
                     key = keys[at : at + 1].replaced(np.array([index]))
-                    failures = _render_samples(part, key, one, done)
+                    plan = _plan_view(part, key, {name: out.shape for name, out in one.items()})
+                    failures = _render(part, plan, 0, one, done)
                     if failures:
                         raise failures[0]
 
@@ -82,48 +120,101 @@ class RenderTask:
             done.replaced.append((first + at, index, str(error)))
         return done
 
+    @classmethod
+    def alone(cls, keys: SampleKeys, first: int, layouts: tuple[TensorLayout, ...]) -> RenderTask:
+        """Return a task with a plan for its own images, and no others; as of `BatchPlan`."""
+        return cls(BatchPlan(keys, first, layouts), 0, len(keys))
 
-def _render_samples(
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes plan what each renders, at the same time.
+        keys, first = self.plan.keys[self.start : self.stop], self.plan.first + self.start
+        return RenderTask.alone, (keys, first, self.plan.layouts)
+
+
+@dataclass(frozen=True, eq=False)
+class ViewPlan:
+    """Where the images of samples are stored, by field, and where their pixels go in one view.
+
+    `whole` images need nothing that is done to each by itself: they stay as they are, or all are
+    copied and then moved as `stack` says.  `crops` are what the compiled library takes, of the
+    fields that it makes.
+    """
+
+    images: dict[str, StoredImages]
+    geometry: Geometry | None
+    whole: bool
+    stack: StackPlan | None
+    crops: dict[str, NDArray[Any]]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def programs(self) -> list[Crop] | None:
+        """What to do with each image that is made by itself; None if it stays as it is."""
+        if self.whole:
+            return None
+        with self._lock:
+            return self._programs
+
+    @cached_property
+    def _programs(self) -> list[Crop]:
+        assert self.geometry is not None, "pixels move"
+        return self.geometry.crops()
+
+
+def _plan_view(
+    work: BatchWork, keys: SampleKeys, shapes: Mapping[str, tuple[int, ...]]
+) -> ViewPlan:
+    """Return the plan of one view of some samples; `shapes` as of `plan_images`."""
+    images = {name: work.dataset.images(name, keys.indices, work.decoder) for name in shapes}
+    geometry = plan_images(work, keys, images, shapes)
+    moving = None if geometry is None or geometry.identity else geometry
+    stack = None
+    crops = {}
+    if compiled():
+        for name, stored in images.items():
+            if moving is None and stored.all_raw:
+                continue  # copied all at once
+            mask = work.dataset.schema.images[name].mask
+            found = _crops(stored, moving, work.decoder, mask)
+            if found is not None:
+                crops[name] = found
+    elif moving is not None and all(map(_is_small, images.values())):
+        stack = stack_plan(moving)
+    return ViewPlan(images, geometry, moving is None or stack is not None, stack, crops)
+
+
+def _render(
     work: BatchWork,
-    keys: SampleKeys,
+    plan: ViewPlan,
+    start: int,
     outputs: dict[str, NDArray[Any]],
     done: Done,
 ) -> dict[int, ShardCorruptError]:
-    """Render all image fields of samples; return the corrupt ones, by their number in `keys`."""
-    schema = work.dataset.schema
-    images = {name: work.dataset.images(name, keys.indices, work.decoder) for name in outputs}
-    shapes = {name: output.shape for name, output in outputs.items()}
-    geometry = plan_images(work, keys, images, shapes)
-    crops: list[Crop] | None = None
-    stack: StackPlan | None = None
-    whole = True  # nothing to be done one by one
-    if geometry is not None and not geometry.identity:
-        if not compiled() and all(_is_small(stored) for stored in images.values()):
-            stack = stack_plan(geometry)
-        whole = stack is not None
+    """Render samples of a plan, from number `start` on; return corrupt ones by place in outputs."""
     failed: dict[int, ShardCorruptError] = {}
-    for name, stored in images.items():
-        table, mask = work.tables.get(name), schema.images[name].mask
-        output = outputs[name]
-        done.nbytes += int(stored.lengths.sum())
-        if whole and stored.all_raw:
-            failed |= _copy(stored, stack, output, table)
+    for name, output in outputs.items():
+        stored, stop = plan.images[name], start + len(output)
+        table, mask = work.tables.get(name), work.dataset.schema.images[name].mask
+        done.nbytes += int(stored.lengths[start:stop].sum())
+        if plan.whole and stored.all_raw:
+            failed |= _copy(stored, start, plan.stack, output, table)
             continue
         left = np.arange(len(output))
-        if compiled():
-            planned = None if whole else geometry
-            left = _fill_compiled(stored, planned, work.decoder, output, table, mask)
-        if len(left) and not whole and crops is None:
-            assert geometry is not None
-            crops = geometry.crops()
-        failed |= _fill(stored, left, crops, output, table, mask, work.on_corrupt)
+        if name in plan.crops:
+            crops = plan.crops[name][start:stop]
+            stored.verify(crops, start)
+            left = _fill_compiled(crops, output, table)
+        if len(left):
+            failed |= _fill(
+                stored, start, left, plan.programs, output, table, mask, work.on_corrupt
+            )
     return failed
 
 
 def plan_images(
     work: BatchWork,
     keys: SampleKeys,
-    images: Mapping[str, Images],
+    images: Mapping[str, StoredImages],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Geometry | None:
     """Return where the pixels of some samples go; None where no transform moves them.
@@ -145,7 +236,7 @@ def plan_images(
 def _plan_images(
     work: BatchWork,
     keys: SampleKeys,
-    images: Mapping[str, Images],
+    images: Mapping[str, StoredImages],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Geometry | None:
     if not images:
@@ -185,10 +276,11 @@ def render_raw(
     [n, H, W, C], of `word_dtype` of the table's dtype, or uint8.
     """
     left = np.arange(len(output))
-    if compiled():
-        left = _fill_compiled(stored, geometry, jpeg_decoder(), output, table, mask)
+    crops = _crops(stored, geometry, jpeg_decoder(), mask) if compiled() else None
+    if crops is not None:
+        left = _fill_compiled(crops, output, table)
     if len(left):
-        _fill(stored, left, geometry.crops(), output, table, mask, "raise")
+        _fill(stored, 0, left, geometry.crops(), output, table, mask, "raise")
 
 
 def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: Indices) -> Geometry:
@@ -199,7 +291,7 @@ def plan_geometry(work: BatchWork, keys: SampleKeys, heights: Indices, widths: I
     return work.pipeline.geometry.plan(geometry, work.seed, keys)
 
 
-def _is_small(stored: Images) -> bool:
+def _is_small(stored: StoredImages) -> bool:
     """Return whether images are raw and cheaper to copy whole than to look at one by one."""
     return (
         stored.all_raw
@@ -209,18 +301,24 @@ def _is_small(stored: Images) -> bool:
 
 
 def _copy(
-    stored: Images, stack: StackPlan | None, output: NDArray[Any], table: PixelTable | None
+    stored: StoredImages,
+    start: int,
+    stack: StackPlan | None,
+    output: NDArray[Any],
+    table: PixelTable | None,
 ) -> dict[int, ShardCorruptError]:
-    """Copy raw images of one size, all at once; cut and flip them as `stack` says."""
+    """Copy raw images of one size, from number `start` on; cut and flip them as `stack` says."""
     count, height, width, channels = output.shape
     if stack is not None:
         height, width = int(stored.heights[0]), int(stored.widths[0])
+        part = slice(start, start + count)
+        stack = stack._replace(top=stack.top[part], left=stack.left[part], flip=stack.flip[part])
     direct = stack is None and table is None
     pixels = output if direct else np.empty((count, height, width, channels), np.uint8)
     failed: dict[int, ShardCorruptError] = {}
-    for at in stored.gather(pixels):
+    for at in stored.gather(pixels, start):
         try:
-            stored.read(at)
+            stored.read(start + at)
         except ShardCorruptError as error:
             failed[at] = error
     if stack is not None:
@@ -233,22 +331,19 @@ def _copy(
     return failed
 
 
-def _fill_compiled(
-    stored: Images,
-    geometry: Geometry | None,
-    decoder: JpegDecoder,
-    output: NDArray[Any],
-    table: PixelTable | None,
-    mask: bool,
-) -> Indices:
-    """Make images of one field, [m, H, W, C], by the compiled library; return which are left."""
-    crops = stored.crops()
-    if decoder.name != "native":
-        crops["codec"][crops["codec"] == JPEG] = OTHER_CODEC
+def _crops(
+    stored: Images, geometry: Geometry | None, decoder: JpegDecoder, mask: bool
+) -> NDArray[Any] | None:
+    """Return images as the compiled library takes them; None if it does not know the geometry."""
+    plain = None
     if geometry is not None:
         plain = geometry.plain_crops
         if plain is None or (mask and plain.resize):
-            return np.arange(len(output))
+            return None
+    crops = stored.crops()
+    if decoder.name != "native":
+        crops["codec"][crops["codec"] == JPEG] = OTHER_CODEC
+    if geometry is not None and plain is not None:
         for name, values in zip(("top", "left", "rows", "columns"), plain.windows, strict=True):
             crops[name] = values
         crops["flip"] = geometry.flip
@@ -259,6 +354,11 @@ def _fill_compiled(
             crops["part_top"], crops["part_left"] = origin
             if antialiased is not None:
                 crops["antialias"] = antialiased
+    return crops
+
+
+def _fill_compiled(crops: NDArray[Any], output: NDArray[Any], table: PixelTable | None) -> Indices:
+    """Make images of one field, [m, H, W, C], by the compiled library; return which are left."""
     if table is None:
         return render_crops(crops, output)
     remaining = []
@@ -274,6 +374,7 @@ def _fill_compiled(
 
 def _fill(
     stored: Images,
+    start: int,
     numbers: Indices,
     crops: list[Crop] | None,
     output: NDArray[Any],
@@ -281,16 +382,19 @@ def _fill(
     mask: bool,
     on_corrupt: str,
 ) -> dict[int, ShardCorruptError]:
-    """Make some images of one field, [m, H, W, C], one by one: those with these `numbers`."""
+    """Make some images of one field, [m, H, W, C], one by one.
+
+    `output` is for those from `start` on; `numbers` say which of them are to be made.
+    """
     failed: dict[int, ShardCorruptError] = {}
     scratch = np.empty(output.shape[1:], np.uint8) if table else None
     for at in numbers.tolist():
         target = output[at] if scratch is None else scratch
         try:
             if crops is None:
-                stored.read(at, target)
+                stored.read(start + at, target)
             else:
-                _crop(stored, at, crops[at], target, mask)
+                _crop(stored, start + at, crops[start + at], target, mask)
         except ShardCorruptError as error:
             if on_corrupt == "raise":
                 raise

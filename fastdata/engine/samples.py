@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fastdata.engine.buffers import TensorLayout
-from fastdata.engine.contracts import Images, Indices
+from fastdata.engine.contracts import Indices, StoredImages
 from fastdata.engine.work import BatchWork, Done
 from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.random import SampleKeys
@@ -82,12 +82,12 @@ class SampleTask:
         return done
 
 
-def _images(work: BatchWork, indices: Indices) -> dict[str, Images]:
+def _images(work: BatchWork, indices: Indices) -> dict[str, StoredImages]:
     """Return the images of some samples, not yet decoded, by field."""
     return {n: work.dataset.images(n, indices, work.decoder) for n in work.dataset.schema.images}
 
 
-def _read_images(stored: dict[str, Images], at: int) -> dict[str, torch.Tensor]:
+def _read_images(stored: dict[str, StoredImages], at: int) -> dict[str, torch.Tensor]:
     """Return the images of a sample, [C, H, W], in memory that callables may write to."""
     found = {}
     for name, images in stored.items():

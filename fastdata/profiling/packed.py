@@ -131,7 +131,8 @@ class _Bench:
             4, kind="shared" if options.num_workers and options.method == "process" else "private"
         )
         pieces = max(1, backend.workers.num_workers)
-        self._maker = BatchMaker(loops_work, pieces=pieces, buffers=self._buffers)
+        # Each task plans its own part, so that what it reads is recorded as its own.
+        self._maker = BatchMaker(loops_work, pieces=pieces, buffers=self._buffers, plans_once=False)
         self._workers = options.start(work)
 
     def __enter__(self) -> _Bench:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -256,7 +256,7 @@ class FileImages(BatchImages):
         position = int(self._batch.positions[place])
         return _corrupt(position, self.name, values[self.name], str(error))
 
-    def gather(self, out: Pixels) -> Sequence[int]:
+    def gather(self, out: Pixels, first: int = 0) -> list[int]:
         raise AssertionError("files are never raw")
 
     def _locate(self, crops: NDArray[Any]) -> None:
@@ -267,6 +267,9 @@ class FileImages(BatchImages):
                 data = np.frombuffer(files.data[self.name], np.uint8)
                 addresses[place] = data.__array_interface__["data"][0]
         crops["codec"], crops["data"] = codecs, addresses
+
+    def verify(self, crops: NDArray[Any], first: int = 0) -> None:
+        """Do nothing: files have no checksums."""
 
     def read_ahead(self) -> None:
         """Ask the system to read all files soon; returns when they have been looked up."""
