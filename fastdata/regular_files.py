@@ -25,6 +25,8 @@ _KINDS = {
 MOST_BYTES = 1 << 30
 """Limit of a file that is read whole: an image, a list."""
 
+_PIECE_BYTES = 1 << 20
+
 _LIMITS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -57,13 +59,23 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> 
 
     A file of more than `most_bytes` is a `NotRegularFileError` too.
     """
-    with open(path, "rb", buffering=0, opener=open_regular) as file:
-        size = os.fstat(file.fileno()).st_size
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
         if size > most_bytes:
             raise NotRegularFileError(
                 f"{os.fspath(path)}: {size:,} bytes, where at most {most_bytes:,} are read at once"
             )
-        return file.read()
+        # Three calls of the system fewer than a file object makes.
+        data = os.read(descriptor, size + 1)
+        if len(data) != size:  # it grows or shrinks, or its size is not told
+            pieces = [data]
+            while pieces[-1]:
+                pieces.append(os.read(descriptor, _PIECE_BYTES))
+            data = b"".join(pieces)
+        return data
+    finally:
+        os.close(descriptor)
 
 
 def too_many_files(path: str | os.PathLike[str], number: int) -> ResourceLimitError:

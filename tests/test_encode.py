@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import cv2
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -113,3 +114,42 @@ def test_a_view_of_pixels_is_encoded() -> None:
     assert data is not None
     found = np.array(Image.open(io.BytesIO(data)))
     assert np.abs(found.astype(int) - whole[::-1, 3:51]).mean() < 8
+
+
+@pytest.mark.usefixtures("code")
+@settings(max_examples=100, deadline=None)
+@given(
+    sides=st.tuples(*[st.integers(9, 120)] * 2),
+    resized=st.tuples(SIDES, SIDES),
+    channels=st.sampled_from([1, 3]),
+    quality=QUALITIES,
+)
+def test_a_resized_jpeg_is_what_the_steps_make(
+    sides: tuple[int, int], resized: tuple[int, int], channels: int, quality: int
+) -> None:
+    data = simplejpeg.encode_jpeg(
+        photo(*sides, channels), 85, "GRAY" if channels == 1 else "RGB", "420", fastdct=False
+    )
+    pixels = simplejpeg.decode_jpeg(data, "GRAY" if channels == 1 else "RGB")
+    small = np.empty((*resized, channels), np.uint8)
+    assert native.resize(pixels, small, antialias=True)
+
+    made = native.resize_jpeg(data, sides, 1, resized, channels, quality, 2)
+
+    assert made == native.encode_jpeg(small, quality, 2)
+
+
+@pytest.mark.usefixtures("code")
+def test_what_cannot_be_resized_is_refused() -> None:
+    data = simplejpeg.encode_jpeg(photo(40, 60), 85, "RGB", "420")
+
+    assert native.resize_jpeg(data, (40, 60), 1, (20, 30), 3, 90, 2) is not None
+    assert native.resize_jpeg(data[:-9], (40, 60), 1, (20, 30), 3, 90, 2) is None
+    assert native.resize_jpeg(data, (60, 40), 1, (20, 30), 3, 90, 2) is None
+    for size in ((0, 30), (20, 0), (65536, 1), (1, 65536), (-1, -1)):
+        assert native.resize_jpeg(data, (40, 60), 1, size, 3, 90, 2) is None
+    for factor, channels, quality, interval in [(3, 3, 90, 2), (1, 2, 90, 2), (1, 3, 0, 2)]:
+        assert (
+            native.resize_jpeg(data, (40, 60), factor, (20, 30), channels, quality, interval)
+            is None
+        )

@@ -21,6 +21,7 @@ from fastdata.codecs.blobs import (
     decode_stored,
     encode_jpeg,
     encode_png,
+    resize_jpeg,
     transcode_jpeg,
 )
 from fastdata.codecs.image import (
@@ -181,7 +182,7 @@ def place_image(
 
         made = None if header is None else _compiled(data, header, field, options)
         if made is not None:
-            return _encode(made[0], field, options), made[1]
+            return made
 
         def scale(height: int, width: int) -> int:
             return dct_scale(height, width, _target(height, width, options), options.dct_margin)
@@ -216,20 +217,29 @@ def _target(height: int, width: int, options: EncodeOptions) -> tuple[int, int]:
 
 def _compiled(
     data: bytes, header: JpegHeader, field: ImageField, options: EncodeOptions
-) -> tuple[Pixels, Placement] | None:
-    """Decode and resize a JPEG by the compiled library, which keeps no more than a few rows.
+) -> tuple[EncodedImage, Placement] | None:
+    """Decode, resize and encode a JPEG by the compiled library.
 
     None where another decoder is to look at it: the library refuses what is damaged or rare.
     """
     if field.mask or options.filter != "bilinear" or not compiled():
         return None
     check_pixels(header.height, header.width, options.max_pixels)
-    sizes = _Sizes.of((header.height, header.width), header.orientation, options)
+    whole = header.height, header.width
+    sizes = _Sizes.of(whole, header.orientation, options)
     factor = dct_scale(*sizes.upright, sizes.target, options.dct_margin)
+    upright = header.orientation == 1 and options.resize != "crop"
+    if upright and _codec_of(sizes.wanted, field, options) == "jpeg":
+        coded = resize_jpeg(data, header, factor, sizes.wanted, field.channels, options.quality)
+        if coded is None:
+            return None
+        image = EncodedImage(coded, CODECS.index("jpeg"), *sizes.wanted, checksum(coded))
+        return image, Placement(whole, 1, sizes.target)
     pixels = np.empty((*sizes.wanted, field.channels), np.uint8)
-    if not decode_resized(data, (header.height, header.width), pixels, factor=factor):
+    if not decode_resized(data, whole, pixels, factor=factor):
         return None
-    return _upright(pixels, sizes, header.orientation, 1, options)
+    pixels, placement = _upright(pixels, sizes, header.orientation, 1, options)
+    return _encode(pixels, field, options), placement
 
 
 class _Sizes(NamedTuple):
@@ -312,8 +322,11 @@ def _keep(
         jpeg = options.codec == "jpeg" or (options.codec == "auto" and max(size) > _RAW_SIDE)
         final = jpeg and _final(size, options) == size
         coded = transcode_jpeg(data, header, field.channels) if final and options.compiled else None
-        plain = is_stored_as_jpeg(data, header, field.channels, mask=field.mask)
-        if coded is None and plain and (keep or final):
+        if (
+            coded is None
+            and (keep or final)
+            and is_stored_as_jpeg(data, header, field.channels, mask=field.mask)
+        ):
             decode_jpeg(data, header, field.channels)
             coded = data
         if coded is not None:
@@ -333,15 +346,20 @@ def _final(size: tuple[int, int], options: EncodeOptions) -> tuple[int, int]:
     return options.size if options.resize == "crop" else _target(*size, options)
 
 
+def _codec_of(size: tuple[int, int], field: ImageField, options: EncodeOptions) -> str:
+    """Return the codec that stores pixels of this height and width."""
+    if field.mask:
+        return "raw" if options.codec == "raw" else "png"  # a mask is never stored with loss
+    if options.codec == "keep":
+        return "png"  # pixels, not a file: nothing to keep but them
+    if options.codec == "auto":
+        return "raw" if max(size) <= _RAW_SIDE else "jpeg"
+    return options.codec
+
+
 def _encode(pixels: Pixels, field: ImageField, options: EncodeOptions) -> EncodedImage:
     height, width = pixels.shape[:2]
-    codec = options.codec
-    if field.mask and codec != "raw":
-        codec = "png"  # a mask is never stored with loss
-    elif codec == "keep":
-        codec = "png"  # pixels, not a file: nothing to keep but them
-    elif codec == "auto":
-        codec = "raw" if max(height, width) <= _RAW_SIDE else "jpeg"
+    codec = _codec_of((height, width), field, options)
     if codec == "jpeg":
         data = encode_jpeg(pixels, options.quality)
     elif codec == "png":

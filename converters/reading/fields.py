@@ -6,6 +6,7 @@ read by these rules; ``fields={"name": "kind"}`` overrules them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -156,6 +157,10 @@ def convert(value: Any, field: Field, name: str) -> Any:
             raise ValueError(f"{name!r} is a {type(value).__name__}, not text")
         value.encode()  # lone surrogates are no text; UnicodeEncodeError is a ValueError
         return value
+    if type(value) is int and isinstance(field, ScalarField) and field.dtype == "int64":
+        # A label, in a tenth of the time that it takes below.
+        with contextlib.suppress(OverflowError):
+            return np.int64(value)
     if isinstance(field, BytesField):
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise ValueError(f"{name!r} is a {type(value).__name__}, not bytes")

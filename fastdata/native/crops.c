@@ -6,13 +6,14 @@
 
 #include "fastdata.h"
 #include "jpeg.h"
+#include "jpeg_write.h"
 #include "resize.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Raised when anything that Python relies on changes: fastdata/native/library.py has it too. */
-#define VERSION 5
+#define VERSION 6
 
 enum { RAW = 0, JPEG = 1 };
 
@@ -295,6 +296,36 @@ FD_EXPORT void fd_render_crops(fd_crop *crops, int64_t count, uint8_t *out, int3
     fd_jpeg_free(shop.jpeg);
     free(shop.resizing.memory);
     free(shop.row.memory);
+}
+
+/* Decode a JPEG of height x width pixels, reduced by `factor`, resize it to rows x columns,
+   antialiased, and encode that: what fd_render_crops and fd_encode_jpeg do, in one call.
+
+   Returns the file, to be freed by fd_free, and its `*made` bytes; NULL where one of them refuses. */
+FD_EXPORT void *fd_resize_jpeg(const uint8_t *data, size_t size, int32_t height, int32_t width,
+                               int32_t factor, int32_t rows, int32_t columns, int32_t channels,
+                               int32_t quality, int32_t interval, size_t *made) {
+    if (rows < 1 || columns < 1 || rows > FD_MAX_SIDE || columns > FD_MAX_SIDE) return NULL;
+    if (channels != 1 && channels != 3) return NULL;
+    fd_crop crop = {
+        .data = data,
+        .size = size,
+        .codec = JPEG,
+        .height = height,
+        .width = width,
+        .factor = factor,
+        .rows = height,
+        .columns = width,
+        .antialias = 1,
+    };
+    uint8_t *pixels = malloc((size_t)rows * (size_t)columns * (size_t)channels);
+    if (!pixels) return NULL;
+    fd_render_crops(&crop, 1, pixels, rows, columns, channels);
+    void *file = NULL;
+    if (crop.status == FD_OK)
+        file = fd_encode_jpeg(pixels, rows, columns, channels, quality, interval, made);
+    free(pixels);
+    return file;
 }
 
 /* ---- Whole raw images ------------------------------------------------------------------------ */

@@ -296,7 +296,7 @@ static void make_passing(passing *p, const huffman *table) {
         int used = 0, advance = 0, ends = 0;
         while (used < PASS_BITS && !ends) {
             const uint32_t entry = table->look[(bits << used & mask) >> (PASS_BITS - LOOK_BITS)];
-            const int size = SYMBOL(entry) & 15, run = RUN(entry);
+            const int size = SYMBOL(entry) & 15, run = (int)RUN(entry);
             const int code = LENGTH(entry) - (entry & HAS_VALUE ? size : 0);
             if (code == 0 || used + code > PASS_BITS) break;
             used += code + size;

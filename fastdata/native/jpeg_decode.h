@@ -44,21 +44,82 @@
 
 #ifdef FD_AVX2
 
+/* Numbers by which the two of a pair are multiplied. */
+#define PAIR(first, second) \
+    _mm256_set1_epi32((int32_t)((uint32_t)(second) << 16 | (uint16_t)(first)))
+
+/* Eight one-dimensional transforms at once, of numbers of 16 bits: those of rows 0 and 4, 2 and 6, 1
+   and 5, 3 and 7 in pairs.  All is linear until it is rounded, so that an output is the sum of
+   products with pairs: INVERSE_DCT with its brackets multiplied out. */
+static inline __attribute__((always_inline)) void
+FD_(transform_pairs)(__m256i p04, __m256i p26, __m256i p15, __m256i p37, int rounding, int shift,
+                     fd_v8 v[8]) {
+#define SUM_OF(a, b, by_1, by_5, by_3, by_7)                       \
+    ((fd_v8)_mm256_madd_epi16(a, PAIR(by_1, by_5)) +               \
+     (fd_v8)_mm256_madd_epi16(b, PAIR(by_3, by_7)))
+    const int both = FIX_1_175875602, three = both - FIX_1_961570560, four = both - FIX_0_390180644;
+    const fd_v8 even0 = (fd_v8)_mm256_madd_epi16(p04, PAIR(8192, 8192)) + rounding,
+                even1 = (fd_v8)_mm256_madd_epi16(p04, PAIR(8192, -8192)) + rounding,
+                even2 = (fd_v8)_mm256_madd_epi16(
+                    p26, PAIR(FIX_0_541196100, FIX_0_541196100 - FIX_1_847759065)),
+                even3 = (fd_v8)_mm256_madd_epi16(
+                    p26, PAIR(FIX_0_541196100 + FIX_0_765366865, FIX_0_541196100));
+    const fd_v8 o0 = SUM_OF(p15, p37, both - FIX_0_899976223, both, three,
+                            three + FIX_0_298631336 - FIX_0_899976223),
+                o1 = SUM_OF(p15, p37, four, four + FIX_2_053119869 - FIX_2_562915447,
+                            both - FIX_2_562915447, both),
+                o2 = SUM_OF(p15, p37, both, both - FIX_2_562915447,
+                            three + FIX_3_072711026 - FIX_2_562915447, three),
+                o3 = SUM_OF(p15, p37, four + FIX_1_501321110 - FIX_0_899976223, four, both,
+                            both - FIX_0_899976223);
+#undef SUM_OF
+    const fd_v8 e0 = even0 + even3, e3 = even0 - even3, e1 = even1 + even2, e2 = even1 - even2;
+    v[0] = (e0 + o3) >> shift;
+    v[7] = (e0 - o3) >> shift;
+    v[1] = (e1 + o2) >> shift;
+    v[6] = (e1 - o2) >> shift;
+    v[2] = (e2 + o1) >> shift;
+    v[5] = (e2 - o1) >> shift;
+    v[3] = (e3 + o0) >> shift;
+    v[4] = (e3 - o0) >> shift;
+}
+
+/* Whether a number is not summable.  Moved up, those that are have no sign. */
+static inline int FD_(is_beyond_sums)(const __m256i numbers[4]) {
+    __m256i signs = _mm256_setzero_si256();
+    for (int i = 0; i < 4; i++)
+        signs = _mm256_or_si256(signs, _mm256_add_epi16(numbers[i], _mm256_set1_epi16(SUMMABLE)));
+    return !_mm256_testz_si256(signs, _mm256_set1_epi16((int16_t)0x8000));
+}
+
 static inline int FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t stride) {
     fd_v8 v[8];
-    /* Moved up by SUMMABLE, a number is in bounds if it is not negative and has no bit above. */
-    __m256i sums = _mm256_setzero_si256();
-    for (int i = 0; i < BLOCK; i += 16)
-        sums = _mm256_or_si256(sums, _mm256_add_epi16(_mm256_load_si256((const __m256i *)(in + i)),
-                                                      _mm256_set1_epi16(SUMMABLE)));
-    for (int i = 0; i < 8; i++)
-        v[i] = (fd_v8)_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(in + 8 * i)));
-    INVERSE_DCT(fd_v8, v, 1 << 10, 11);
-    fd_v8 between = v[0] + SUMMABLE;
-    for (int i = 1; i < 8; i++)
-        between |= v[i] + SUMMABLE;
-    transpose(v);
-    INVERSE_DCT(fd_v8, v, (1 << 17) + (128 << 18), 18);
+    __m256i rows[4], between[4];
+    /* Two rows each: their left halves, then their right halves. */
+    for (int i = 0; i < 4; i++)
+        rows[i] = _mm256_permute4x64_epi64(_mm256_load_si256((const __m256i *)(in + 16 * i)), 0xD8);
+    FD_(transform_pairs)(_mm256_unpacklo_epi16(rows[0], rows[2]),
+                         _mm256_unpacklo_epi16(rows[1], rows[3]),
+                         _mm256_unpackhi_epi16(rows[0], rows[2]),
+                         _mm256_unpackhi_epi16(rows[1], rows[3]), 1 << 10, 11, v);
+    for (int i = 0; i < 4; i++)
+        between[i] = _mm256_packs_epi32((__m256i)v[2 * i], (__m256i)v[2 * i + 1]);
+    const int beyond = FD_(is_beyond_sums)(rows) | FD_(is_beyond_sums)(between);
+    /* To columns: four numbers of columns 0, 1, 4, 5 and of 2, 3, 6, 7, upper rows and lower ones. */
+    __m256i columns[4];
+    for (int i = 0; i < 4; i += 2) {
+        const __m256i even = _mm256_unpacklo_epi16(between[i], between[i + 1]),
+                      odd = _mm256_unpackhi_epi16(between[i], between[i + 1]);
+        columns[i] = _mm256_unpacklo_epi16(even, odd);
+        columns[i + 1] = _mm256_unpackhi_epi16(even, odd);
+    }
+    const __m256i c01 = _mm256_permute2x128_si256(columns[0], columns[2], 0x20),
+                  c45 = _mm256_permute2x128_si256(columns[0], columns[2], 0x31),
+                  c23 = _mm256_permute2x128_si256(columns[1], columns[3], 0x20),
+                  c67 = _mm256_permute2x128_si256(columns[1], columns[3], 0x31);
+    FD_(transform_pairs)(_mm256_unpacklo_epi16(c01, c45), _mm256_unpacklo_epi16(c23, c67),
+                         _mm256_unpackhi_epi16(c01, c45), _mm256_unpackhi_epi16(c23, c67),
+                         (1 << 17) + (128 << 18), 18, v);
     /* Now v[x] has column x.  Narrowed to bytes, each half has 4 rows of 4 + 4 columns. */
     __m256i left = _mm256_packus_epi16(_mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]),
                                        _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]));
@@ -69,15 +130,13 @@ static inline int FD_(inverse_dct)(const int16_t *in, uint8_t *out, ptrdiff_t st
     left = _mm256_shuffle_epi8(left, turn);
     right = _mm256_shuffle_epi8(right, turn);
     __m256i first = _mm256_unpacklo_epi32(left, right), second = _mm256_unpackhi_epi32(left, right);
-    __m128i rows[4] = {_mm256_castsi256_si128(first), _mm256_castsi256_si128(second),
+    __m128i lines[4] = {_mm256_castsi256_si128(first), _mm256_castsi256_si128(second),
                        _mm256_extracti128_si256(first, 1), _mm256_extracti128_si256(second, 1)};
     for (int i = 0; i < 4; i++) {
-        _mm_storel_epi64((__m128i *)(out + 2 * i * stride), rows[i]);
-        _mm_storeh_pd((double *)(out + (2 * i + 1) * stride), _mm_castsi128_pd(rows[i]));
+        _mm_storel_epi64((__m128i *)(out + 2 * i * stride), lines[i]);
+        _mm_storeh_pd((double *)(out + (2 * i + 1) * stride), _mm_castsi128_pd(lines[i]));
     }
-    const __m256i sign = _mm256_set1_epi16((int16_t)0x8000);
-    const __m256i above = _mm256_set1_epi32(~(2 * SUMMABLE - 1));
-    return !(_mm256_testz_si256(sums, sign) & _mm256_testz_si256((__m256i)between, above));
+    return beyond;
 }
 
 #else
@@ -240,7 +299,7 @@ static int FD_(decode_segment)(fd_jpeg *jpeg, int32_t k) {
         }
     }
     /* Less than a byte of filling is left, or what was decoded is not what was coded. */
-    ptrdiff_t left = 8 * (end - in.next) + in.count;
+    ptrdiff_t left = 8 * (end - in.next) + (int)in.count;
     return left >= 0 && left < 8 ? FD_OK : FD_REFUSED;
 }
 

@@ -8,15 +8,25 @@ static inline void FD_(refill)(bit_reader *in) {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     word = __builtin_bswap64(word);
 #endif
-    in->bits |= word >> in->count;
-    in->next += (63 - in->count) >> 3;
+    in->bits |= word >> (in->count & 63);
+    in->next += ~in->count >> 3 & 7; /* (63 - count) / 8 */
     in->count |= 56;
 }
 
 static inline void FD_(skip)(bit_reader *in, int count) {
     in->bits <<= count;
-    in->count -= count;
+    in->count -= (uint32_t)count;
 }
+
+/* Take the bits of an entry of `look`.  All of it is subtracted from the count, of which only the
+   lowest six bits hold then: a mask would be one more operation in the chain from code to code. */
+static inline void FD_(skip_entry)(bit_reader *in, uint32_t entry) {
+    in->bits <<= entry & 63;
+    in->count -= entry;
+}
+
+/* Mend the count after that. */
+static inline void FD_(mend_count)(bit_reader *in) { in->count &= 63; }
 
 /* Return the symbol of a code, and take its bits; -1 if there is no such code. */
 static inline int FD_(long_symbol)(const huffman *table, bit_reader *in) {
@@ -37,7 +47,7 @@ static inline int FD_(receive)(bit_reader *in, int size) {
 }
 
 static inline __attribute__((always_inline)) void
-FD_(place)(int16_t *restrict out, const int16_t *restrict quant, int k, int value) {
+FD_(place)(int16_t *restrict out, const int16_t *restrict quant, size_t k, int value) {
     if (quant)
         out[NATURAL_ORDER[k]] = (int16_t)(value * quant[k]);
     else
@@ -79,15 +89,17 @@ FD_(decode_block)(bit_reader *restrict in, const huffman *restrict dc, const huf
     if (!FD_(decode_first)(&r, dc, predicted)) return -1;
     out[0] = (int16_t)(quant ? (unsigned)*predicted * (unsigned)quant[0] : (unsigned)*predicted);
 
-    int k = 1, value;
+    const uint32_t *look = ac->look;
+    size_t k = 1; /* of the type of an address: it is not widened at each use */
+    int value;
     for (;;) {
         uint32_t entry;
         FD_(refill)(&r);
         /* Up to three times LOOK_BITS bits; after two of them there are enough for a long code. */
         for (int i = 0; i < 3; i++) {
-            entry = ac->look[r.bits >> (64 - LOOK_BITS)];
+            entry = look[r.bits >> (64 - LOOK_BITS)];
             if (!(entry & HAS_VALUE)) goto other;
-            FD_(skip)(&r, LENGTH(entry));
+            FD_(skip_entry)(&r, entry);
             k += RUN(entry);
             FD_(place)(out, quant, k, VALUE(entry));
             if (++k >= BLOCK) goto done;
@@ -95,11 +107,12 @@ FD_(decode_block)(bit_reader *restrict in, const huffman *restrict dc, const huf
         continue;
     other:;
         int symbol = SYMBOL(entry);
-        if (LENGTH(entry))
-            FD_(skip)(&r, LENGTH(entry));
+        if (entry)
+            FD_(skip_entry)(&r, entry);
         else if ((symbol = FD_(long_symbol)(ac, &r)) < 0)
             return -1;
-        int size = symbol & 15, run = symbol >> 4;
+        int size = symbol & 15;
+        unsigned run = (unsigned)symbol >> 4;
         if (size == 0) {
             if (run != 15) break; /* the end of the block */
             k += 16;
@@ -112,6 +125,7 @@ FD_(decode_block)(bit_reader *restrict in, const huffman *restrict dc, const huf
         if (++k >= BLOCK) break;
     }
 done:
+    FD_(mend_count)(&r);
     *in = r;
-    return k <= BLOCK ? k - 1 : -1;
+    return k <= BLOCK ? (int)k - 1 : -1;
 }

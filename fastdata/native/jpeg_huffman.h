@@ -14,17 +14,18 @@
 
 /* An entry of `look`: the next LOOK_BITS bits, decoded.
 
-   bits 0-5    how many of them are used; 0: the code is longer than LOOK_BITS
+   bits 0-5    how many of them are used
    bit 6       set if the coefficient's own bits were among them:
-   bits 16-31  then this is its value
-   bits 8-15   the code's symbol (run and size of a coefficient; EOB; 16 zeros)
+   bits 8-23   then this is its value
+   bits 24-31  the code's symbol (run and size of a coefficient; EOB; 16 zeros)
 
-   The length is lowest, as shifts look at six bits only: no mask stands between look and shift. */
+   It is 0 where the code is longer than LOOK_BITS.  The length is lowest, as shifts look at six bits
+   only: no mask stands between look and shift.  The run is highest, so that it needs none. */
 #define LENGTH(entry) ((int)((entry) & 63))
 #define HAS_VALUE 64
-#define SYMBOL(entry) ((int)((entry) >> 8 & 255))
-#define RUN(entry) ((int)((entry) >> 12 & 15))
-#define VALUE(entry) ((int16_t)((entry) >> 16))
+#define SYMBOL(entry) ((int)((entry) >> 24))
+#define RUN(entry) ((entry) >> 28)
+#define VALUE(entry) ((int16_t)((entry) >> 8))
 
 typedef struct {
     int present; /* in this image */
@@ -62,10 +63,10 @@ static inline int build_huffman(huffman *table, const uint8_t *coded, int symbol
             if (length > LOOK_BITS) continue;
             int size = symbol & 15, used = length + size, spare = LOOK_BITS - length;
             for (int rest = 0; rest < 1 << spare; rest++) {
-                uint32_t entry = (uint32_t)symbol << 8;
+                uint32_t entry = (uint32_t)symbol << 24;
                 if (size && used <= LOOK_BITS) {
                     int value = extend(rest >> (spare - size), size);
-                    entry |= HAS_VALUE | (uint32_t)used | (uint32_t)(uint16_t)value << 16;
+                    entry |= HAS_VALUE | (uint32_t)used | (uint32_t)(uint16_t)value << 8;
                 } else {
                     entry |= (uint32_t)length;
                 }
@@ -99,8 +100,8 @@ static inline int read_huffman(huffman (*tables)[4], const uint8_t *p, const uin
 }
 
 typedef struct {
-    uint64_t bits; /* the next ones, from the top */
-    int count;     /* how many of them are there */
+    uint64_t bits;  /* the next ones, from the top */
+    uint32_t count; /* how many of them are there */
     const uint8_t *next;
 } bit_reader;
 

@@ -134,7 +134,7 @@ static int FD_(decode_segment)(const scan *s, const uint8_t *coded, ptrdiff_t le
         }
     }
     /* Less than a byte of filling is left, or what was decoded is not what was coded. */
-    ptrdiff_t left = 8 * (end - in.next) + in.count;
+    ptrdiff_t left = 8 * (end - in.next) + (int)in.count;
     return left >= 0 && left < 8 && !run ? FD_OK : FD_REFUSED;
 }
 
@@ -211,6 +211,6 @@ static int FD_(copy_segment)(source *from, const scan *s, ptrdiff_t length, int3
         }
         noted->used = (size_t)(to - noted->tokens);
     }
-    ptrdiff_t left = 8 * (end - in.next) + in.count;
+    ptrdiff_t left = 8 * (end - in.next) + (int)in.count;
     return left >= 0 && left < 8 ? FD_OK : FD_REFUSED;
 }

@@ -67,4 +67,8 @@ int64_t fd_jpeg_lay_out(fd_jpeg_picture *picture);
    there are more segments than the index can hold. */
 int fd_jpeg_write(const fd_jpeg_picture *picture, int32_t interval, fd_scratch *out, size_t *size);
 
+/* Encode pixels; see jpeg_pixels.c. */
+FD_EXPORT void *fd_encode_jpeg(const uint8_t *pixels, int32_t height, int32_t width,
+                               int32_t channels, int32_t quality, int32_t interval, size_t *size);
+
 #endif

@@ -24,7 +24,8 @@ import numpy as np
 from fastdata.native import library as native
 from fastdata.native.library import CROP, JPEG, RAW
 
-REQUEST = struct.Struct("=c63s8q")
+ARGUMENTS = 12
+REQUEST = struct.Struct(f"=c63s{ARGUMENTS}q")
 UPPER_UNKNOWN = 0xFFFFFFFF
 """Nothing says what is in the upper half of a result of 32 bits."""
 
@@ -86,9 +87,24 @@ class ArmLibrary:
 
     def fd_transcode_jpeg(self, data: bytes, size: int, interval: int, out_size: Any) -> int | None:
         """Code a JPEG anew; `out_size` is what `ctypes.byref` returns."""
+        return self._file("fd_transcode_jpeg", data[:size], (size, interval), out_size)
+
+    def fd_encode_jpeg(self, pixels: int, *arguments: Any) -> int | None:
+        """Encode pixels: height, width and channels, quality, interval, and `ctypes.byref`."""
+        height, width, channels = arguments[:3]
+        stored = ctypes.string_at(pixels, height * width * channels)
+        return self._file("fd_encode_jpeg", stored, arguments[:-1], arguments[-1])
+
+    def fd_resize_jpeg(self, data: bytes, size: int, *arguments: Any) -> int | None:
+        """Resize a JPEG; the last argument is what `ctypes.byref` returns."""
+        numbers = (size, *arguments[:-1])
+        return self._file("fd_resize_jpeg", data[:size], numbers, arguments[-1])
+
+    def _file(self, name: str, data: bytes, numbers: tuple[int, ...], out_size: Any) -> int | None:
+        """Call what makes a file of bytes and numbers, and has its length written."""
         with self._memory():
             length = self._put(bytes(8))
-            made = self._call("fd_transcode_jpeg", self._put(data[:size]), size, interval, length)
+            made = self._call(name, self._put(data), *numbers, length)
             if not made:
                 return None
             count = int.from_bytes(self._get(length, 8), "little")
@@ -126,7 +142,7 @@ class ArmLibrary:
         return self._receive(size)
 
     def _send(self, kind: bytes, name: str, arguments: tuple[int, ...], data: bytes) -> None:
-        padded = (*arguments, *(0,) * (8 - len(arguments)))
+        padded = (*arguments, *(0,) * (ARGUMENTS - len(arguments)))
         assert self._server.stdin is not None
         try:
             self._server.stdin.write(REQUEST.pack(kind, name.encode(), *padded) + data)

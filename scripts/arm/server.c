@@ -19,10 +19,11 @@ typedef struct {
     char kind; /* 'p': put bytes into memory; 'g': get them; 'c': call; 'f': free
                 all memory */
     char name[63];
-    int64_t arguments[8];
+    int64_t arguments[12];
 } request;
 
-typedef int64_t function(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
+typedef int64_t function(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                         int64_t, int64_t, int64_t, int64_t);
 
 static struct {
     void *memory;
@@ -70,7 +71,8 @@ int main(int argc, char **argv) {
             function *called;
             *(void **)&called = dlsym(library, asked.name);
             if (!called) fail(dlerror());
-            result = called(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]);
+            result = called(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9],
+                            a[10], a[11]);
         } else {
             while (count) {
                 count--;
