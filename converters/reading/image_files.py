@@ -55,9 +55,10 @@ def files_below(root: Path, place: str) -> Iterator[str]:
     """
     for folder, folders, files in os.walk(root / place, onerror=reraise, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        inside = os.path.relpath(folder, root)
         for file in sorted(files):
             if not file.startswith("."):
-                yield os.path.relpath(os.path.join(folder, file), root)
+                yield file if inside == os.curdir else os.path.join(inside, file)
 
 
 def reraise(error: OSError) -> NoReturn:

@@ -157,7 +157,8 @@ class ImageListSource(IndexedSource):
 
         def parts(index: int) -> tuple[Any, ...]:
             names, numbers = self.names_of(index), self.numbers_of(index)
-            stats = [stat_of(self.root / name) for name in self.files_of(names, numbers)]
+            files = self.files_of(names, numbers)
+            stats = [stat_of(os.path.join(self._folder, name)) for name in files]
             return *names, *numbers.values(), *(part for stat in stats for part in stat), *shared
 
         return hash_samples(self.num_samples, limit, parts)
