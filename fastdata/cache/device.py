@@ -36,9 +36,9 @@ from fastdata.prefetch.streams import streams_of
 from fastdata.processes.resources import available_on, format_bytes
 from fastdata.schema import ArrayField, ImageField, ScalarField
 from fastdata.transforms.boxes import move_boxes
+from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.geometry import Geometry, Ints
 from fastdata.transforms.image_tensors import to_device
-from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
 __all__ = ["DeviceCache", "DeviceCacheBackend"]
 

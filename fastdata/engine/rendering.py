@@ -33,10 +33,10 @@ from fastdata.errors import OptionError, ShardCorruptError
 from fastdata.formats.gather import LONG_ROW_BYTES
 from fastdata.native.library import JPEG, OTHER_CODEC, compiled, render_crops
 from fastdata.random import SampleKeys
+from fastdata.transforms.geometric import check_sizes_agree, check_sizes_equal
 from fastdata.transforms.geometry import Crop, Geometry, Program, Scale
 from fastdata.transforms.pixel import PixelTable
 from fastdata.transforms.render import StackPlan, render, render_stack, stack_plan
-from fastdata.transforms.stages import check_sizes_agree, check_sizes_equal
 
 __all__ = ["BatchPlan", "RenderTask", "plan_geometry", "plan_images", "render_raw"]
 

@@ -21,6 +21,7 @@ from fastdata.transforms.geometry import Geometry
 
 __all__ = [
     "BatchTransform",
+    "Describe",
     "GeometricTransform",
     "Parameters",
     "PixelTransform",
@@ -51,6 +52,9 @@ Sample: TypeAlias = Any
 """A named tuple of the schema's fields; its type is made at run time."""
 
 SampleFunction: TypeAlias = Callable[[Sample], Sample]
+
+Describe: TypeAlias = Callable[[int], str]
+"""Names the sample of an index, in errors of callables."""
 
 
 class GeometricTransform(ABC):

@@ -1,4 +1,4 @@
-"""Where pixels go: crops, resizes and flips.
+"""Where pixels go: crops, resizes and flips, and what carries a row of them out.
 
 Semantics are torchvision's (`torchvision.transforms.v2`); the random numbers are fastdata's own.
 """
@@ -10,27 +10,38 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fastdata.errors import OptionError
-from fastdata.random import Draws
+from fastdata.random import Draws, SampleKeys
+from fastdata.schema import Schema
 from fastdata.transforms.base import (
+    Describe,
     GeometricTransform,
+    Sample,
     parse,
     positive_int,
     probability,
     range_pair,
     size_pair,
 )
+from fastdata.transforms.boxes import move_boxes
 from fastdata.transforms.geometry import Geometry, Interpolation, Ints
+from fastdata.transforms.image_tensors import as_array, one_size
+from fastdata.transforms.render import render
+from fastdata.transforms.render_device import render_on_device
 
 __all__ = [
     "TRIES",
     "CenterCrop",
+    "GeometryStage",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
+    "check_sizes_agree",
+    "check_sizes_equal",
     "random_rectangles",
 ]
 
@@ -267,6 +278,123 @@ class RandomHorizontalFlip(GeometricTransform):
 
     def plan(self, geometry: Geometry, draws: Draws) -> Geometry:
         return geometry.mirror(draws.uniform()[:, 0] < self.p)
+
+
+@dataclass(frozen=True)
+class GeometryStage:
+    """Geometric transforms in a row, each with the number it draws under."""
+
+    schema: Schema
+    transforms: tuple[tuple[int, GeometricTransform], ...]
+
+    def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
+        """Return the geometry of samples, one of `geometry` each."""
+        for operation, transform in self.transforms:
+            geometry = transform.plan(geometry, keys.draws(seed, operation))
+        return geometry
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """Height and width of every image afterwards; None where they depend on the image."""
+        for _, transform in reversed(self.transforms):
+            if not transform.keeps_size:
+                return transform.output_size
+        return None
+
+    def plan_sizes(
+        self, height: Ints, width: Ints, seed: int, keys: SampleKeys
+    ) -> tuple[Ints, Ints]:
+        """Return what becomes of these heights and widths, int64 [n] each."""
+        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        return geometry.height, geometry.width
+
+    def run(
+        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
+    ) -> list[Sample]:
+        """Return samples with their images, masks and boxes moved, whatever made them."""
+        names = list(self.schema.images)
+        shapes = np.array(
+            [[self._shape(sample, name) for name in names] for sample in samples], np.int64
+        )
+        check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, keys.indices)
+        height, width = shapes[:, 0].T
+        geometry = self.plan(Geometry.of(height, width), seed, keys)
+        sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
+        columns = {
+            name: move_boxes(geometry, [getattr(sample, name) for sample in samples], name)
+            for name in self.schema.boxes
+        }
+        made = []
+        rows = zip(samples, geometry.programs(), sizes, strict=True)
+        for at, (sample, program, size) in enumerate(rows):
+            changed = {name: boxes[at] for name, boxes in columns.items()}
+            for name, field in self.schema.images.items():
+                image = getattr(sample, name)
+                pixels = np.empty((*size, image.shape[0]), np.uint8)
+                render(program, as_array(image), pixels, mask=field.mask)
+                changed[name] = torch.from_numpy(pixels).permute(2, 0, 1)
+            made.append(sample._replace(**changed))
+        return made
+
+    def _shape(self, sample: Sample, name: str) -> tuple[int, int]:
+        image = getattr(sample, name)
+        if not (isinstance(image, torch.Tensor) and image.ndim == 3 and image.dtype == torch.uint8):
+            kind = getattr(image, "dtype", type(image).__name__)
+            transform = type(self.transforms[0][1]).__name__
+            raise OptionError(
+                f"{transform} takes uint8 images [C, H, W], but the callable before it made "
+                f"{name!r} {kind}; put {transform} before it"
+            )
+        return image.shape[1], image.shape[2]
+
+    def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
+        """Replace the images, masks and boxes of a batch by moved ones."""
+        sizes = {tuple(values[name].shape[2:]) for name in self.schema.images}
+        if not sizes:
+            return
+        height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
+        start = Geometry.of([height] * len(keys), [width] * len(keys))
+        geometry = self.plan(start, seed, keys)
+        for name, field in self.schema.images.items():
+            values[name] = render_on_device(geometry, values[name], mask=field.mask)
+        for name in self.schema.boxes:
+            values[name] = move_boxes(geometry, values[name], name)
+
+
+def check_sizes_agree(names: Sequence[str], heights: Ints, widths: Ints, indices: Ints) -> None:
+    """Raise `OptionError` unless all image fields of each sample are of one size.
+
+    `names` are the image fields, `heights` and `widths` int64 [fields, n], and `indices`,
+    int64 [n], the samples, for the message.
+    """
+    wrong = np.argwhere((heights != heights[0]) | (widths != widths[0]))
+    if len(wrong):
+        field, at = wrong[0]
+        raise OptionError(
+            f"sample {indices[at]} has {names[0]!r} of {heights[0, at]} x {widths[0, at]} and "
+            f"{names[field]!r} of {heights[field, at]} x {widths[field, at]} pixels (height x "
+            "width); geometric transforms need all images and masks of a sample in one size, "
+            "so pack them with the same resize"
+        )
+
+
+def check_sizes_equal(
+    name: str, heights: Ints, widths: Ints, shape: tuple[int, ...], indices: Ints
+) -> None:
+    """Raise `OptionError` unless all images of a field have the size of their batch.
+
+    `heights` and `widths`, int64 [n], are those of the images as they go into the batch, whose
+    `shape` [N, H, W, C] its first sample decided; `indices`, int64 [n], are for the message.
+    """
+    other = np.flatnonzero((heights != shape[1]) | (widths != shape[2]))
+    if other.size:
+        at = other[0]
+        raise OptionError(
+            f"a batch needs images of one size, but {name!r} is {shape[1]} x {shape[2]} in the "
+            f"first sample of this batch and {heights[at]} x {widths[at]} in sample {indices[at]} "
+            "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
+            'T.CenterCrop(size), or pack with resize="crop"'
+        )
 
 
 def check_interpolation(interpolation: object, antialias: object) -> None:

@@ -19,6 +19,7 @@ from fastdata.random import SampleKeys, operation_id
 from fastdata.schema import ImageField, Schema
 from fastdata.transforms.base import (
     BatchTransform,
+    Describe,
     GeometricTransform,
     PixelTransform,
     Sample,
@@ -29,15 +30,14 @@ from fastdata.transforms.base import (
 )
 from fastdata.transforms.boxes import BoundDrop, DropEmptyBoxes
 from fastdata.transforms.callables import adapt
+from fastdata.transforms.geometric import GeometryStage
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.stages import (
     BatchStage,
     BatchStep,
     CallStage,
     ChangeStage,
-    Describe,
     DropStage,
-    GeometryStage,
     PixelStage,
     Stage,
     naming_field,

@@ -2,7 +2,7 @@
 
 Stages of samples run while a batch is made:
 
-- `GeometryStage`: geometric transforms, planned for many samples at once.
+- `GeometryStage`, in geometric.py: geometric transforms, planned for many samples at once.
 - `DropStage`: drops boxes of which nothing is left.
 - `PixelStage`: pixel transforms, one pass over the values.
 - `CallStage`: callables, sample by sample.
@@ -15,7 +15,7 @@ same to a whole batch (`run_on_batch`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,122 +30,31 @@ from fastdata.random import SampleKeys
 from fastdata.schema import Schema
 from fastdata.transforms.base import (
     BatchTransform,
-    GeometricTransform,
+    Describe,
     PixelTransform,
     Sample,
     SampleFunction,
     Shape,
     pictures_of,
 )
-from fastdata.transforms.boxes import BoundDrop, move_boxes
+from fastdata.transforms.boxes import BoundDrop
 from fastdata.transforms.generators import albumentations_in, seeding
-from fastdata.transforms.geometry import Geometry
-from fastdata.transforms.image_tensors import as_array, one_size
+from fastdata.transforms.geometric import GeometryStage
 from fastdata.transforms.mixing import MixTransform
 from fastdata.transforms.pixel import PixelLookup, PixelTable, one_after_another
-from fastdata.transforms.render import render
-from fastdata.transforms.render_device import render_on_device
 
 __all__ = [
     "BatchStage",
     "BatchStep",
     "CallStage",
     "ChangeStage",
-    "Describe",
     "DropStage",
-    "GeometryStage",
     "PixelStage",
     "Stage",
-    "check_sizes_agree",
-    "check_sizes_equal",
     "naming_field",
 ]
 
 Indices: TypeAlias = NDArray[np.int64]
-
-Describe: TypeAlias = Callable[[int], str]
-"""Names the sample of an index, in errors of callables."""
-
-
-@dataclass(frozen=True)
-class GeometryStage:
-    """Geometric transforms in a row, each with the number it draws under."""
-
-    schema: Schema
-    transforms: tuple[tuple[int, GeometricTransform], ...]
-
-    def plan(self, geometry: Geometry, seed: int, keys: SampleKeys) -> Geometry:
-        """Return the geometry of samples, one of `geometry` each."""
-        for operation, transform in self.transforms:
-            geometry = transform.plan(geometry, keys.draws(seed, operation))
-        return geometry
-
-    @property
-    def output_size(self) -> tuple[int, int] | None:
-        """Height and width of every image afterwards; None where they depend on the image."""
-        for _, transform in reversed(self.transforms):
-            if not transform.keeps_size:
-                return transform.output_size
-        return None
-
-    def plan_sizes(
-        self, height: Indices, width: Indices, seed: int, keys: SampleKeys
-    ) -> tuple[Indices, Indices]:
-        """Return what becomes of these heights and widths, int64 [n] each."""
-        geometry = self.plan(Geometry.of(height, width), seed, keys)
-        return geometry.height, geometry.width
-
-    def run(
-        self, samples: list[Sample], seed: int, keys: SampleKeys, describe: Describe
-    ) -> list[Sample]:
-        """Return samples with their images, masks and boxes moved, whatever made them."""
-        names = list(self.schema.images)
-        shapes = np.array(
-            [[self._shape(sample, name) for name in names] for sample in samples], np.int64
-        )
-        check_sizes_agree(names, shapes[..., 0].T, shapes[..., 1].T, keys.indices)
-        height, width = shapes[:, 0].T
-        geometry = self.plan(Geometry.of(height, width), seed, keys)
-        sizes = zip(geometry.height.tolist(), geometry.width.tolist(), strict=True)
-        columns = {
-            name: move_boxes(geometry, [getattr(sample, name) for sample in samples], name)
-            for name in self.schema.boxes
-        }
-        made = []
-        rows = zip(samples, geometry.programs(), sizes, strict=True)
-        for at, (sample, program, size) in enumerate(rows):
-            changed = {name: boxes[at] for name, boxes in columns.items()}
-            for name, field in self.schema.images.items():
-                image = getattr(sample, name)
-                pixels = np.empty((*size, image.shape[0]), np.uint8)
-                render(program, as_array(image), pixels, mask=field.mask)
-                changed[name] = torch.from_numpy(pixels).permute(2, 0, 1)
-            made.append(sample._replace(**changed))
-        return made
-
-    def _shape(self, sample: Sample, name: str) -> tuple[int, int]:
-        image = getattr(sample, name)
-        if not (isinstance(image, torch.Tensor) and image.ndim == 3 and image.dtype == torch.uint8):
-            kind = getattr(image, "dtype", type(image).__name__)
-            transform = type(self.transforms[0][1]).__name__
-            raise OptionError(
-                f"{transform} takes uint8 images [C, H, W], but the callable before it made "
-                f"{name!r} {kind}; put {transform} before it"
-            )
-        return image.shape[1], image.shape[2]
-
-    def run_on_batch(self, values: dict[str, Any], seed: int, keys: SampleKeys) -> None:
-        """Replace the images, masks and boxes of a batch by moved ones."""
-        sizes = {tuple(values[name].shape[2:]) for name in self.schema.images}
-        if not sizes:
-            return
-        height, width = one_size(type(self.transforms[0][1]).__name__, sizes)
-        start = Geometry.of([height] * len(keys), [width] * len(keys))
-        geometry = self.plan(start, seed, keys)
-        for name, field in self.schema.images.items():
-            values[name] = render_on_device(geometry, values[name], mask=field.mask)
-        for name in self.schema.boxes:
-            values[name] = move_boxes(geometry, values[name], name)
 
 
 @dataclass(frozen=True)
@@ -310,44 +219,6 @@ class BatchStage:
         for name in self.schema.images:
             values[name] = values[name].contiguous(memory_format=torch.channels_last)
         return type(batch)(*values.values())
-
-
-def check_sizes_agree(
-    names: Sequence[str], heights: Indices, widths: Indices, indices: Indices
-) -> None:
-    """Raise `OptionError` unless all image fields of each sample are of one size.
-
-    `names` are the image fields, `heights` and `widths` int64 [fields, n], and `indices`,
-    int64 [n], the samples, for the message.
-    """
-    wrong = np.argwhere((heights != heights[0]) | (widths != widths[0]))
-    if len(wrong):
-        field, at = wrong[0]
-        raise OptionError(
-            f"sample {indices[at]} has {names[0]!r} of {heights[0, at]} x {widths[0, at]} and "
-            f"{names[field]!r} of {heights[field, at]} x {widths[field, at]} pixels (height x "
-            "width); geometric transforms need all images and masks of a sample in one size, "
-            "so pack them with the same resize"
-        )
-
-
-def check_sizes_equal(
-    name: str, heights: Indices, widths: Indices, shape: tuple[int, ...], indices: Indices
-) -> None:
-    """Raise `OptionError` unless all images of a field have the size of their batch.
-
-    `heights` and `widths`, int64 [n], are those of the images as they go into the batch, whose
-    `shape` [N, H, W, C] its first sample decided; `indices`, int64 [n], are for the message.
-    """
-    other = np.flatnonzero((heights != shape[1]) | (widths != shape[2]))
-    if other.size:
-        at = other[0]
-        raise OptionError(
-            f"a batch needs images of one size, but {name!r} is {shape[1]} x {shape[2]} in the "
-            f"first sample of this batch and {heights[at]} x {widths[at]} in sample {indices[at]} "
-            "(height x width). End the geometric transforms with T.RandomResizedCrop(size) or "
-            'T.CenterCrop(size), or pack with resize="crop"'
-        )
 
 
 @contextmanager
