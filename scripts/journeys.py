@@ -88,9 +88,12 @@ def command(*arguments: str) -> None:
 
 
 def one_batch(pack: Path, entered: FilesEntered) -> None:
-    """Take batches of a loader; those after the first are seen, not how the loop begins."""
+    """Take batches of a loader; those after the first are seen, not how the loop begins.
+
+    An epoch has 16 of them, so that none that is made ahead is of the next epoch.
+    """
     transform = [transforms.RandomResizedCrop(64), transforms.RandomHorizontalFlip()]
-    batches = iter(fastdata.loader(pack, 8, shuffle=True, num_workers=2, transform=transform))
+    batches = iter(fastdata.loader(pack, 4, shuffle=True, num_workers=2, transform=transform))
     next(batches)
     entered.start_over()
     for _ in range(5):  # the next ones may have been made already
