@@ -138,23 +138,13 @@ static void end_segment(encoding *e) {
     *w = (bit_writer){.to = e->coded};
 }
 
-#define FD_(name) name##_portable
-#include "jpeg_forward.h"
-#undef FD_
-
 /* NEON has no masks of bytes; compilers vectorise the rest well for it. */
-#if FD_HAS_AVX2 && !FD_IS_NEON
-#define HAS_VECTORS 1
-FD_BEGIN_AVX2
-#define FD_AVX2
-#define FD_(name) name##_avx2
-#include "jpeg_forward.h"
-#undef FD_
-#undef FD_AVX2
-FD_END_AVX2
-#else
-#define HAS_VECTORS 0
+#define HAS_VECTORS (FD_HAS_AVX2 && !FD_IS_NEON)
+#define FD_PART "jpeg_forward.h"
+#if !HAS_VECTORS
+#define FD_ONLY_PORTABLE
 #endif
+#include "twice.h"
 
 /* As jpeg_set_quality has it, limited to baseline. */
 static void fill_quants(int quality, int chroma, uint8_t *coded, divisors *by) {
