@@ -24,6 +24,7 @@ import psutil
 import pytest
 import torch
 from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
+from warm_python import WarmPython
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
 from fastdata.converters import finding
@@ -186,6 +187,14 @@ def ctrl_c_is_an_interrupt() -> Iterator[None]:
 def quick_fork_server() -> None:
     """Have the fork server import torch and fastdata once, not each worker."""
     multiprocessing.set_forkserver_preload(["fastdata.processes.worker", "fastdata.loading"])
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """Runs programs without the seconds that importing torch takes."""
+    python = WarmPython()
+    yield python
+    python.close()
 
 
 @pytest.hookimpl(wrapper=True)

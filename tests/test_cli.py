@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from cli_helpers import make_folder, run, run_json, start
 from samples import write_shard
+from warm_python import WarmPython
 
 import fastdata
 from fastdata import errors
@@ -263,11 +264,11 @@ those that a fork server forks, which runs the script too."""
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_workers_start_where_opencv_has_threads(tmp_path: Path, images: Path, method: str) -> None:
+def test_workers_start_where_opencv_has_threads(
+    tmp_path: Path, images: Path, method: str, warm_python: WarmPython
+) -> None:
     words = ["pack", str(images), str(tmp_path / "out.lmdb"), "--workers", "1", "--quiet"]
-    script = tmp_path / "script.py"
-    script.write_text(_WITH_THREADS.format(words=words, method=method))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = warm_python.run(_WITH_THREADS.format(words=words, method=method))
     assert (done.returncode, done.stderr) == (0, "")
 
 

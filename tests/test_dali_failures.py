@@ -16,7 +16,8 @@ import pytest
 from dali_helpers import by_cpu, by_dali, need_dali
 from memory_data import digest
 from samples import photo, pil_encode, put_blob, write_shard
-from worker_helpers import PICTURES, damage_image, pictures, run_script
+from warm_python import WarmPython
+from worker_helpers import PICTURES, damage_image, pictures
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.dali.backend import RUNS_AT_ONCE, Runs
@@ -276,22 +277,22 @@ next(epoch)
 """
 
 
-def program(path: Path, rest: str) -> Any:
-    return run_script(PROGRAM.replace("sys.argv[1]", repr(str(path))) + rest)
-
-
 @pytest.mark.parametrize("rest", ["", "list(epoch)\nlist(it)"])
-def test_a_program_ends_whatever_is_open(tmp_path: Path, rest: str) -> None:
-    done = program(shard(tmp_path), rest + "\nprint('the end')")
+def test_a_program_ends_whatever_is_open(
+    tmp_path: Path, rest: str, warm_python: WarmPython
+) -> None:
+    done = warm_python.run(PROGRAM + rest + "\nprint('the end')", shard(tmp_path))
     assert done.returncode == 0
     assert done.stdout == "the end\n"
     assert "Error" not in done.stderr
 
 
-def test_in_a_forked_process_it_is_an_error_and_the_parent_goes_on(tmp_path: Path) -> None:
-    done = program(
-        shard(tmp_path),
-        """
+def test_in_a_forked_process_it_is_an_error_and_the_parent_goes_on(
+    tmp_path: Path, warm_python: WarmPython
+) -> None:
+    done = warm_python.run(
+        PROGRAM
+        + """
 child = os.fork()
 if child == 0:
     try:
@@ -304,6 +305,7 @@ os.waitpid(child, 0)
 print(len(list(epoch)))
 it.close()
 """,
+        shard(tmp_path),
     )
     assert done.returncode == 0
     first, second = done.stdout.splitlines()

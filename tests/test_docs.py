@@ -6,8 +6,6 @@ import inspect
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import docs_sources
@@ -15,6 +13,7 @@ import pytest
 import torch
 from docs_blocks import MARK, REPOSITORY, Block, PageRun, blocks_of, pages
 from torch.utils.data import DataLoader
+from warm_python import WarmPython
 
 import fastdata
 from fastdata import transforms
@@ -167,11 +166,10 @@ def test_the_table_of_a_dataloader_is_complete() -> None:
     assert sorted((arguments | public) - listed) == []
 
 
-def test_the_example_of_the_readme_says_nothing_as_a_script(tmp_path: Path) -> None:
+def test_the_example_of_the_readme_says_nothing_as_a_script(
+    tmp_path: Path, warm_python: WarmPython
+) -> None:
     example = next(b for b in blocks_of(REPOSITORY / "README.md") if b.language == "python")
     docs_sources.folders(tmp_path / "images", docs_sources.make_pictures(40))
-    (tmp_path / "train.py").write_text(example.text)
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = warm_python.run(example.text, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

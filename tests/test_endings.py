@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 from memory_data import MemoryData
+from warm_python import WarmPython
 from worker_helpers import (
     METHODS,
     RRC,
@@ -22,8 +21,6 @@ from worker_helpers import (
     has_ended,
     no_workers_soon,
     pids,
-    run_script,
-    script_environment,
     workers,
 )
 
@@ -226,7 +223,9 @@ def test_epochs_join(method: Any) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_interpreter_that_just_ends_leaves_nothing(small: Path, method: str) -> None:
+def test_an_interpreter_that_just_ends_leaves_nothing(
+    small: Path, method: str, warm_python: WarmPython
+) -> None:
     context = "fork" if method == "process" else None
     script = f"""
 import fastdata, sys
@@ -239,13 +238,15 @@ if __name__ == "__main__":
     print(*[process.pid for process in worker_processes()])
     sys.exit(3)
 """
-    done = run_script(script)
+    done = warm_python.run(script)
     assert (done.returncode, done.stderr) == (3, "")
     assert all(has_ended(int(pid)) for pid in done.stdout.split())
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_of_a_killed_parent_vanish(small: Path, context: str) -> None:
+def test_workers_of_a_killed_parent_vanish(
+    small: Path, context: str, warm_python: WarmPython
+) -> None:
     script = f"""
 import fastdata, os, signal
 from worker_helpers import RRC, worker_processes, slow
@@ -265,15 +266,10 @@ if __name__ == "__main__":
     print(bystander, *workers, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    # Not to its end: the bystander keeps multiprocessing's own helper alive, which has our pipe.
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=script_environment()
-    ) as process:
-        assert process.stdout is not None
-        bystander, *workers_of_it = map(int, process.stdout.readline().split())
-        try:
-            assert process.wait() == -signal.SIGKILL
-            assert [has_ended(pid) for pid in workers_of_it] == [True] * 3
-        finally:
-            os.kill(bystander, signal.SIGKILL)
+    done = warm_python.run(script)
+    bystander, *workers_of_it = map(int, done.stdout.split())
+    try:
+        assert done.returncode == -signal.SIGKILL
+        assert [has_ended(pid) for pid in workers_of_it] == [True] * 3
+    finally:
+        os.kill(bystander, signal.SIGKILL)

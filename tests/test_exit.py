@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from samples import encode, photo, write_shard
+from warm_python import WarmPython
 
 from fastdata.formats.writer import Record
 
@@ -44,15 +43,8 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [*(("thread", end) for end in ENDS), ("process", "after an epoch"), ("process", "in a cycle")],
 )
 def test_a_script_without_main_ends_in_silence(
-    shard: Path, tmp_path: Path, method: str, end: str
+    shard: Path, warm_python: WarmPython, method: str, end: str
 ) -> None:
     """D1: threads were ended by `__del__`, when modules were gone (from Python 3.12 on)."""
-    script = tmp_path / "main.py"
-    script.write_text(SCRIPT + ENDS[end] + "\n")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script, shard, method],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = warm_python.run(SCRIPT + ENDS[end] + "\n", shard, method)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

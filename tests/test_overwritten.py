@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from process_helpers import die, pool_of
 from samples import write_shard
-from worker_helpers import PICTURES, damage_image, forked, pictures, run_script
+from warm_python import WarmPython
+from worker_helpers import PICTURES, damage_image, forked, pictures
 
 import fastdata
 from fastdata import shards
@@ -54,12 +55,12 @@ def write_over(path: Path, data: bytes) -> None:
     [("", ""), ("faulthandler.enable()", ""), ("", "faulthandler.enable()")],
 )
 def test_a_shard_that_is_cut_short_is_named_before_sigbus(
-    tmp_path: Path, earlier: str, later: str
+    tmp_path: Path, earlier: str, later: str, warm_python: WarmPython
 ) -> None:
     """Whoever else has a handler: that one runs too."""
     path = write_shard(tmp_path / "s\x1b[31m.lmdb", pictures(60), PICTURES)
     size = path.stat().st_size
-    done = run_script(f"""if True:
+    done = warm_python.run(f"""if True:
         import faulthandler, os, fastdata
         {earlier}
         data = fastdata.open({str(path)!r})
@@ -76,8 +77,8 @@ def test_a_shard_that_is_cut_short_is_named_before_sigbus(
 
 
 @needs_library
-def test_a_map_that_has_gone_is_not_named(path: Path) -> None:
-    done = run_script(
+def test_a_map_that_has_gone_is_not_named(path: Path, warm_python: WarmPython) -> None:
+    done = warm_python.run(
         f"""if True:
         import mmap, os, fastdata
         data = fastdata.open({str(path)!r})

@@ -7,8 +7,6 @@ import itertools
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -27,6 +25,7 @@ import pytest
 import torch
 from pack_helpers import QUICK, digest_of, image_folder, pixels, png, two_broken
 from torch.utils.data import TensorDataset
+from warm_python import WarmPython
 
 import fastdata
 from fastdata import assembly
@@ -90,20 +89,14 @@ def test_workers_killed_from_outside_cost_nothing(
     monkeypatch.setattr(multiprocessing, "get_context", lambda *method: get_context("fork"))
     whole = fastdata.pack(folder, tmp_path / "whole.lmdb", **QUICK)
     take = packer.Packer._take
+    others = set(psutil.Process().children())
     killed = []
 
     def take_and_kill(self: Any, result: Any) -> None:
         take(self, result)
         if self.job.state.position in (6, 20):
-            # Besides workers there may be dead ones, and multiprocessing's own processes
-            # (resource tracker, fork server), which earlier tests have started.
-            alive = [
-                child
-                for child in psutil.Process().children()
-                if child.status() != psutil.STATUS_ZOMBIE
-                and "multiprocessing" not in " ".join(child.cmdline())
-            ]
-            worker = alive[0]
+            workers = set(psutil.Process().children()) - others
+            worker = next(w for w in workers if w.status() != psutil.STATUS_ZOMBIE)
             worker.kill()
             killed.append(worker.pid)
 
@@ -168,14 +161,11 @@ fastdata.pack([(np.full((100, 300, 3), k, np.uint8), k) for k in range(9)], {pat
 # To the fork server a script is what it is to spawned processes.
 @pytest.mark.parametrize(("method", "works"), [("fork", True), ("spawn", False)])
 def test_a_script_without_main_guard_works_or_is_told(
-    tmp_path: Path, method: str, works: bool
+    tmp_path: Path, method: str, works: bool, warm_python: WarmPython
 ) -> None:
     """It must not hang, although workers are to get more than fits into a pipe."""
     path = tmp_path / "x.lmdb"
-    (tmp_path / "script.py").write_text(SCRIPT.format(method=method, path=str(path)))
-    done = subprocess.run(
-        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100
-    )
+    done = warm_python.run(SCRIPT.format(method=method, path=str(path)))
     assert (done.returncode == 0) == works
     assert path.exists() == works
     if not works:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -21,6 +19,7 @@ import pytest
 import torch
 from simulated_device import SimulatedStreams
 from torch.utils.data import DataLoader, TensorDataset
+from warm_python import WarmPython
 
 import fastdata
 from fastdata.errors import OptionError, WorkerError
@@ -535,11 +534,11 @@ print("done")
 
 
 @pytest.mark.parametrize("script", [EXITING, ENDING_A_PASS], ids=["in a pass", "ending a pass"])
-def test_a_program_may_end_while_a_thread_is_in_torchs_code(script: str) -> None:
+def test_a_program_may_end_while_a_thread_is_in_torchs_code(
+    script: str, warm_python: WarmPython
+) -> None:
     for _ in range(3):
-        ran = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=False
-        )
+        ran = warm_python.run(script)
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
 
 

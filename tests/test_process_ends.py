@@ -39,6 +39,7 @@ from process_helpers import (
     wait_for,
     wait_until,
 )
+from warm_python import WarmPython
 
 from fastdata.engine.buffers import BufferPool
 from fastdata.engine.workers import ProcessWorkers
@@ -218,38 +219,25 @@ def test_large_work_is_sent_to_every_worker() -> None:
     pool.close()
 
 
-def run_script(
-    tmp_path: Path, body: str, *arguments: str, head: str = ""
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments, str(script(tmp_path, body, head))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def script(tmp_path: Path, body: str, head: str = "") -> Path:
-    path = tmp_path / "script.py"
-    path.write_text(
+def script(body: str) -> str:
+    return (
         "import os, signal, sys, time\n"
         "from fastdata.engine.workers import ProcessWorkers\n"
         "from fastdata.engine.buffers import BufferPool\n"
         "def work(message, memory):\n"
         "    time.sleep(message)\n"
-        "    return os.getpid()\n" + textwrap.dedent(head) + textwrap.dedent(body)
+        "    return os.getpid()\n" + textwrap.dedent(body)
     )
-    return path
 
 
-def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
-    done = run_script(
-        tmp_path,
-        """
-        pool = ProcessWorkers(work, 1, context="spawn")
-        pool.submit(0).result()
-        """,
+def test_a_script_without_a_main_guard_is_told_so(warm_python: WarmPython) -> None:
+    done = warm_python.run(
+        script(
+            """
+            pool = ProcessWorkers(work, 1, context="spawn")
+            pool.submit(0).result()
+            """
+        )
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
@@ -410,7 +398,10 @@ def test_an_interpreter_that_exits_leaves_and_prints_nothing(
             sys.stdout.flush()
             {end}
         """
-    done = run_script(tmp_path, body, "-X", "dev", "-W", "error")
+    path = tmp_path / "script.py"
+    path.write_text(script(body))
+    command = [sys.executable, "-X", "dev", "-W", "error", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert gone(*map(int, done.stdout.split()))
 
@@ -491,7 +482,7 @@ def test_ctrl_c_is_the_parents() -> None:
         assert wait_until(lambda: process.exitcode == 1)
 
 
-def test_a_forked_process_does_not_disturb_its_parents_pool(tmp_path: Path) -> None:
+def test_a_forked_process_does_not_disturb_its_parents_pool(warm_python: WarmPython) -> None:
     body = """
         if __name__ == "__main__":
             pool = ProcessWorkers(work, 2, context="fork")
@@ -512,7 +503,7 @@ def test_a_forked_process_does_not_disturb_its_parents_pool(tmp_path: Path) -> N
             ticket.result()
             print(len({pool.submit(0.1).result() for _ in range(10)} | set(pool.pids)))
         """
-    done = run_script(tmp_path, body)
+    done = warm_python.run(script(body))
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
 
 

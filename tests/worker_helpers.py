@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +18,7 @@ import psutil
 import torch
 import xxhash
 from samples import SUFFIXES, encode, mask, photo, pil_encode, write_shard, write_shards
+from warm_python import servers
 
 from fastdata import transforms as T  # noqa: N812
 from fastdata.engine.workers import THREAD_NAME
@@ -212,7 +211,7 @@ def worker_threads() -> list[str]:
 
 
 def worker_processes() -> list[psutil.Process]:
-    """Return the worker processes of this one, multiprocessing's own helpers left out."""
+    """Return the worker processes of this one, helpers of multiprocessing and tests left out."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
@@ -221,7 +220,7 @@ def worker_processes() -> list[psutil.Process]:
             continue
         # What the fork server has forked looks as itself does.
         server = "forkserver import main" in command and parent == os.getpid()
-        if "resource_tracker" not in command and not server:
+        if "resource_tracker" not in command and not server and child.pid not in servers:
             found.append(child)
     return found
 
@@ -271,24 +270,6 @@ def forked(data: Any, **options: Any) -> Loader:
 def pids() -> list[int]:
     """Return the process IDs of all workers."""
     return sorted(process.pid for process in worker_processes())
-
-
-def run_script(script: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python code that may import what tests import."""
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=script_environment(),
-        **options,
-    )
-
-
-def script_environment() -> dict[str, str]:
-    here = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": here}
 
 
 def has_ended(pid: int, seconds: float = 10.0) -> bool:
