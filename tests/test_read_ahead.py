@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from memory_data import MemoryData, MemoryImages, digest
 from worker_helpers import (
@@ -17,6 +20,7 @@ from worker_helpers import (
 import fastdata
 from fastdata.engine import work as engine_work
 from fastdata.errors import ShardCorruptError
+from fastdata.formats import mapped
 from fastdata.formats.reader import ShardReader
 from fastdata.loading import loader
 from fastdata.measuring.page_cache import resident
@@ -37,7 +41,7 @@ def test_every_stored_byte_is_asked_for_before_it_is_needed(
         will_need(reader, starts, ends)
 
     monkeypatch.setattr(ShardReader, "will_need", record)
-    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (0.0, 0.0))  # never leave any out
+    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (0.0, 0.0, 0.0))  # never leave any out
     made = epochs_of(mixed[layout], RRC, 1, num_workers=1, worker_method="thread")
     assert digest(made) == digest(epochs_of(mixed["lmdb"], RRC, 1))
     missing = []
@@ -84,7 +88,7 @@ def journal_of(num_workers: int) -> list[tuple[str, int]]:
 def test_batches_are_asked_for_once_and_before_they_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (0.0, 0.0, 0.0))
     journal = journal_of(1)
     asked = [index for name, index in journal if name == "ask"]
     read = [index for name, index in journal if name == "read"]
@@ -98,9 +102,48 @@ def test_batches_are_asked_for_once_and_before_they_are_read(
 
 
 def test_what_is_in_memory_is_asked_for_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (60.0, 60.0))
+    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (60.0, 0.0, 0.0))
     asked = [index for name, index in journal_of(1) if name == "ask"]
     assert 4 <= len(asked) <= 24, "batches 0, 2, 6, 14 and 30 at most"
+
+
+def test_waiting_for_a_processor_is_not_taken_for_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Busy machines make asking slow by the clock, but not by the processor time it takes."""
+    monkeypatch.setattr(engine_work, "IN_MEMORY_SECONDS", (0.01, 0.0, 0.0))
+    ask = MemoryImages.read_ahead
+
+    def ask_late(images: Any) -> None:
+        time.sleep(0.03)
+        ask(images)
+
+    monkeypatch.setattr(MemoryImages, "read_ahead", ask_late)
+    asked = [index for name, index in journal_of(1) if name == "ask"]
+    assert 4 <= len(asked) <= 24, "as of what is in memory"
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_what_is_asked_for_arrives_in_the_page_cache(
+    disk_path: Path, library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not library:
+        monkeypatch.setattr(mapped, "loaded_library", lambda: None)
+    page = mmap.PAGESIZE
+    path = disk_path / "file"
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_SYNC)
+    os.write(descriptor, bytes(64 * page))
+    file = mapped.MappedFile(path)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    assert resident([path]) == 0
+    # Ranges of whoever wrote the file: within pages, empty, inverted, and beyond its end.
+    starts = np.array([page // 2, 40 * page, 7 * page, 63 * page + 1, 90 * page])
+    ends = np.array([2 * page + 1, 40 * page, 5 * page, 99 * page, 91 * page])
+    file.read_soon(starts, ends)
+    for _ in range(1000):
+        if resident([path]) * 64 >= 4:
+            break
+        time.sleep(0.01)
+    assert resident([path]) * 64 == 4, "pages 0 to 2, and the last"
 
 
 def test_a_failed_read_ahead_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,10 +126,14 @@ class MappedFile:
             return
         address, size = self.array.ctypes.data, len(self.array)
         starts = np.clip(starts, 0, size) // mmap.PAGESIZE * mmap.PAGESIZE
-        lengths = np.clip(ends, 0, size) - starts
+        lengths = np.maximum(np.clip(ends, 0, size) - starts, 0)
+        library = loaded_library()
+        if library is not None:
+            # Each call from Python gives up the interpreter's lock, and waits for it again.
+            library.fd_read_soon(address, starts.ctypes.data, lengths.ctypes.data, len(starts))
+            return
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-            if length > 0:
-                _system.madvise(address + start, length, advice)
+            _system.madvise(address + start, length, advice)
 
 
 def _map_read_only(descriptor: int, nbytes: int) -> NDArray[np.uint8]:

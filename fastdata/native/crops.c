@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* Raised when anything that Python relies on changes: fastdata/native/library.py has it too. */
-#define VERSION 6
+#define VERSION 7
 
 enum { RAW = 0, JPEG = 1 };
 

@@ -41,7 +41,7 @@ __all__ = [
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _INT32, _INT64 = ctypes.c_int32, ctypes.c_int64
 
-VERSION = 6
+VERSION = 7
 """Of the interface; ``VERSION`` in crops.c is the same."""
 
 FILE = Path(__file__).with_name("_native.so")
@@ -132,6 +132,7 @@ def loaded_library() -> ctypes.CDLL | None:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "fd_render_crops": (None, [_POINTER, _INT64, _POINTER, _INT32, _INT32, _INT32]),
         "fd_gather_rows": (None, [_POINTER, _POINTER, _INT64, _SIZE, _POINTER]),
+        "fd_read_soon": (None, [_POINTER, _POINTER, _POINTER, _INT64]),
         "fd_watch_map": (_POINTER, [_POINTER, _SIZE, ctypes.c_char_p, ctypes.c_char_p]),
         "fd_unwatch_map": (None, [_POINTER]),
         "fd_transcode_jpeg": (_POINTER, [ctypes.c_char_p, _SIZE, _INT32, _POINTER]),
