@@ -3,6 +3,7 @@
 Nearly everything is derived from one folder of original JPEG files:
 
     originals/     links to them, each as often as it takes
+    frames/        five frames of each original, where there are fewer than 1,000
     sheets/        50 files of 2000 x 1600 pixels, of 20 photographs each
     packed.lmdb    packed by fastdata: short side 256, JPEG quality 90
     packed.h5
@@ -31,7 +32,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,10 @@ SUFFIXES = {".jpg", ".jpeg"}
 SIZE, QUALITY = 256, 90
 TAR_SAMPLES = 500
 NOISE_SAMPLES = 50_000
+DISTINCT = 1000
+"""Pictures that a figure of pixels is taken over."""
+FRAME, FRAME_QUALITY = 0.9, 95
+"""Of a frame, its part of a photograph's height and width."""
 
 
 def find_images(given: Path | None) -> Path:
@@ -128,6 +133,15 @@ class Datasets:
     def originals(self) -> Path:
         """Return the folder of links to the original files."""
         return self.made("originals", {}, lambda to: link_samples(self.images, to, self.samples))
+
+    def distinct(self) -> Datasets:
+        """Return these, or where there are fewer than 1,000 photographs, of frames of each."""
+        files = list_images(self.images)
+        if len(files) >= DISTINCT:
+            return self
+        settings = {"frame": FRAME, "quality": FRAME_QUALITY}
+        frames = self.made("frames", settings, lambda to: write_frames(files, to))
+        return replace(self, images=frames, work=self.work / "framed")
 
     def sheets(self) -> Path:
         """Return a folder of large files: 20 photographs each, side by side, of seeded choice."""
@@ -222,6 +236,23 @@ class Datasets:
                 raise ContenderFailedError(f"FFCV did not pack: {last_line(done.stderr)}")
 
         return self.made(f"{mode}.beton", options, write)
+
+
+def write_frames(paths: list[Path], folder: Path) -> None:
+    """Write five frames of each photograph, its corners and its centre, sampled as its file is."""
+    from PIL import Image, JpegImagePlugin
+
+    for path in paths:
+        photograph = Image.open(path)
+        sampling = JpegImagePlugin.get_sampling(photograph)
+        width, height = (int(side * FRAME) for side in photograph.size)
+        right, bottom = photograph.width - width, photograph.height - height
+        corners = [(0, 0), (right, 0), (0, bottom), (right, bottom), (right // 2, bottom // 2)]
+        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
+        for number, (left, top) in enumerate(corners):
+            frame = photograph.convert("RGB").crop((left, top, left + width, top + height))
+            file = folder / path.parent.name / f"{path.stem}_{number}.jpg"
+            frame.save(file, quality=FRAME_QUALITY, subsampling=max(sampling, 0))
 
 
 def write_sheets(paths: list[Path], folder: Path) -> None:

@@ -314,9 +314,10 @@ def psnr(data: Datasets, workers: int) -> Plan:
 def shrinking(data: Datasets, workers: int) -> Plan:
     """PSNR of crops of 64 to 224 against PIL's, random and central, of packs and original files"""
     names = [f"{kind} {size}" for kind in ("crop", "centre") for size in (64, 96, 112, 160, 224)]
+    pictures = data.distinct()
     sources = {
-        "packed at 256": (data.packed(".lmdb"), 5),
-        "original files": (data.originals(), 5),
+        "packed at 256": (pictures.packed(".lmdb"), 1),
+        "original files": (pictures.originals(), 1),
         "files of 3 megapixels": (data.sheets(), 20),
     }
     runs = [
