@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from cli_helpers import run, run_json, start
 from PIL import Image
 from torch.utils.data import DataLoader
 from tune_helpers import Dying, Sleepy, Tiring, sleep
+from warm_python import WarmPython
 
 import fastdata
 from fastdata.errors import MissingExtraError, OptionError, WorkerError
@@ -37,6 +37,7 @@ from fastdata.measuring.workload import Workload, WorkloadSpec
 from fastdata.steps import is_script_target
 from fastdata.tuned_settings.settings import Settings
 from fastdata.tuning import tuner
+from fastdata.tuning.budget import TimeBudget
 from fastdata.tuning.choice import CEILING
 from fastdata.tuning.picture import plot
 from fastdata.tuning.report import Demand, Trial, TuningResult
@@ -399,6 +400,8 @@ def test_a_process_that_is_killed_takes_the_one_that_measures_with_it() -> None:
 
 def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupt_after(3, ProcessRunner, monkeypatch)
+    # However slow the machine is, there is time for the fourth turn.
+    monkeypatch.setattr(tuner, "TimeBudget", lambda seconds: TimeBudget(seconds, lambda: 0.0))
     result = tune(Sleepy(), batch_size=8, step_ms=20, max_workers=3, seconds=6)
     assert not result.complete
     rated = [trial.settings for trial in result.trials if trial.supply is not None]
@@ -563,22 +566,15 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_measured(
     assert words in found.stderr
 
 
-def test_a_plot_is_a_picture(tmp_path: Path) -> None:
+def test_a_plot_is_a_picture(tmp_path: Path, warm_python: WarmPython) -> None:
     pytest.importorskip("matplotlib")
     # In a process of its own: matplotlib keeps the files of its fonts open.
     code = (
         "import sys; from test_tune import some_result; from fastdata.tuning.picture import plot\n"
         "for path in sys.argv[1:]: plot(some_result(), path)"
     )
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
     pictures = [str(tmp_path / name) for name in ("c.png", "c.svg", "c.xyz")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *pictures],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm_python.run(code, *pictures)
     assert done.returncode == 1, done.stderr
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     drawn = (tmp_path / "c.svg").read_text()  # text is drawn, and repeated in comments
