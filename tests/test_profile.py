@@ -37,12 +37,12 @@ from worker_helpers import PICTURES, pictures
 import fastdata
 from fastdata.codecs.decoders import jpeg_decoder
 from fastdata.errors import OptionError
+from fastdata.measuring.lines import short_line
+from fastdata.measuring.stalls import find_stalls
 from fastdata.measuring.workload import step_name
 from fastdata.profiling import profiler
 from fastdata.profiling.batches import CachedBatches, batches_of
-from fastdata.profiling.lines import short_line
 from fastdata.profiling.recorder import Recorder, TimedCall, hooks_installed
-from fastdata.profiling.stalls import find_stalls
 from fastdata.profiling.stock import measure_stock
 from fastdata.profiling.tracing import trace
 from fastdata.steps import SleepStep

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fastdata.measuring.loaders import LoaderInfo
+from fastdata.measuring.stalls import Stall
 from fastdata.profiling.conclusion import (
     bottleneck_of,
     enough_workers,
@@ -20,7 +21,6 @@ from fastdata.profiling.fixes import Conditions, fixes_for
 from fastdata.profiling.model import Cost, Model
 from fastdata.profiling.rates import Measured
 from fastdata.profiling.recorder import Times
-from fastdata.profiling.report import Stall
 from fastdata.profiling.trying import MoreWorkers
 
 READ, DECODE = Cost("read", 0.010, True, 0.0), Cost("decode", 0.030, True, 0.030)

@@ -17,6 +17,7 @@ import pytest
 from browser import Browser, browser_or_skip
 
 from fastdata.errors import DiskFullError, OptionError
+from fastdata.measuring.stalls import Stall
 from fastdata.pages import write_page
 from fastdata.printable import printable
 from fastdata.profiling.figures import blocks, machine_lines, milliseconds, number, share, speedup
@@ -26,7 +27,6 @@ from fastdata.profiling.report import (
     Fix,
     ProfileReport,
     Stage,
-    Stall,
     batch_times,
     gain,
     key_figures,

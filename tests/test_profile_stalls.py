@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastdata.profiling.report import Stall
-from fastdata.profiling.stalls import (
+from fastdata.measuring.stalls import (
     LARGE_BYTES,
+    Stall,
     StallCounter,
     find_stalls,
     synchronisations_warned,

@@ -10,6 +10,7 @@
 ``combining.py``   ``fastdata merge``, ``subset`` and ``append``
 ``tune.py``        ``fastdata tune-workers``
 ``profile.py``     ``fastdata profile``
+``doctor.py``      ``fastdata doctor``
 ``target.py``      what is measured: dataset or script, transforms, step
 =================  ============================================================
 
@@ -23,6 +24,7 @@ import click
 
 from fastdata import __version__
 from fastdata.cli.combining import append_command, merge_command, subset_command
+from fastdata.cli.doctor import doctor_command
 from fastdata.cli.export import export_command
 from fastdata.cli.inspecting import info_command, verify_command, view_command
 from fastdata.cli.pack import formats_command, pack_command
@@ -47,6 +49,7 @@ __all__ = ["main"]
         "view": view_command,
         "tune-workers": tune_command,
         "profile": profile_command,
+        "doctor": doctor_command,
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b

@@ -13,8 +13,7 @@
 ``packed.py``       the stages of a loader of packed data
 ``stock.py``        the stages of a stock DataLoader
 ``recorder.py``     times by kind of work, also in libraries that others call
-``lines.py``        lines of the user's code, and where a stage spends its time
-``stalls.py``       what in a step makes a device wait
+``lines.py``        the lines at which a stage spends its time
 ``model.py``        what stages cost, and how fast the pipeline would be if changed
 ``trying.py``       more workers, tried before they are advice
 ``fixes.py``        what to do about it

@@ -15,14 +15,15 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from fastdata.measuring.lines import short_line
+from fastdata.measuring.stalls import Stall
 from fastdata.measuring.workload import describe_loader
 from fastdata.processes.resources import available_cores
 from fastdata.profiling.batches import CachedBatches, LoaderBatches
 from fastdata.profiling.fixes import best_of, conditions_of, fixes_for
-from fastdata.profiling.lines import short_line
 from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Cost, LoaderCosts, Model
 from fastdata.profiling.rates import WAITS, Measured, Rates, median
-from fastdata.profiling.report import Event, ProfileReport, Stage, StageName, Stall
+from fastdata.profiling.report import Event, ProfileReport, Stage, StageName
 from fastdata.profiling.tracing import makes_batches_in_thread
 from fastdata.profiling.trying import MoreWorkers
 from fastdata.tuned_settings.store import Entry

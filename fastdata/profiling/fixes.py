@@ -12,6 +12,7 @@ import torch
 from fastdata.cache.ram import RamCacheBackend
 from fastdata.engine.backend import CpuBackend
 from fastdata.engine.loader import Loader
+from fastdata.measuring.lines import short_line
 from fastdata.measuring.loaders import (
     LoaderInfo,
     batch_nbytes,
@@ -19,13 +20,12 @@ from fastdata.measuring.loaders import (
     inner_loader,
     loader_info,
 )
+from fastdata.measuring.stalls import BLOCKING_COPY, Stall
 from fastdata.prefetch.tree import leaves
 from fastdata.profiling.batches import CachedBatches
-from fastdata.profiling.lines import short_line
 from fastdata.profiling.model import ENOUGH, LEAST_GAIN_OF_WORKERS, Model
 from fastdata.profiling.rates import Measured
-from fastdata.profiling.report import Fix, Stall
-from fastdata.profiling.stalls import BLOCKING_COPY
+from fastdata.profiling.report import Fix
 from fastdata.profiling.trying import MoreWorkers
 
 __all__ = ["Conditions", "best_of", "conditions_of", "fixes_for"]

@@ -37,9 +37,10 @@ from fastdata.engine.epoch import request_of
 from fastdata.engine.loader import Loader
 from fastdata.engine.work import BatchWork, Done, ReadAheadTask
 from fastdata.engine.workers import WorkerOptions
+from fastdata.measuring.lines import boundary
 from fastdata.measuring.loaders import move_batch
 from fastdata.printable import safe_repr
-from fastdata.profiling.lines import LineSampler, boundary, heaviest_lines
+from fastdata.profiling.lines import LineSampler, heaviest_lines
 from fastdata.profiling.model import Cost, LoaderCosts, hand_over_costs
 from fastdata.profiling.recorder import Recorder, Times, recording, stage_costs
 from fastdata.steps.meter import Meter

@@ -28,6 +28,7 @@ from fastdata.loading import is_dataset
 from fastdata.loading import loader as make_loader
 from fastdata.measuring.factories import loader_factory
 from fastdata.measuring.loaders import end_workers, inner_loader
+from fastdata.measuring.stalls import Stall, find_stalls
 from fastdata.measuring.workload import step_name
 from fastdata.prefetch import CUDAPrefetcher
 from fastdata.printable import safe_repr
@@ -41,8 +42,7 @@ from fastdata.profiling.conclusion import Measurements, conclude, model_of
 from fastdata.profiling.model import LoaderCosts
 from fastdata.profiling.packed import measure_packed
 from fastdata.profiling.rates import measure_rates
-from fastdata.profiling.report import ProfileReport, Stall
-from fastdata.profiling.stalls import find_stalls
+from fastdata.profiling.report import ProfileReport
 from fastdata.profiling.stock import measure_stock
 from fastdata.profiling.tracing import trace
 from fastdata.profiling.trying import MoreWorkers, try_more_workers

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from fastdata.measuring.stalls import Stall
 from fastdata.printable import printable
 from fastdata.profiling.figures import (
     BAR_CHARACTERS,
@@ -33,7 +34,6 @@ __all__ = [
     "ProfileReport",
     "Stage",
     "StageName",
-    "Stall",
     "batch_times",
     "gain",
     "key_figures",
@@ -76,24 +76,6 @@ class Stage:
     """Steps a second if this stage took no time, divided by those measured; 1 or more."""
     where: str = ""
     """The line of the user's code that takes most of it, ``FILE:LINE function``, if known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """A place in the step where the device has to wait for the host.
-
-    The host waits for all work of the device; or a large tensor is made on the host and copied.
-    """
-
-    kind: Literal["synchronisation", "host tensor"]
-    operation: str
-    """``.item()``, ``nonzero``, ``torch.randperm``..."""
-    where: str
-    """``FILE:LINE function`` of the user's code."""
-    count: int = 1
-    """Times a step."""
-    nbytes: int = 0
-    """Bytes copied a step; 0 for a synchronisation of a few bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
@@ -25,12 +26,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fastdata.measuring.lines import boundary, source_of, user_line
 from fastdata.prefetch.tree import leaves
-from fastdata.profiling.lines import boundary, source_of, user_line
-from fastdata.profiling.report import Stall
 from fastdata.steps import Step
 
-__all__ = ["BLOCKING_COPY", "LARGE_BYTES", "StallCounter", "find_stalls", "synchronisations_warned"]
+__all__ = [
+    "BLOCKING_COPY",
+    "LARGE_BYTES",
+    "Stall",
+    "StallCounter",
+    "find_stalls",
+    "stall_modes",
+    "synchronisations_warned",
+]
 
 LARGE_BYTES = 1 << 16
 """Less is copied in the time that any copy takes to begin: some 5 us at 12 GB/s."""
@@ -68,6 +76,24 @@ _BATCH = "the batch"
 _TORCH_OPTIMISERS = f"{torch.__path__[0]}/optim/"
 
 
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A place in the step where the device has to wait for the host.
+
+    The host waits for all work of the device; or a large tensor is made on the host and copied.
+    """
+
+    kind: Literal["synchronisation", "host tensor"]
+    operation: str
+    """``.item()``, ``nonzero``, ``torch.randperm``..."""
+    where: str
+    """``FILE:LINE function`` of the user's code."""
+    count: int = 1
+    """Times a step."""
+    nbytes: int = 0
+    """Bytes copied a step; 0 for a synchronisation of a few bytes."""
+
+
 @boundary
 def find_stalls(step: Step, batch: Any, device: torch.device | str) -> tuple[Stall, ...]:
     """Run one step, and return where it makes a device wait, the most bytes first.
@@ -84,13 +110,20 @@ def find_stalls(step: Step, batch: Any, device: torch.device | str) -> tuple[Sta
     """
     device = torch.device(device)
     counter = StallCounter(device)
-    calls = _Calls(counter)
-    with calls, _Operations(counter, calls, batch):
+    with stall_modes(counter, batch):
         step(batch)
     if device.type == "cuda":
         with synchronisations_warned(counter):
             step(batch)
     return counter.stalls()
+
+
+@contextmanager
+def stall_modes(counter: StallCounter, batch: Any = ()) -> Iterator[None]:
+    """Count stalls of what this thread does inside the block; `batch` is what a step is given."""
+    calls = _Calls(counter)
+    with calls, _Operations(counter, calls, batch):
+        yield
 
 
 class StallCounter:

@@ -1,0 +1,122 @@
+"""``fastdata doctor``: which advice on the training step is worth following in a script?"""
+
+from __future__ import annotations
+
+import math
+
+import click
+
+from fastdata.cli.options import json_options
+from fastdata.cli.output import emit, emit_json, say
+from fastdata.cli.shell import DONE, FOUND, on_interruption
+from fastdata.errors import OptionError
+
+__all__ = ["doctor_command"]
+
+_EPILOG = """\b
+Examples:
+  fastdata doctor -- main.py --dummy -b 32
+  fastdata doctor -- -m package.train --epochs 1
+  fastdata doctor --seconds 600 train.py:build
+  fastdata doctor --list
+
+\b
+The script is started as you start it, several times, each in a process of its own, which is ended
+after some steps.  It runs with your rights; but what it would write to files of yours goes to a
+scratch folder, checkpoints are not written, and trackers and hubs are switched off.  The report
+says what was not written.
+
+\b
+FILE.py:FUNCTION returns `loader, step`; the step is called with each batch.
+
+\b
+Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or something is wrong;
+1 failed, e.g. the script did; 2 wrong usage; 130 Ctrl-C."""
+
+
+@click.command(
+    "doctor", epilog=_EPILOG, short_help="Try advice on a script's training step, and measure it."
+)
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[--] SCRIPT [ARGUMENTS]...")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=300,
+    show_default=True,
+    metavar="S",
+    help="Begin no trial after these; the one that is running is finished.",
+)
+@click.option("--only", multiple=True, metavar="ID", help="Try this advice; may be repeated.")
+@click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
+@click.option("--check", is_flag=True, help="Exit with 3 where something is left to do, for CI.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(1),
+    default=1.05,
+    show_default=True,
+    metavar="X",
+    help="The gain, X times as fast, from which on --check counts it.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@json_options
+def doctor_command(
+    script: tuple[str, ...],
+    seconds: float,
+    only: tuple[str, ...],
+    lists: bool,
+    check: bool,
+    threshold: float,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Find advice that applies to the training step of SCRIPT, try each piece, and report gains."""
+    if lists:
+        _list(as_json)
+        return DONE
+    if not math.isfinite(seconds):  # click lets nan pass
+        raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
+    from fastdata.doctor import examine, render_text, script_of
+    from fastdata.doctor.processes import ScriptFailedError
+
+    chosen = script_of(script)
+    with on_interruption("Nothing was written."):
+        try:
+            report = examine(
+                chosen,
+                seconds=seconds,
+                only=only,
+                progress=(lambda _: None) if quiet else say,
+            )
+        except ScriptFailedError as error:
+            raise click.ClickException(error.explained(str(chosen))) from error
+    if as_json:
+        emit_json(report.to_json())
+    else:
+        emit(render_text(report))
+    return FOUND if check and report.is_open(threshold) else DONE
+
+
+def _list(as_json: bool) -> None:
+    """Print all advice."""
+    from fastdata.doctor.advice import ADVICE
+
+    if as_json:
+        emit_json(
+            {
+                "advice": [
+                    {
+                        "id": advice.id,
+                        "title": advice.title,
+                        "kind": advice.kind,
+                        "numerics": str(advice.numerics),
+                        "gpu_only": advice.gpu_only,
+                        "about": (advice.__doc__ or "").strip(),
+                        "source": advice.source,
+                    }
+                    for advice in ADVICE
+                ]
+            }
+        )
+        return
+    for advice in ADVICE:
+        emit(f"{advice.id}  {advice.title}{'  (GPU only)' if advice.gpu_only else ''}")

@@ -1,0 +1,58 @@
+"""The advice: a module for each group, a class for each piece.
+
+===================  ===========================================================
+``precision.py``     automatic mixed precision, TF32
+``layout.py``        channels last, cuDNN's autotuner
+``fusion.py``        ``torch.compile``
+``optimizers.py``    fused optimisers, gradients that are set to None
+``model.py``         biases before normalisation, activations in place
+``debugging.py``     anomaly detection and profilers that are left on
+``evaluation.py``    validation that records gradients, or trains
+``waiting.py``       what makes a GPU wait for the host
+``processor.py``     threads, memory allocators
+``parallel.py``      DataParallel, DDP's options
+``mistakes.py``      what is wrong, and not only slow
+===================  ===========================================================
+"""
+
+from __future__ import annotations
+
+from fastdata.doctor.advice.debugging import ADVICE as DEBUGGING
+from fastdata.doctor.advice.evaluation import ADVICE as EVALUATION
+from fastdata.doctor.advice.fusion import ADVICE as FUSION
+from fastdata.doctor.advice.layout import ADVICE as LAYOUT
+from fastdata.doctor.advice.mistakes import ADVICE as MISTAKES
+from fastdata.doctor.advice.model import ADVICE as MODEL
+from fastdata.doctor.advice.optimizers import ADVICE as OPTIMIZERS
+from fastdata.doctor.advice.parallel import ADVICE as PARALLEL
+from fastdata.doctor.advice.precision import ADVICE as PRECISION
+from fastdata.doctor.advice.processor import ADVICE as PROCESSOR
+from fastdata.doctor.advice.waiting import ADVICE as WAITING
+from fastdata.doctor.contract import Advice
+
+__all__ = ["ADVICE", "advice_by_id"]
+
+ADVICE: tuple[Advice, ...] = tuple(
+    sorted(
+        (
+            *PRECISION,
+            *LAYOUT,
+            *FUSION,
+            *OPTIMIZERS,
+            *MODEL,
+            *DEBUGGING,
+            *EVALUATION,
+            *WAITING,
+            *PROCESSOR,
+            *PARALLEL,
+            *MISTAKES,
+        ),
+        key=lambda advice: advice.id,
+    )
+)
+"""Every piece of advice, by its ID."""
+
+
+def advice_by_id(id: str) -> Advice:
+    """Return a piece of advice; a `KeyError` without one."""
+    return {advice.id: advice for advice in ADVICE}[id]

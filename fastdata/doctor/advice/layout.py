@@ -1,0 +1,97 @@
+"""In which order the values of images lie in memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.watching import Seen
+
+__all__ = ["ADVICE"]
+
+CONVOLUTIONS = nn.Conv2d, nn.ConvTranspose2d
+
+
+class ChannelsLast(Advice):
+    """Convolutions are often faster where the channels of a pixel lie side by side."""
+
+    id = "D03"
+    title = "channels_last"
+    numerics = Numerics.ROUNDING
+    source = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for convolutions whose inputs are not in that order."""
+        others = [
+            module
+            for module, use in seen.uses.items()
+            if isinstance(module, CONVOLUTIONS) and len(use.shape) == 4 and not use.channels_last
+        ]
+        for model in seen.trained():
+            inside = {id(module) for module in model.modules()}
+            if any(id(module) in inside for module in others):
+                change = functools.partial(self._convert, model)
+                yield Finding(seen.line_of(model), "model.to(memory_format=channels_last)", change)
+
+    @staticmethod
+    def _convert(model: nn.Module) -> None:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+        def convert(_: nn.Module, arguments: tuple[object, ...]) -> tuple[object, ...]:
+            return tuple(
+                one.contiguous(memory_format=torch.channels_last)
+                if isinstance(one, torch.Tensor) and one.ndim == 4
+                else one
+                for one in arguments
+            )
+
+        model.register_forward_pre_hook(convert)
+
+
+class Autotuner(Advice):
+    """cuDNN tries its algorithms for each shape once, and keeps the fastest."""
+
+    id = "D04"
+    title = "torch.backends.cudnn.benchmark = True"
+    numerics = Numerics.ROUNDING
+    gpu_only = True
+    source = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for convolutions without it."""
+        has = any(isinstance(module, CONVOLUTIONS) for module in seen.uses)
+        if has and not torch.backends.cudnn.benchmark:
+            yield Finding("", self.title, self._switch_on)
+
+    @staticmethod
+    def _switch_on() -> None:
+        torch.backends.cudnn.benchmark = True
+
+
+class MultiplesOfEight(Advice):
+    """Tensor cores multiply tiles of eight by eight; what is left over takes a tile of its own."""
+
+    id = "D20"
+    title = "sizes that are multiples of 8"
+    kind = "note"
+    numerics = Numerics.TRAINING
+    gpu_only = True
+    source = "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look at the sizes of layers, but for the three channels of pictures."""
+        for module in seen.uses:
+            sizes = [
+                getattr(module, name, 8)
+                for name in ("in_features", "out_features", "in_channels", "out_channels")
+            ]
+            odd = [size for size in sizes if isinstance(size, int) and size % 8 and size > 4]
+            if isinstance(module, (nn.Linear, *CONVOLUTIONS)) and odd:
+                yield Finding(seen.line_of(module), f"{module}", why_not="the model has to change")
+
+
+ADVICE = ChannelsLast(), Autotuner(), MultiplesOfEight()

@@ -1,0 +1,109 @@
+"""What the optimiser does, and what it leaves behind."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch.optim import Optimizer
+
+from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.watching import Seen
+
+__all__ = ["ADVICE"]
+
+
+_TRAINS = "it changes what is trained"
+
+
+class FusedOptimizer(Advice):
+    """A fused optimiser updates many parameters in one pass over their memory."""
+
+    id = "D06"
+    title = "fused=True"
+    numerics = Numerics.ROUNDING
+    source = "https://docs.pytorch.org/docs/stable/optim.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for optimisers that can be fused, and are not."""
+        for optimizer in seen.optimizers:
+            if optimizer.defaults.get("fused", True) or not self._fits(optimizer):
+                continue
+            name = type(optimizer).__name__
+            change = functools.partial(self._fuse, optimizer)
+            yield Finding(seen.line_of(optimizer), f"{name}(fused=True)", change)
+
+    @staticmethod
+    def _fits(optimizer: Optimizer) -> bool:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        return all(p.is_floating_point() and not p.is_sparse for p in parameters) and not any(
+            group.get("differentiable") for group in optimizer.param_groups
+        )
+
+    @staticmethod
+    def _fuse(optimizer: Optimizer) -> None:
+        optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
+        for group in [optimizer.defaults, *optimizer.param_groups]:
+            group["fused"], group["foreach"] = True, False
+        for state in optimizer.state.values():  # counts of steps are float32 tensors there
+            if isinstance(state.get("step"), (int, float)):
+                state["step"] = torch.tensor(float(state["step"]), dtype=torch.float32)
+
+
+class GradientsSetToNone(Advice):
+    """Gradients of zeros are written, and then read and added to, in place of being written."""
+
+    id = "D07"
+    title = "zero_grad(set_to_none=True)"
+    source = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for gradients that are made zero."""
+        lines = [e.line for e in seen.events if e.kind == "zero_grad" and not e.set_to_none]
+        for line in dict.fromkeys(lines):
+            yield Finding(line, self.title, functools.partial(self._set_to_none, seen))
+
+    @staticmethod
+    def _set_to_none(seen: Seen) -> None:
+        seen.forced["zero_grad"] = {"set_to_none": True}
+
+
+class ForeachClipping(Advice):
+    """Clipping with ``foreach=False`` reads each gradient by an operation of its own."""
+
+    id = "D13"
+    title = "clip_grad_norm_(foreach=True)"
+    numerics = Numerics.ROUNDING
+    source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for clipping that asks for it."""
+        lines = [e.line for e in seen.events if e.kind == "clip" and e.one_by_one]
+        for line in dict.fromkeys(lines):
+            yield Finding(line, self.title, functools.partial(self._clip_together, seen))
+
+    @staticmethod
+    def _clip_together(seen: Seen) -> None:
+        seen.forced["clip"] = {"foreach": True}
+
+
+class DecoupledDecay(Advice):
+    """Adam adds weight decay to gradients, which it then scales away; AdamW does not."""
+
+    id = "D33"
+    title = "AdamW in place of Adam with weight_decay"
+    kind = "note"
+    numerics = Numerics.TRAINING
+    source = "https://arxiv.org/abs/1711.05101"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for Adam with a decay."""
+        for optimizer in seen.optimizers:
+            decays = any(group.get("weight_decay") for group in optimizer.param_groups)
+            decoupled = optimizer.defaults.get("decoupled_weight_decay")
+            if type(optimizer) is torch.optim.Adam and decays and not decoupled:
+                yield Finding(seen.line_of(optimizer), self.title, why_not=_TRAINS)
+
+
+ADVICE = FusedOptimizer(), GradientsSetToNone(), ForeachClipping(), DecoupledDecay()

@@ -1,0 +1,120 @@
+"""Training by several processes, or on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.watching import Seen
+
+__all__ = ["ADVICE"]
+
+_DDP = (
+    "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+)
+_RANKS = "it needs several ranks, and the script is tried with one"
+
+
+def _wrapped(seen: Seen) -> Iterator[DistributedDataParallel]:
+    for model in seen.models:
+        if isinstance(model, DistributedDataParallel):
+            yield model
+
+
+class DataParallelThreads(Advice):
+    """DataParallel copies the model to each device in each step, in threads of one process."""
+
+    id = "D25"
+    title = "DistributedDataParallel in place of DataParallel"
+    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+    numerics = Numerics.ROUNDING
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for models inside of one."""
+        for model in seen.models:
+            if isinstance(model, DataParallel):
+                yield Finding(seen.line_of(model), self.title, why_not=_RANKS)
+
+
+class UnusedParameters(Advice):
+    """DDP walks through the whole graph of each step to find parameters without a gradient."""
+
+    id = "D26"
+    title = "find_unused_parameters=False"
+    source = _DDP
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for models whose parameters all had gradients."""
+        for model in _wrapped(seen):
+            used = all(p.grad is not None for p in model.parameters() if p.requires_grad)
+            if model.find_unused_parameters and used:
+                yield Finding(seen.line_of(model), self.title, why_not=_RANKS)
+
+
+class BucketViews(Advice):
+    """Gradients that are views of DDP's buckets are not copied there."""
+
+    id = "D27"
+    title = "gradient_as_bucket_view=True"
+    source = _DDP
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for models whose gradients are copied."""
+        for model in _wrapped(seen):
+            if not model.gradient_as_bucket_view:
+                yield Finding(seen.line_of(model), self.title, why_not=_RANKS)
+
+
+class ReducedTooOften(Advice):
+    """Gradients that are added up over several batches need be exchanged only once."""
+
+    id = "D28"
+    title = "no_sync() but for the last batch of a step"
+    numerics = Numerics.ROUNDING
+    source = _DDP
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for steps with several backward passes, all of which exchange gradients."""
+        if not any(_wrapped(seen)):
+            return
+        for step in seen.steps:
+            backwards = [event for event in step if event.kind == "backward"]
+            if len(backwards) > 1 and all(event.synchronises for event in backwards):
+                yield Finding(backwards[0].line, self.title, why_not=_RANKS)
+                return
+
+
+class StatisticsOfRanks(Advice):
+    """Batch normalisation of a few samples a rank has statistics of a few samples."""
+
+    id = "D29"
+    title = "SyncBatchNorm, as ranks have few samples"
+    kind = "note"
+    numerics = Numerics.TRAINING
+    source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html"
+
+    FEW = 16
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for small batches of normalisations under DDP."""
+        for model in _wrapped(seen):
+            for module in model.modules():
+                use = seen.uses.get(module)
+                plain = isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
+                if plain and use is not None and 0 < use.shape[0] < self.FEW:
+                    what = f"{self.title} ({use.shape[0]})"
+                    yield Finding(seen.line_of(module), what, why_not=_RANKS)
+                    return
+
+
+ADVICE = (
+    DataParallelThreads(),
+    UnusedParameters(),
+    BucketViews(),
+    ReducedTooOften(),
+    StatisticsOfRanks(),
+)

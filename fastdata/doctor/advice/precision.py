@@ -1,0 +1,79 @@
+"""How many bits numbers have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.watching import Seen
+
+__all__ = ["ADVICE"]
+
+MULTIPLIES = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention
+
+
+class MixedPrecision(Advice):
+    """Under autocast matrix products and convolutions are computed in half the bits."""
+
+    id = "D01"
+    title = "autocast, bfloat16"
+    numerics = Numerics.PRECISION
+    source = "https://docs.pytorch.org/docs/stable/amp.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for models that multiply in float32."""
+        if any(e.kind == "forward" and e.autocast for e in seen.events):
+            return
+        for model in seen.trained():
+            uses = (seen.uses.get(module) for module in model.modules())
+            if any(
+                use is not None
+                and isinstance(use.module, MULTIPLIES)
+                and use.dtype == torch.float32
+                for use in uses
+            ):
+                called = [e.line for e in seen.events if e.kind == "forward" and e.of is model]
+                change = functools.partial(self._cast, model, "cuda" if seen.on_gpu else "cpu")
+                yield Finding(called[-1], "torch.autocast(dtype=torch.bfloat16)", change)
+
+    @staticmethod
+    def _cast(model: nn.Module, device: str) -> None:
+        forward = model.forward
+
+        @functools.wraps(forward)
+        def cast(*arguments: Any, **options: Any) -> Any:
+            with torch.autocast(device, torch.bfloat16):
+                output = forward(*arguments, **options)
+            return output.float() if isinstance(output, torch.Tensor) else output
+
+        model.forward = cast
+
+
+class MatmulPrecision(Advice):
+    """TensorFloat-32 multiplies float32 matrices with 10 bits of mantissa, on tensor cores."""
+
+    id = "D02"
+    title = 'torch.set_float32_matmul_precision("high")'
+    numerics = Numerics.PRECISION
+    gpu_only = True
+    source = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for float32 products without it."""
+        if torch.get_float32_matmul_precision() != "highest":
+            return
+        uses = seen.uses.values()
+        if any(isinstance(u.module, MULTIPLIES) and u.dtype == torch.float32 for u in uses):
+            yield Finding("", self.title, self._switch_on)
+
+    @staticmethod
+    def _switch_on() -> None:
+        torch.set_float32_matmul_precision("high")
+
+
+ADVICE = MixedPrecision(), MatmulPrecision()

@@ -1,0 +1,94 @@
+"""How a processor is used: threads, and how memory is taken."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+from collections.abc import Iterator
+
+import torch
+
+from fastdata.doctor.contract import Advice, Finding, Numerics
+from fastdata.doctor.watching import Seen
+from fastdata.processes.resources import available_cores
+
+__all__ = ["ADVICE"]
+
+_GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
+
+
+class Threads(Advice):
+    """PyTorch computes on as many threads as it is given; fewer than cores leave some idle."""
+
+    id = "D17"
+    title = "as many threads as cores"
+    numerics = Numerics.ROUNDING
+    source = _GUIDE
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Compare threads with cores."""
+        cores, threads = available_cores(), torch.get_num_threads()
+        if threads != cores and not seen.on_gpu:
+            variable = os.environ.get("OMP_NUM_THREADS")
+            where = next((line for name, line in seen.calls if name == "set_num_threads"), "")
+            yield Finding(
+                where or (f"OMP_NUM_THREADS={variable}" if variable else ""),
+                f"{cores} threads (now {threads})",
+                lambda: torch.set_num_threads(cores),
+            )
+
+
+class BoundThreads(Advice):
+    """Threads that stay on a core keep what they have in its cache."""
+
+    id = "D18"
+    title = "threads bound to cores"
+    source = _GUIDE
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look whether threads are bound."""
+        names = "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"
+        if seen.on_gpu or torch.get_num_threads() < 2 or any(name in os.environ for name in names):
+            return
+        variables = (("OMP_PROC_BIND", "close"), ("OMP_PLACES", "cores"))
+        what = " ".join(f"{name}={value}" for name, value in variables)
+        yield Finding("", what, environment=variables)
+
+
+class MemoryAllocator(Advice):
+    """jemalloc and tcmalloc keep freed memory, which the system would have to clear again."""
+
+    id = "D19"
+    title = "jemalloc or tcmalloc"
+    source = _GUIDE
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for a library that is installed, and not loaded."""
+        try:
+            with open("/proc/self/maps") as file:
+                loaded = file.read()
+        except OSError:
+            return
+        if seen.on_gpu or "jemalloc" in loaded or "tcmalloc" in loaded:
+            return
+        for name in ("jemalloc", "tcmalloc", "tcmalloc_minimal"):
+            if library := ctypes.util.find_library(name):
+                yield Finding("", f"LD_PRELOAD={library}", environment=(("LD_PRELOAD", library),))
+                return
+
+
+class Determinism(Advice):
+    """Deterministic algorithms are sometimes slower; what that costs is worth knowing."""
+
+    id = "D34"
+    title = "without use_deterministic_algorithms"
+    numerics = Numerics.ROUNDING
+    source = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look at the flag."""
+        if torch.are_deterministic_algorithms_enabled():
+            yield Finding("", self.title, lambda: torch.use_deterministic_algorithms(False))
+
+
+ADVICE = Threads(), BoundThreads(), MemoryAllocator(), Determinism()

@@ -1,0 +1,72 @@
+"""What a piece of advice is: what it finds in a script, and how it is tried.
+
+A piece of advice is a subclass of `Advice`, one of ``advice/``, with an ID that never changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import ClassVar, Literal, TypeAlias
+
+from fastdata.doctor.watching import Seen
+
+__all__ = ["Advice", "Finding", "Kind", "Numerics", "Phase"]
+
+Phase: TypeAlias = Literal["train", "evaluate"]
+
+Kind: TypeAlias = Literal["speed", "bug", "note"]
+"""Whether following it changes how fast a script is, what it computes, or neither is known."""
+
+
+class Numerics(IntEnum):
+    """What following a piece of advice does to the numbers."""
+
+    EQUAL = 0
+    ROUNDING = 1
+    PRECISION = 2
+    TRAINING = 3
+
+    def __str__(self) -> str:
+        return ("bit-equal", "rounding", "lower precision", "training changes")[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A place in a script to which a piece of advice applies.
+
+    `change` follows the advice in the running script, and `environment` in one that is started
+    with these variables.  With neither it is found, and not measured; `why_not` says why.
+    """
+
+    where: str
+    what: str
+    change: Callable[[], None] | None = field(default=None, compare=False)
+    environment: tuple[tuple[str, str], ...] = ()
+    why_not: str = ""
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether the advice can be followed in a copy of the script."""
+        return not self.why_not and (self.change is not None or bool(self.environment))
+
+
+class Advice(ABC):
+    """A piece of advice.  Its docstring says what it is; `docs/doctor.md` has a section for it."""
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    kind: ClassVar[Kind] = "speed"
+    numerics: ClassVar[Numerics] = Numerics.EQUAL
+    """Of what it promises; what it does to a script is measured."""
+    phase: ClassVar[Phase] = "train"
+    gpu_only: ClassVar[bool] = False
+    """Whether it does something for scripts on a GPU alone."""
+    source: ClassVar[str]
+    """Where the advice comes from."""
+
+    @abstractmethod
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Yield the places of a script, which is running, to which it applies."""

@@ -1,0 +1,201 @@
+"""A whole examination of a script: watch it, try what was found, and put it together."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fastdata.doctor.advice import ADVICE, advice_by_id
+from fastdata.doctor.contract import Numerics, Phase
+from fastdata.doctor.processes import scratch_folder
+from fastdata.doctor.report import DoctorReport, Row
+from fastdata.doctor.script import Script
+from fastdata.doctor.session import Plain
+from fastdata.doctor.trials import Trial, Trials, judged
+from fastdata.processes.resources import available_cores
+
+__all__ = ["examine"]
+
+TRIED_FIRST = "D09", "D30", "D10", "D17", "D07", "D06", "D13", "D03", "D08", "D15", "D01", "D05"
+"""Those that are quickly tried, and often worth it, come before those that take long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Advice that is to be tried, with its findings."""
+
+    id: str
+    findings: tuple[Plain, ...]
+    phase: Phase
+
+    @property
+    def environment(self) -> tuple[tuple[str, str], ...]:
+        return tuple(pair for finding in self.findings for pair in finding.environment)
+
+
+def examine(
+    script: Script,
+    *,
+    seconds: float = 300.0,
+    only: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> DoctorReport:
+    """Watch a script, try the advice that applies to it for about so many seconds, and report.
+
+    `only` are IDs of advice that is tried; by default all that can be.  Raises `ScriptFailedError`
+    where the script fails by itself, ends without a step, or makes none in ten minutes.
+    """
+    began = time.monotonic()
+    with scratch_folder() as scratch, Trials(script, scratch, progress=progress) as trials:
+        progress("watching the script")
+        watched = trials.watch()
+        wanted = _wanted(watched.findings, only)
+        tried: dict[str, Trial] = {}
+        noises: dict[Phase, Trial] = {}
+        left_out: list[str] = []
+        repeatable = True
+        longest = 0.0
+        for number, one in enumerate(wanted, 1):
+            if time.monotonic() - began + longest > seconds and tried:
+                left_out.append(one.id)
+                continue
+            started = time.monotonic()
+            if one.phase not in noises:
+                progress("the script beside itself")
+                noises[one.phase] = trials.noise(one.phase)
+                if one.phase == "train":
+                    repeatable = noises[one.phase].numerics == Numerics.EQUAL
+                started = time.monotonic()
+            progress(f"{one.id}, {number} of {len(wanted)}: {advice_by_id(one.id).title}")
+            tried[one.id] = trials.trial((one.id,), one.phase, one.environment)
+            longest = max(longest, time.monotonic() - started)
+        tried = _judged(tried, noises, wanted, repeatable=repeatable)
+        together = _together(trials, tried, noises, seconds - (time.monotonic() - began), progress)
+        base = trials.base("train") if "train" in noises else None
+        return DoctorReport(
+            script=str(script),
+            watched=watched,
+            step_seconds=base.step_seconds if base else watched.step_seconds,
+            peak_bytes=base.peak_bytes if base else 0,
+            noise=noises["train"].gain if "train" in noises else None,
+            repeatable=repeatable,
+            rows=_rows(watched.findings, tried, left_out),
+            together=together,
+            seconds=time.monotonic() - began,
+            machine={
+                "cores": available_cores(),
+                "load": round(os.getloadavg()[0], 2),
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+                "device": watched.device,
+            },
+        )
+
+
+def _wanted(findings: Sequence[Plain], only: Sequence[str]) -> list[_Wanted]:
+    """Return what can be tried, in the order of trials."""
+    ids = dict.fromkeys(f.id for f in findings if f.is_tried and (not only or f.id in only))
+    order = {id: n for n, id in enumerate(TRIED_FIRST)}
+    return [
+        _Wanted(id, tuple(f for f in findings if f.id == id and f.is_tried), advice_by_id(id).phase)
+        for id in sorted(ids, key=lambda id: (order.get(id, len(order)), id))
+    ]
+
+
+def _judged(
+    tried: dict[str, Trial],
+    noises: dict[Phase, Trial],
+    wanted: Sequence[_Wanted],
+    *,
+    repeatable: bool,
+) -> dict[str, Trial]:
+    """Return trials with their verdicts, each phase by its own noise."""
+    found: dict[str, Trial] = {}
+    for phase, noise in noises.items():
+        ids = [one.id for one in wanted if one.phase == phase and one.id in tried]
+        assert noise.gain is not None, "the script beside itself is always measured"
+        found |= zip(ids, judged([tried[id] for id in ids], noise.gain), strict=True)
+    if not repeatable:
+        found = {id: replace(one, numerics=None, numerics_error=None) for id, one in found.items()}
+    return found
+
+
+def _together(
+    trials: Trials,
+    tried: dict[str, Trial],
+    noises: dict[Phase, Trial],
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Trial | None:
+    """Follow all advice that was a gain and keeps the numbers, and measure that anew.
+
+    The largest gain comes first; another is added where the two together are no slower.
+    """
+    gains = [
+        (id, one)
+        for id, one in tried.items()
+        if one.verdict == "gain"
+        and one.gain is not None
+        and advice_by_id(id).phase == "train"
+        and (advice_by_id(id).numerics if one.numerics is None else one.numerics)
+        <= Numerics.ROUNDING
+    ]
+    gains.sort(key=lambda pair: -pair[1].gain.median if pair[1].gain else 0.0)
+    if len(gains) < 2 or noises["train"].gain is None:
+        return None
+    best: Trial | None = None
+    chosen: tuple[str, ...] = (gains[0][0],)
+    before = gains[0][1]
+    began = time.monotonic()
+    for id, _ in gains[1:]:
+        if best is not None and time.monotonic() - began > seconds:
+            break
+        progress(f"together: {', '.join((*chosen, id))}")
+        now = trials.trial((*chosen, id))
+        if now.gain is None or before.gain is None or now.gain.median < before.gain.low:
+            continue
+        chosen, before, best = now.follow, now, now
+    if best is None:
+        return None
+    progress("together, once more")
+    return judged([trials.trial(chosen)], noises["train"].gain)[0]
+
+
+def _rows(
+    findings: Sequence[Plain], tried: dict[str, Trial], left_out: Sequence[str]
+) -> tuple[Row, ...]:
+    """Return a row for each piece of advice that applies, mistakes first, then by gain."""
+    rows = []
+    for advice in ADVICE:
+        of_it = [finding for finding in findings if finding.id == advice.id]
+        if not of_it:
+            continue
+        why_not = next((f.why_not for f in of_it if f.why_not), "")
+        if advice.id in left_out:
+            why_not = "there was no time left: --seconds gives more"
+        rows.append(
+            Row(
+                advice.id,
+                advice.kind,
+                advice.title,
+                tuple(dict.fromkeys(f.where for f in of_it if f.where)),
+                tuple(dict.fromkeys(f.what for f in of_it)),
+                tried.get(advice.id),
+                advice.numerics,
+                why_not,
+            )
+        )
+    return tuple(sorted(rows, key=_order))
+
+
+def _order(row: Row) -> tuple[int, float, str]:
+    if row.kind == "bug":
+        return 0, 0.0, row.id
+    if row.trial is None or row.trial.gain is None:
+        return 2, 0.0, row.id
+    return 1, -row.trial.gain.median, row.id

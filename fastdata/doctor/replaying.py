@@ -1,0 +1,125 @@
+"""The batches of a script that is only tried: as they come, or a few of them again and again.
+
+While a script is watched, its loaders are its own, but for epochs that end early.  While its step
+is measured, the first batches are kept and given in turn without end: so loading takes no part of
+the time, and the epoch never ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader
+
+from fastdata.engine.loader import Loader
+
+__all__ = ["KEPT_BATCHES", "Mode", "Replay"]
+
+KEPT_BATCHES = 4
+"""Of an epoch whose batches are given again and again."""
+
+UNTRAINED_BATCHES = 3
+"""Of an epoch in which nothing is trained: validation, statistics of the data."""
+
+WATCHED_BATCHES = 12
+"""Of an epoch of training, while the script is watched."""
+
+Mode: TypeAlias = Literal["watch", "train", "evaluate"]
+"""Nothing is repeated; training is; validation is."""
+
+
+class Replay:
+    """Takes the place of loaders' iterators; `backwards` returns how many backward passes were."""
+
+    def __init__(
+        self, mode: Mode, backwards: Callable[[], int], convert: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.mode = mode
+        self.waits: list[tuple[float, float]] = []
+        """For each batch that was trained with: seconds that the loop waited for it, and until
+        it wanted the next one."""
+        self.repeats = False
+        """Whether batches are being given again."""
+        self.epochs = 0
+        """In which something was trained, and that have begun."""
+        self._backwards = backwards
+        self._convert = convert
+        self._trained = False
+
+    def install(self) -> None:
+        """Take the place of the iterators of all loaders in this process."""
+        for loader_class in (DataLoader, Loader):
+            original = loader_class.__iter__
+
+            def iterate(loader: Any, original: Any = original) -> Iterator[Any]:
+                return self._epoch(original(loader))
+
+            loader_class.__iter__ = iterate  # type: ignore[method-assign]
+
+    def _epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
+        before = self._backwards()
+        kept: list[Any] = []
+        count, counted = 0, False
+        while True:
+            asked = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            taken = time.perf_counter()
+            if self._convert is not None:
+                batch = tree_map(self._convert, batch)
+            if self.mode != "watch" and len(kept) < KEPT_BATCHES:
+                kept.append(tree_map(_copied, batch))
+            yield batch
+            count += 1
+            trains = self._backwards() > before
+            if trains:
+                if not counted:
+                    self.epochs, counted = self.epochs + 1, True
+                self._trained = True
+                self.waits.append((taken - asked, time.perf_counter() - taken))
+            if self._ends(count, trains=trains):
+                break
+        close = getattr(batches, "close", None)
+        if callable(close):
+            close()
+        del batches
+        trains = self._backwards() > before
+        if kept and ((self.mode == "train" and trains) or self._evaluates(trains=trains)):
+            self.repeats = True
+            yield from _again(kept)
+
+    def _ends(self, count: int, *, trains: bool) -> bool:
+        if trains:
+            return count >= (WATCHED_BATCHES if self.mode == "watch" else KEPT_BATCHES)
+        if self._evaluates(trains=False):
+            return count >= KEPT_BATCHES
+        return count >= UNTRAINED_BATCHES
+
+    def _evaluates(self, *, trains: bool) -> bool:
+        return self.mode == "evaluate" and self._trained and not trains
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _again(kept: list[Any]) -> Iterator[Any]:
+    """Yield batches in turn; copies of them, where the script changes batches in place."""
+    given = [tree_map(_copied, batch) for batch in kept]
+    versions = [_versions(batch) for batch in given]
+    while True:
+        for number, batch in enumerate(given):
+            if versions[number] != _versions(batch):
+                batch = tree_map(_copied, kept[number])
+            yield batch
+
+
+def _versions(batch: Any) -> list[int]:
+    leaves = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+    return [leaf._version for leaf in leaves if not leaf.is_inference()]

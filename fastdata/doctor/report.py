@@ -1,0 +1,180 @@
+"""What an examination found: its data, their JSON form, and their text for a terminal.
+
+Whatever comes from the script (names, lines, messages) passes through `fastdata.printable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fastdata.doctor.contract import Kind, Numerics
+from fastdata.doctor.session import Watched
+from fastdata.doctor.trials import Trial
+from fastdata.measuring.lines import short_line
+from fastdata.measuring.windows import Rate
+from fastdata.printable import printable
+
+__all__ = ["DoctorReport", "Row", "render_text"]
+
+WAITS = 0.05
+"""A loop that waits a smaller share of its time is fed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A piece of advice that applies: where, what to write, and what came of it."""
+
+    id: str
+    kind: Kind
+    title: str
+    where: tuple[str, ...]
+    """``FILE:LINE function``; "" is left out."""
+    what: tuple[str, ...]
+    trial: Trial | None
+    promised: Numerics
+    """What following it does to numbers, where that was not measured."""
+    why_not: str = ""
+    """Why it was not tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """What an examination of a script found."""
+
+    script: str
+    watched: Watched
+    step_seconds: float
+    """Of the script as it is, with its batches in memory."""
+    peak_bytes: int
+    noise: Rate | None
+    """The script beside itself: what cannot be told from nothing."""
+    repeatable: bool
+    """Whether a step has the same gradients each time."""
+    rows: tuple[Row, ...]
+    together: Trial | None
+    seconds: float
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON; its form is documented in ``docs/doctor.md``."""
+        document = asdict(self)
+        document["watched"].pop("findings")
+        document["version"] = 1
+        return document
+
+    def is_open(self, threshold: float) -> bool:
+        """Whether something is wrong, or would be so many times as fast, as measured."""
+        return any(
+            row.kind == "bug"
+            or (
+                row.trial is not None
+                and row.trial.verdict == "gain"
+                and row.trial.gain is not None
+                and row.trial.gain.median >= threshold
+            )
+            for row in self.rows
+        )
+
+    @property
+    def smallest_gain(self) -> float:
+        """The smallest gain that can be told from nothing."""
+        return max(self.noise.high, 1 / self.noise.low) if self.noise is not None else 1.0
+
+
+def render_text(report: DoctorReport) -> str:
+    """Return a report as lines for a terminal."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: DoctorReport) -> Iterator[str]:
+    watched = report.watched
+    models = ", ".join(watched.models) or "no model"
+    yield printable(
+        f"{report.script}: {models}, {watched.parameters:,} parameters, "
+        f"{', '.join(watched.optimizers)}, on {watched.device}"
+    )
+    if watched.waited > WAITS:
+        yield (
+            f"the loop waits for data {watched.waited:.0%} of the time: no advice on the step can "
+            "mend that; fastdata profile says what would"
+        )
+    bugs = [row for row in report.rows if row.kind == "bug"]
+    for row in bugs:
+        yield printable(f"wrong: {row.title} ({row.id}), {_where(row)}")
+    if report.noise is not None:
+        low, high = report.noise.low, report.noise.high
+        yield (
+            f"a step takes {1e3 * report.step_seconds:.4g} ms; the script beside itself: "
+            f"{report.noise.median:.2f} ({low:.2f}-{high:.2f}); a gain of less than "
+            f"{report.smallest_gain - 1:.0%} cannot be seen"
+        )
+    measured = [row for row in report.rows if row.kind != "bug"]
+    if measured:
+        yield f"{'gain (95%)':18s} {'numerics':18s} {'ID':4s} {'what':44s} where"
+    for row in measured:
+        yield printable(
+            f"{_gain(row):18s} {_numerics(row):18s} {row.id:4s} {_what(row):44s} {_where(row)}"
+        )
+        if note := _note(row):
+            yield printable(f"{'':42s} {note}")
+    if report.together is not None and report.together.gain is not None:
+        gain = report.together.gain
+        yield (
+            f"together {gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f}), measured: "
+            f"{', '.join(report.together.follow)}"
+        )
+    elif not report.rows:
+        yield "nothing was found that would make it faster"
+    if not report.repeatable:
+        yield "its steps have other gradients each time, so numerics were not measured"
+    if watched.blocked:
+        yield printable(
+            f"not written: {', '.join(f'{what} ({n:,}x)' for what, n in watched.blocked.items())}"
+        )
+
+
+def _gain(row: Row) -> str:
+    if row.trial is None:
+        return "GPU only" if row.why_not == "GPU only" else "not measured"
+    if row.trial.gain is None:
+        return "failed"
+    gain = row.trial.gain
+    return f"{gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f})"
+
+
+def _numerics(row: Row) -> str:
+    trial = row.trial
+    if trial is None or trial.gain is None or trial.numerics is None:
+        return f"{row.promised}?"
+    if trial.numerics in (Numerics.EQUAL, None) or trial.numerics_error is None:
+        return str(trial.numerics)
+    return f"{trial.numerics} {trial.numerics_error:.0e}"
+
+
+def _what(row: Row) -> str:
+    return row.what[0] if len(row.what) == 1 else f"{row.title} ({len(row.what)} places)"
+
+
+def _where(row: Row) -> str:
+    more = f" and {len(row.where) - 1} more" if len(row.where) > 1 else ""
+    return (short_line(row.where[0]) if row.where else "") + more
+
+
+def _note(row: Row) -> str:
+    trial = row.trial
+    if trial is None:
+        return "" if row.why_not in ("", "GPU only") else row.why_not
+    if trial.gain is None:
+        return trial.why
+    notes = {
+        "gain": "",
+        "harm": "do not: it is slower here",
+        "none": "cannot be told from nothing",
+        "failed": trial.why,
+    }
+    found = [notes[trial.verdict]] if notes[trial.verdict] else []
+    if trial.warm_up_seconds > max(1.0, 5 * trial.step_seconds):
+        found.append(f"the first step takes {trial.warm_up_seconds:.0f} s more")
+    return "; ".join(found)

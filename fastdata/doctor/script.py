@@ -1,0 +1,95 @@
+"""A training script as its user starts it, and running it so in this process."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fastdata.errors import OptionError
+from fastdata.steps import is_script_target, run_script
+
+__all__ = ["Script", "script_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A file, a module (``python -m``), or ``train.py:build``, with its arguments."""
+
+    kind: Literal["file", "module", "function"]
+    name: str
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([*(["-m"] if self.kind == "module" else []), self.name, *self.arguments])
+
+    def run(self) -> None:
+        """Run it, as ``python`` does: with its arguments, and its folder on ``sys.path``.
+
+        Of a function, its step is called with one batch after another, for ever.
+        """
+        if self.kind == "function":
+            self._run_function()
+            return
+        safe = getattr(sys.flags, "safe_path", False)
+        if self.kind == "module":
+            sys.argv = [self.name, *self.arguments]
+            if not safe:
+                sys.path.insert(0, os.getcwd())
+            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+            return
+        sys.argv = [self.name, *self.arguments]
+        if not safe:
+            sys.path.insert(0, os.path.dirname(os.path.realpath(self.name)))
+        runpy.run_path(self.name, run_name="__main__")
+
+    def _run_function(self) -> None:
+        loader, step = run_script(self.name)
+        if step is None:
+            raise OptionError(
+                f"{self.name} returns no step: it returns `loader, step`, and the step is called "
+                "with each batch"
+            )
+        while True:
+            empty = True
+            for batch in loader:
+                empty = False
+                step(batch)
+            if empty:
+                raise OptionError(f"the loader of {self.name} has no batches")
+
+
+def script_of(words: Sequence[str]) -> Script:
+    """Return the script that a command line starts.
+
+    ``main.py ARGS``, ``-m package.module ARGS``, either after ``python``, or ``train.py:build``.
+    Anything else is an `OptionError`, also a file that does not exist.
+    """
+    given = list(words)
+    if given and os.path.basename(given[0]).startswith("python"):
+        given.pop(0)
+    if given and given[0] == "torchrun":
+        raise OptionError(
+            "torchrun starts several processes: give the script itself (fastdata doctor -- "
+            "main.py ARGS), which is tried with one rank"
+        )
+    if given and given[0] == "-m":
+        if len(given) < 2:
+            raise OptionError("-m needs the name of a module, as python -m has")
+        return Script("module", given[1], tuple(given[2:]))
+    if not given or given[0].startswith("-"):
+        raise OptionError(
+            "there is no script: give it as it is started, e.g. fastdata doctor -- main.py "
+            "--epochs 1"
+        )
+    name, *arguments = given
+    if not name.endswith(".py") and not os.path.isfile(name) and is_script_target(name):
+        if arguments:
+            raise OptionError(f"{name} is a function, which takes no arguments")
+        return Script("function", name)
+    if not os.path.isfile(name):
+        raise OptionError(f"{name}: there is no such file")
+    return Script("file", name, tuple(arguments))

@@ -1,0 +1,417 @@
+"""The process of a script that is only tried: it runs the script, and stops at its steps.
+
+    parent --Request--> start; watch some steps; follow advice
+           <--Watched--
+           --Run(steps)--> so many steps --> Ran(seconds)    again and again
+           --Dump--------> the next step's gradients and parameters, to a file
+
+The script's own code runs in the main thread, as ever.  At the end of a step it waits for what the
+parent wants next.  When the parent has ended, or says so, this process ends at once, with all that
+it has started, and without any more code of the script.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.contract import Phase
+from fastdata.doctor.replaying import Mode, Replay
+from fastdata.doctor.script import Script
+from fastdata.doctor.watching import Watch
+from fastdata.doctor.writes import WritesKept
+from fastdata.measuring.stalls import StallCounter, stall_modes
+from fastdata.processes.starting import lead_group
+
+__all__ = ["Dump", "Ended", "Plain", "Ran", "Request", "Run", "Watched"]
+
+_save = torch.save  # before it is kept from writing
+
+WATCHED_STEPS = 4
+"""Steps before advice is followed; the third is looked at for what makes a GPU wait."""
+
+STALL_STEP = 2
+
+WATCHED_SECONDS = 20.0
+"""Of training that is only watched; of validation as much again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a process is to run: a script, with some of the advice followed."""
+
+    script: Script
+    scratch: str
+    follow: tuple[str, ...] = ()
+    """IDs of advice."""
+    phase: Phase = "train"
+    watch_only: bool = False
+    """Whether nothing is measured: epochs end early, so that validation is seen."""
+    in_float64: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run so many steps."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Write gradients and parameters of the next step to a file."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How long steps took, and the most memory that the process has had so far."""
+
+    seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A finding, without what follows it."""
+
+    id: str
+    where: str
+    what: str
+    environment: tuple[tuple[str, str], ...]
+    is_tried: bool
+    why_not: str
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What was seen, as plain data."""
+
+    findings: tuple[Plain, ...] = ()
+    steps: int = 0
+    waited: float = 0.0
+    """Share of the time that the loop waited for batches."""
+    step_seconds: float = 0.0
+    device: str = "cpu"
+    models: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    parameters: int = 0
+    validates: bool = False
+    blocked: dict[str, int] = field(default_factory=dict)
+    made: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why there will be nothing more: the script ended, or failed, which is its traceback."""
+
+    why: str
+    failed: bool = False
+    watched: Watched | None = None
+
+
+class Session:
+    """Runs the script of a request, and answers to its parent."""
+
+    def __init__(self, connection: Connection[Any, Any], request: Request) -> None:
+        self._connection, self._request = connection, request
+        self._writes = WritesKept(Path(request.scratch))
+        self._watch = Watch(self._on_step)
+        mode: Mode = "watch" if request.watch_only else request.phase
+        convert = _to_float64 if request.in_float64 else None
+        self._replay = Replay(mode, lambda: self._watch.backwards, convert)
+        self._left = 0  # of the steps that are to be run
+        self._began = 0.0
+        self._measures = False
+        self._stalls: StallCounter | None = None
+        self._modes = ExitStack()
+        self._dump: str | None = None
+        self._gradients: dict[str, torch.Tensor] = {}
+        self._first_step = 0.0
+
+    def run(self) -> NoReturn:
+        """Run the script, and end the process."""
+        if self._request.phase == "evaluate" or self._request.watch_only:
+            self._watch.on_forward = self._on_evaluation
+        self._seed()
+        self._writes.install()
+        self._watch.install()
+        self._replay.install()
+        try:
+            self._request.script.run()
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                self._fail(f"the script ended with sys.exit({stop.code!r})")
+        except BaseException as error:
+            self._fail(_users_traceback(error))
+        self._send(Ended(self._why_ended(), watched=self._watched()))
+        _end_group()
+
+    def _fail(self, why: str) -> NoReturn:
+        self._send(Ended(why, failed=True, watched=self._watched()))
+        _end_group()
+
+    def _why_ended(self) -> str:
+        steps = self._watch.seen.steps_seen
+        if not self._watch.backwards and not steps:
+            return "the script ended without a backward pass or a step of an optimiser"
+        if not steps:
+            return "the script ended without a step of an optimiser"
+        return f"the script ended after {steps:,} steps"
+
+    def _seed(self) -> None:
+        seed = self._request.seed
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+
+    # -- at the end of steps -------------------------------------------------------------------
+
+    def _on_step(self) -> None:
+        """Called after each step of the optimiser."""
+        if self._dump is not None:
+            self._write_dump(self._dump)
+        if self._measures:
+            self._on_unit()
+            return
+        steps = self._watch.seen.steps_seen
+        if steps == 1:
+            self._first_step = time.monotonic()
+        if steps == STALL_STEP:
+            self._look_for_stalls()
+        elif steps == STALL_STEP + 1:
+            self._end_look()
+        if steps < WATCHED_STEPS:
+            return
+        if self._request.watch_only:
+            late = time.monotonic() - self._first_step > WATCHED_SECONDS
+            if late or self._replay.epochs > 1:
+                self._end_watching()
+        elif self._request.phase == "train":
+            self._begin()
+
+    def _on_evaluation(self, model: nn.Module) -> None:
+        """Called after each forward pass of a model in evaluation mode."""
+        if self._request.watch_only:
+            if not self._first_step:
+                return
+            if time.monotonic() - self._first_step > 2 * WATCHED_SECONDS:
+                self._end_watching()
+        elif self._replay.repeats:
+            model.register_forward_hook(lambda *_: self._on_unit())
+            self._watch.on_forward = None
+            self._begin()
+
+    def _on_unit(self) -> None:
+        """Called after each step, or pass of a validation, that may be measured."""
+        self._left -= 1
+        if self._left == 0:
+            self._answer()
+
+    def _end_watching(self) -> NoReturn:
+        self._send(self._watched())
+        _end_group()
+
+    def _look_for_stalls(self) -> None:
+        if self._watch.seen.is_compiled:
+            return
+        device = torch.device("cuda" if self._watch.seen.on_gpu else "cpu")
+        self._stalls = StallCounter(device)
+        self._modes.enter_context(stall_modes(self._stalls))
+
+    def _end_look(self) -> None:
+        self._modes.close()
+        if self._stalls is not None:
+            self._watch.seen.stalls = self._stalls.stalls()
+
+    def _begin(self) -> None:
+        """Follow the advice, and wait for the parent from now on."""
+        seen = self._watch.seen
+        watched = self._watched()
+        for advice in ADVICE:
+            if advice.id in self._request.follow:
+                for finding in advice.find(seen):
+                    if finding.change is not None:
+                        finding.change()
+        if self._request.in_float64:
+            _make_float64(seen.models, seen.optimizers)
+        self._watch.only_steps()
+        self._seed()
+        self._measures = True
+        self._send(watched)
+        self._wait()
+
+    def _answer(self) -> None:
+        if _uses_cuda():
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - self._began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        self._send(Ran(seconds, peak))
+        self._wait()
+
+    def _wait(self) -> None:
+        """Do what the parent wants next."""
+        try:
+            command = self._connection.recv()
+        except (EOFError, OSError):
+            _end_group()
+        if isinstance(command, Dump):
+            self._dump, self._left = command.path, 1
+            self._watch.before_step = self._keep_gradients
+        elif isinstance(command, Run):
+            self._left = command.steps
+        else:
+            _end_group()
+        if _uses_cuda():
+            torch.cuda.synchronize()
+        self._began = time.perf_counter()
+
+    def _keep_gradients(self, optimizer: Optimizer) -> None:
+        self._gradients = {
+            name: p.grad.detach().clone()
+            for name, p in self._parameters(optimizer).items()
+            if p.grad is not None
+        }
+
+    def _write_dump(self, path: str) -> None:
+        parameters = self._parameters(self._watch.seen.optimizers[0])
+        after = {name: p.detach().clone() for name, p in parameters.items()}
+        _save({"gradients": self._gradients, "after": after}, path)
+        self._dump, self._watch.before_step, self._gradients = None, None, {}
+
+    def _parameters(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+        """Return an optimiser's parameters, by names that stay if one is taken away."""
+        names = {
+            id(p): f"{number}.{name}"
+            for number, model in enumerate(self._watch.seen.models)
+            for name, p in model.named_parameters()
+        }
+        every = [p for group in optimizer.param_groups for p in group["params"]]
+        return {names.get(id(p), str(n)): p for n, p in enumerate(every)}
+
+    # -- what is sent --------------------------------------------------------------------------
+
+    def _send(self, message: object) -> None:
+        try:
+            self._connection.send(message)
+        except OSError:
+            _end_group()
+
+    def _watched(self) -> Watched:
+        seen = self._watch.seen
+        findings = tuple(
+            Plain(
+                advice.id,
+                finding.where,
+                finding.what,
+                finding.environment,
+                finding.is_tried and not (advice.gpu_only and not seen.on_gpu),
+                "GPU only" if advice.gpu_only and not seen.on_gpu else finding.why_not,
+                advice.phase,
+            )
+            for advice in ADVICE
+            for finding in (advice.find(seen) if seen.steps else ())
+        )
+        waits = self._replay.waits[2:]  # the first ones are those of starting
+        waited = sum(wait for wait, _ in waits)
+        whole = waited + sum(step for _, step in waits)
+        parameters = {id(p): p.numel() for model in seen.models for p in model.parameters()}
+        return Watched(
+            findings,
+            seen.steps_seen,
+            waited / whole if whole else 0.0,
+            whole / len(waits) if waits else 0.0,
+            "cuda" if seen.on_gpu else "cpu",
+            tuple(type(model).__name__ for model in seen.models),
+            tuple(type(one).__name__ for one in seen.optimizers),
+            sum(parameters.values()),
+            any(e.kind == "forward" and not e.training for e in seen.events),
+            dict(self._writes.blocked),
+            tuple(self._writes.made),
+        )
+
+
+def _uses_cuda() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _to_float64(leaf: Any) -> Any:
+    is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    return leaf.double() if is_float else leaf
+
+
+def _make_float64(models: list[Any], optimizers: list[Optimizer]) -> None:
+    """Make weights and optimisers float64, whatever the script has made of them."""
+    for model in models:
+        model.double()
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            for name, value in state.items():
+                if name != "step":
+                    state[name] = _to_float64(value)
+
+
+def _users_traceback(error: BaseException) -> str:
+    """Return a traceback from the script's first line on."""
+    frames = traceback.TracebackException.from_exception(error)
+    users = [n for n, frame in enumerate(frames.stack) if not _is_ours(frame.filename)]
+    if users:
+        frames.stack = traceback.StackSummary.from_list(frames.stack[users[0] :])
+    return "".join(frames.format()).rstrip()
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((str(Path(__file__).parent), "<frozen")) or "runpy" in file
+
+
+def _end_group() -> NoReturn:
+    """End this process and all that it has started, at once."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _end_with(lifeline: int) -> None:
+    """Have a thread end everything when the other end of a pipe is closed, as by a death."""
+
+    def watch() -> None:
+        os.read(lifeline, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="fastdata doctor", daemon=True).start()
+
+
+def main() -> NoReturn:
+    """Run what the parent requests, by the descriptors of the command line."""
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    lifeline = int(sys.argv[2])
+    lead_group()
+    faulthandler.enable()
+    _end_with(lifeline)
+    Session(connection, connection.recv()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""Advice that is tried: the script as it is, and with the advice followed, in turns.
+
+Each is a process of its own, which began with the same weights, batches and random numbers.  One
+runs some steps while the other waits, in a random order; the ratio of the two times is one number,
+and the gain is the median of some.  Its interval is of order statistics, and a sign test says
+whether it is one: they assume nothing of how times are distributed (see `measuring.windows`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from fastdata.doctor.contract import Numerics, Phase
+from fastdata.doctor.numerics import Compared, compare_dumps
+from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
+from fastdata.doctor.script import Script
+from fastdata.doctor.session import Dump, Request, Run, Watched
+from fastdata.measuring.windows import CONFIDENCE, Rate, in_turns, rate_of
+
+__all__ = ["Trial", "Trials", "Verdict", "judged"]
+
+WINDOW_SECONDS = 0.5
+LEAST_ROUNDS = 9
+"""Of which each has to agree for a gain to be seen among a dozen pieces of advice."""
+
+MOST_WARM_UPS = 6
+STABLE = 0.1
+"""Windows that differ by less are warm."""
+
+START_SECONDS = 600.0
+"""Until a script has made its first steps: data are downloaded, models are made."""
+
+MOST_STEP_SECONDS = 120.0
+
+Verdict: TypeAlias = Literal["gain", "none", "harm", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of following some advice.
+
+    `gain` is the time of a step without it over that with it: the median, with its 95% interval,
+    and every round's.
+    """
+
+    follow: tuple[str, ...]
+    gain: Rate | None = None
+    verdict: Verdict = "none"
+    why: str = ""
+    """Why there is no gain, where it has failed."""
+    numerics: Numerics | None = None
+    numerics_error: float | None = None
+    """How far gradients are from those in float64, relative to these."""
+    warm_up_seconds: float = 0.0
+    """That the first step took longer than the others: compiling, mostly."""
+    peak_bytes: int = 0
+    step_seconds: float = 0.0
+
+    @property
+    def p_value(self) -> float:
+        """Of a sign test, that there is neither gain nor harm."""
+        if self.gain is None:
+            return 1.0
+        above = sum(ratio > 1 for ratio in self.gain.windows)
+        count = len(self.gain.windows)
+        tail = sum(math.comb(count, k) for k in range(min(above, count - above) + 1))
+        return min(1.0, 2.0 * tail / float(2**count))
+
+
+def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
+    """Return trials with their verdicts, as Holm's correction for several has it.
+
+    What lies within the interval of `noise`, which compares the script with itself, is none.
+
+    Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979.
+    """
+    order = sorted(range(len(trials)), key=lambda n: trials[n].p_value)
+    verdicts: dict[int, Verdict] = {}
+    rejects = True
+    for rank, number in enumerate(order):
+        trial = trials[number]
+        rejects = rejects and trial.p_value <= (1 - CONFIDENCE) / (len(trials) - rank)
+        if trial.gain is None:
+            verdicts[number] = "failed"
+        elif rejects and trial.gain.median > max(noise.high, 1.0):
+            verdicts[number] = "gain"
+        elif rejects and trial.gain.median < min(noise.low, 1.0):
+            verdicts[number] = "harm"
+        else:
+            verdicts[number] = "none"
+    return [replace(trial, verdict=verdicts[n]) for n, trial in enumerate(trials)]
+
+
+@dataclass
+class _Running:
+    """A process that waits at a step, and what is known of it."""
+
+    process: ScriptProcess
+    steps: int = 1
+    """Of a window."""
+    step_seconds: float = 0.0
+    warm_up_seconds: float = 0.0
+    peak_bytes: int = 0
+
+    def run(self, steps: int) -> float:
+        """Run steps, and return the seconds that one took."""
+        limit = START_SECONDS + steps * MOST_STEP_SECONDS
+        ran = self.process.ask(Run(steps), limit)
+        self.peak_bytes = ran.peak_bytes
+        return ran.seconds / steps
+
+    def warm_up(self) -> None:
+        """Run until a step takes as long as the one before; see how many fill a window."""
+        first = before = self.run(1)
+        for _ in range(MOST_WARM_UPS):
+            steps = max(1, round(WINDOW_SECONDS / 2 / before))
+            now = self.run(steps)
+            stable = abs(now - before) < STABLE * before
+            before = now
+            if stable:
+                break
+        self.step_seconds = before
+        self.warm_up_seconds = max(0.0, first - before)
+
+
+@dataclass
+class Trials:
+    """Runs trials of a script; a context, which ends the processes that stay between trials."""
+
+    script: Script
+    scratch: Path
+    rounds: int = LEAST_ROUNDS
+    progress: Callable[[str], None] = lambda _: None
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _base: dict[Phase, _Running] = field(default_factory=dict)
+    _count: int = 0
+    _order: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def watch(self) -> Watched:
+        """Run the script until its steps and a validation have been seen."""
+        with self._start(watch_only=True) as process:
+            return process.watched_to_end(START_SECONDS)
+
+    def base(self, phase: Phase) -> _Running:
+        """Return the script as it is, running; its first step's gradients are kept."""
+        if phase not in self._base:
+            running = self._running(self._stack, (), phase)
+            running.warm_up()
+            self._base[phase] = running
+        return self._base[phase]
+
+    def noise(self, phase: Phase) -> Trial:
+        """Compare the script with itself."""
+        return self.trial((), phase)
+
+    def trial(
+        self,
+        follow: tuple[str, ...],
+        phase: Phase = "train",
+        environment: tuple[tuple[str, str], ...] = (),
+    ) -> Trial:
+        """Compare the script with one that follows some advice.
+
+        A script that fails then, or is ended, is a trial with the reason.
+        """
+        base = self.base(phase)
+        try:
+            with ExitStack() as stack:
+                other = self._running(stack, follow, phase, environment)
+                other.warm_up()
+                ratios = self._compare(base, other)
+                compared = self._numerics(follow)
+        except ScriptFailedError as error:
+            if base.process.has_ended:
+                raise
+            return Trial(follow, verdict="failed", why=_last_line(str(error)))
+        return Trial(
+            follow,
+            rate_of(ratios),
+            numerics=compared.numerics,
+            numerics_error=compared.error,
+            warm_up_seconds=other.warm_up_seconds,
+            peak_bytes=other.peak_bytes,
+            step_seconds=other.step_seconds,
+        )
+
+    # -- processes -----------------------------------------------------------------------------
+
+    def _start(
+        self, *, environment: tuple[tuple[str, str], ...] = (), **request: object
+    ) -> ScriptProcess:
+        self._count += 1
+        scratch = str(self.scratch / f"run-{self._count}")
+        made = Request(self.script, scratch, **request)  # type: ignore[arg-type]
+        return ScriptProcess(made, dict(environment))
+
+    def _running(
+        self,
+        stack: ExitStack,
+        follow: tuple[str, ...],
+        phase: Phase,
+        environment: tuple[tuple[str, str], ...] = (),
+        *,
+        in_float64: bool = False,
+    ) -> _Running:
+        process = stack.enter_context(
+            self._start(environment=environment, follow=follow, phase=phase, in_float64=in_float64)
+        )
+        process.watched(START_SECONDS)
+        if phase == "train":
+            process.ask(Dump(str(self._dump(follow, in_float64=in_float64))), MOST_STEP_SECONDS)
+        return _Running(process)
+
+    def _dump(self, follow: tuple[str, ...], *, in_float64: bool = False) -> Path:
+        name = "float64" if in_float64 else "+".join(follow) or "base"
+        if not in_float64 and not follow and (self.scratch / "base.pt").exists():
+            name = "again"
+        return self.scratch / f"{name}.pt"
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def _compare(self, base: _Running, other: _Running) -> list[float]:
+        """Return the ratio of the two times, of each round."""
+        ratios = []
+        fastest = min(base.step_seconds, other.step_seconds)
+        steps = max(1, math.ceil(WINDOW_SECONDS / fastest))
+        for turn in in_turns((base, other), self.rounds, self._order):
+            took = {id(one): one.run(steps) for one in turn}
+            ratios.append(took[id(base)] / took[id(other)])
+        return ratios
+
+    def _numerics(self, follow: tuple[str, ...]) -> Compared:
+        if "train" not in self._base:
+            return Compared()
+        exact = self._dump((), in_float64=True)
+        if not exact.exists():
+            try:
+                with ExitStack() as stack:
+                    self._running(stack, (), "train", in_float64=True)
+            except ScriptFailedError as error:
+                exact.with_suffix(".txt").write_text(_last_line(str(error)))
+                exact.touch()
+        other = self._dump(follow) if follow else self.scratch / "again.pt"
+        return compare_dumps(self.scratch / "base.pt", other, exact)
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), text).strip()

@@ -1,0 +1,234 @@
+"""What a script that is only tried may write: nothing of the user's changes.
+
+Called in the process of the script, before the script.  Files that it opens for writing become
+files in a scratch folder, which it reads again under the same name; checkpoints, and what it would
+remove or rename, are left alone; trackers and hubs are switched off.  Folders that it makes are
+made, and removed afterwards where they are empty.  Caches may be written, as PyTorch's compiler
+and downloads need them.  Whatever reaches a file by another way is refused by an audit hook, but
+for libraries in C that open files themselves (HDF5, SQLite) and programs that the script starts.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib.abc
+import importlib.machinery
+import io
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+__all__ = ["SWITCHED_OFF", "WritesKept"]
+
+SWITCHED_OFF = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "TRACKIO_MODE": "disabled",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+"""Environment variables by which trackers and hubs keep quiet."""
+
+_SHARED = "/dev/shm/"
+"""No device: people keep files there.  Memory that is shared goes another way."""
+
+_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = "remove", "unlink", "rmdir", "rename", "replace", "truncate", "link", "symlink"
+_CHANGE_EVENTS = "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink"
+
+_LATE: dict[str, tuple[str, ...]] = {
+    "safetensors.torch": ("save_file", "save_model"),
+    "huggingface_hub.hf_api": (
+        "HfApi.create_commit",
+        "HfApi.create_repo",
+        "HfApi.upload_file",
+        "HfApi.upload_folder",
+        "HfApi.upload_large_folder",
+    ),
+}
+"""Functions that do nothing once their module is imported."""
+
+
+class WritesKept(importlib.abc.MetaPathFinder):
+    """Keeps writes of this process away from files; `blocked` says which there were.
+
+    It stays until the process ends.  `made` are the folders that were made.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self.blocked: Counter[str] = Counter()
+        self.made: list[str] = []
+        self._scratch = scratch
+        self._moved: dict[str, str] = {}
+        home = Path.home()
+        places = [scratch, Path("/dev"), Path("/proc"), Path(tempfile.gettempdir())]
+        places.append(Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")))
+        names = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HF_HOME", "TORCH_HOME"
+        places += [Path(os.environ[name]) for name in names if name in os.environ]
+        self._allowed = tuple(os.path.realpath(place) for place in places)
+        self._ours = False
+
+    def install(self) -> None:
+        """Take the place of the functions that write."""
+        os.environ.update(SWITCHED_OFF)
+        sys.dont_write_bytecode = True
+        builtins.open = io.open = self._opening(io.open)
+        os.open = self._opening_descriptor(os.open)
+        for name in _CHANGES:
+            setattr(os, name, self._changing(getattr(os, name)))
+        os.mkdir = self._making(os.mkdir)
+        torch.save = self._saving(torch.save)
+        sys.meta_path.insert(0, self)
+        sys.addaudithook(self._audit)
+
+    def note(self, what: str) -> None:
+        """Count something that was not done."""
+        self.blocked[what] += 1
+
+    # -- places ------------------------------------------------------------------------------
+
+    def _is_allowed(self, path: str) -> bool:
+        if path.startswith(self._allowed[0] + os.sep):
+            return True
+        inside = any(path == place or path.startswith(place + os.sep) for place in self._allowed)
+        return inside and not path.startswith(_SHARED)
+
+    def _scratch_file(self, path: str) -> str:
+        if path not in self._moved:
+            self._moved[path] = str(self._scratch / f"{len(self._moved)}-{Path(path).name}")
+            self.note(f"written elsewhere: {path}")
+        return self._moved[path]
+
+    def _place(self, file: Any, *, writes: bool, keeps: bool = False) -> Any:
+        """Return which file is opened in place of this one."""
+        if isinstance(file, int):
+            return file
+        path = os.path.realpath(os.fsdecode(file))
+        if path in self._moved:
+            return self._moved[path]
+        if not writes or self._is_allowed(path):
+            return file
+        place = self._scratch_file(path)
+        if keeps and os.path.isfile(path):  # what is appended to, or changed in place
+            self._copy(path, place)
+        return place
+
+    def _copy(self, path: str, place: str) -> None:
+        with open(path, "rb") as source, open(place, "wb") as target:
+            while piece := source.read(1 << 20):
+                target.write(piece)
+
+    # -- what takes the place of functions -----------------------------------------------------
+
+    def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            writes = any(letter in mode for letter in "wax+")
+            keeps = "a" in mode or ("+" in mode and "w" not in mode)
+            place = self._place(file, writes=writes, keeps=keeps)
+            return original(place, mode, *arguments, **options)
+
+        return opened
+
+    def _opening_descriptor(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def opened(path: Any, flags: int, *arguments: Any, **options: Any) -> Any:
+            if options.get("dir_fd") is not None:
+                return original(path, flags, *arguments, **options)
+            keeps = not flags & os.O_TRUNC
+            place = self._place(path, writes=bool(flags & _FLAGS), keeps=keeps)
+            return original(place, flags, *arguments, **options)
+
+        return opened
+
+    def _changing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def changed(path: Any, *arguments: Any, **options: Any) -> Any:
+            paths = [path, *arguments[: 1 if isinstance((*arguments, 0)[0], (str, Path)) else 0]]
+            real = [os.path.realpath(os.fsdecode(one)) for one in paths if not isinstance(one, int)]
+            if all(map(self._is_allowed, real)):
+                return original(path, *arguments, **options)
+            if real[0] in self._moved and original.__name__ in ("rename", "replace"):
+                self._moved[real[-1]] = self._moved.pop(real[0])
+                return None
+            if real[0] in self._moved and original.__name__ in ("remove", "unlink"):
+                del self._moved[real[0]]
+                return None
+            self.note(f"os.{original.__name__}: {' to '.join(real)}")
+            return None
+
+        return changed
+
+    def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def made(path: Any, *arguments: Any, **options: Any) -> Any:
+            original(path, *arguments, **options)
+            if not self._is_allowed(real := os.path.realpath(os.fsdecode(path))):
+                self.made.append(real)
+
+        return made
+
+    def _saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def saved(obj: Any, f: Any, *arguments: Any, **options: Any) -> Any:
+            if not isinstance(f, (str, os.PathLike)):
+                return original(obj, f, *arguments, **options)
+            path = os.path.realpath(os.fspath(f))
+            if self._is_allowed(path):
+                return original(obj, f, *arguments, **options)
+            self.note(f"torch.save: {path}")
+            return None
+
+        return saved
+
+    def _nothing(self, name: str) -> Callable[..., Any]:
+        def nothing(*_: Any, **__: Any) -> None:
+            self.note(name)
+
+        return nothing
+
+    # -- what is imported later, and whatever else writes ------------------------------------------
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Have functions of some modules do nothing, once they are imported."""
+        if name not in _LATE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        run: Any = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            for dotted in _LATE[name]:
+                *owners, last = dotted.split(".")
+                owner: Any = functools.reduce(getattr, owners, module)
+                if hasattr(owner, last):
+                    setattr(owner, last, self._nothing(f"{name}.{dotted}"))
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            if not isinstance(flags, int) or not flags & _FLAGS or isinstance(path, int):
+                return
+        elif event not in _CHANGE_EVENTS:
+            return
+        if self._is_allowed(path := os.path.realpath(os.fsdecode(arguments[0]))):
+            return
+        self.note(f"refused: {path}")
+        raise PermissionError(f"fastdata doctor lets a script write nothing: {path}")

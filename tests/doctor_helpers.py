@@ -1,0 +1,124 @@
+"""Scripts with faults that were planted, and how they are watched without a new interpreter."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+import time
+import warnings
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch._dynamo  # what optimisers import with their first parameters takes seconds
+
+from fastdata.doctor.script import Script
+from fastdata.doctor.session import Ended, Request, Session, Watched
+from fastdata.processes.starting import kill_group, lead_group
+
+__all__ = ["PLAIN", "planted", "script_with", "watch"]
+
+PLAIN = {
+    "start": "",
+    "model": """
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+            nn.Flatten(),
+            nn.Linear(8 * 36, 8),
+        ).to(memory_format=torch.channels_last)
+    """,
+    "optimizer": "optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)",
+    "before": "model.train()",
+    "step": """
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    """,
+    "validation": """
+        model.eval()
+        with torch.no_grad():
+            for x, y in loader:
+                model(x.contiguous(memory_format=torch.channels_last))
+    """,
+}
+"""The parts of a script in which there is nothing to find but what applies to every model."""
+
+_SCRIPT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+{start}
+{model}
+data = TensorDataset(torch.rand(64, 3, 8, 8), torch.randint(8, (64,)))
+loader = DataLoader(data, 4)
+{optimizer}
+for epoch in range(1000):
+{before}
+    for x, y in loader:
+        x = x.contiguous(memory_format=torch.channels_last)
+{step}
+{validation}
+"""
+
+
+def script_with(**parts: str) -> str:
+    """Return a script of which some parts are other than the plain ones."""
+    indented = {"before": 4, "step": 8, "validation": 4}
+    texts = {
+        name: textwrap.indent(textwrap.dedent(text).strip(), " " * indented.get(name, 0))
+        for name, text in {**PLAIN, **parts}.items()
+    }
+    return _SCRIPT.format(**texts)
+
+
+def planted(script: str) -> set[tuple[str, int]]:
+    """Return the IDs that comments of a script name, ``# D09``, with their lines."""
+    return {
+        (id, number)
+        for number, line in enumerate(script.splitlines(), 1)
+        for id in re.findall(r"\bD\d\d\b", line.partition("#")[2])
+    }
+
+
+def watch(text: str, folder: Path, **request: Any) -> Watched | Ended:
+    """Watch a script in a process that is forked from this one, which has torch already."""
+    path = folder / "train.py"
+    path.write_text(text)
+    made = Request(Script("file", str(path)), str(folder / "scratch"), **request)
+    Path(made.scratch).mkdir(exist_ok=True)
+    ours, theirs = Pipe()
+    child = os.fork()
+    if not child:
+        _run(theirs, made, folder)
+    theirs.close()
+    try:
+        deadline = time.monotonic() + 60
+        while not ours.poll(0.1):
+            assert time.monotonic() < deadline, "the script is not watched"
+        answer: Watched | Ended = ours.recv()
+        return answer
+    finally:
+        kill_group(child)
+        os.waitpid(child, 0)
+        ours.close()
+
+
+def _run(connection: Any, request: Request, folder: Path) -> NoReturn:
+    try:
+        lead_group()
+        output = os.open(folder / "output.txt", os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        warnings.resetwarnings()  # here they are errors
+        torch.set_num_threads(1)  # the threads of this process's parent are not here
+        Session(connection, request).run()
+    finally:
+        os._exit(1)

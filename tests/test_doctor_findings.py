@@ -1,0 +1,373 @@
+"""What `fastdata doctor` finds in scripts with planted faults, and that it finds nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from doctor_helpers import planted, script_with, watch
+
+from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.session import Ended, Watched
+
+ALWAYS = {"D01", "D02", "D04", "D05", "D16", "D17", "D18", "D19"}
+"""Applies to any model of convolutions: to be tried, and no fault."""
+
+SCRIPTS = {
+    "nothing": {},
+    "anomaly detection": {"start": "torch.autograd.set_detect_anomaly(True)  # D09"},
+    "anomaly detection, a context": {
+        "step": """
+            optimizer.zero_grad()
+            with torch.autograd.detect_anomaly():  # D09
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+            optimizer.step()
+        """
+    },
+    "a profiler": {
+        "step": """
+            optimizer.zero_grad()
+            with torch.profiler.profile():  # D30
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+            optimizer.step()
+        """
+    },
+    "gradcheck": {
+        "start": """
+            value = torch.rand(2, dtype=torch.float64, requires_grad=True)
+            torch.autograd.gradcheck(torch.sin, [value])  # D31
+        """
+    },
+    "gradients of zeros": {
+        "step": """
+            optimizer.zero_grad(set_to_none=False)  # D07
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "gradients of zeros, of the model": {
+        "step": """
+            model.zero_grad(False)  # D07
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "an optimiser that is not fused": {
+        "optimizer": "optimizer = torch.optim.AdamW(model.parameters(), 0.001)  # D06"
+    },
+    "Adam with decay": {
+        "optimizer": """
+            optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1, fused=True)  # D33
+        """
+    },
+    "clipping one by one": {
+        "step": """
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)  # D13
+            optimizer.step()
+        """
+    },
+    "a bias before a normalisation": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3),  # D08
+                nn.BatchNorm2d(8),
+                nn.ReLU(inplace=True),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "an activation that copies": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.BatchNorm2d(8),
+                nn.ReLU(),  # D15
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "an activation whose input is wanted": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.Sigmoid(),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "channels first": {
+        "step": """
+            x = x.contiguous()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+        "model": """
+            model = nn.Sequential(  # D03
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            )
+        """,
+    },
+    "odd sizes": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 11),  # D20
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "validation that records": {
+        "validation": """
+            model.eval()
+            for x, y in loader:
+                model(x.contiguous(memory_format=torch.channels_last))  # D10
+        """
+    },
+    "validation that trains": {
+        "validation": """
+            with torch.no_grad():
+                for x, y in loader:
+                    model(x.contiguous(memory_format=torch.channels_last))  # D46
+        """
+    },
+    "training in evaluation mode": {
+        "before": "pass",
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)  # D47
+            loss.backward()
+            optimizer.step()
+        """,
+    },
+    "a value in each step": {
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total = loss.item()  # D11
+        """
+    },
+    "a value in a condition": {
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            if torch.isnan(loss):  # D11
+                break
+            loss.backward()
+            optimizer.step()
+        """
+    },
+    "clipping of scaled gradients": {
+        "start": "scaler = torch.amp.GradScaler('cpu')",
+        "step": """
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # D41
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+        "validation": "pass",
+    },
+    "clipping before the backward pass": {
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # D42
+            loss.backward()
+            optimizer.step()
+        """
+    },
+    "two steps": {
+        "step": """
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.step()  # D43
+        """
+    },
+    "a schedule that steps first": {
+        "optimizer": """
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        """,
+        "step": """
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            schedule.step()  # D44
+            optimizer.step()
+        """,
+    },
+    "gradients that are never cleared": {
+        "step": """
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()  # D45
+        """
+    },
+    "scaled without autocast": {
+        "start": "scaler = torch.amp.GradScaler('cpu')",
+        "step": """
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)  # D48
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    },
+    "validation without autocast": {
+        "step": """
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        """,
+        "validation": """
+            model.eval()
+            with torch.no_grad():
+                for x, y in loader:
+                    model(x.contiguous(memory_format=torch.channels_last))  # D49
+        """,
+    },
+    "DataParallel": {
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+            model = nn.DataParallel(model)  # D25
+        """
+    },
+    "deterministic algorithms": {"start": "torch.use_deterministic_algorithms(True)"},
+}
+
+DDP = """
+    import os
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+"""
+
+
+def ddp_model(options: str) -> str:
+    return f"""
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 8),
+        ).to(memory_format=torch.channels_last)
+        model = nn.parallel.DistributedDataParallel(model, {options})  # D26 D27
+    """
+
+
+TEN = script_with(
+    start="torch.autograd.set_detect_anomaly(True)  # D09",
+    model="""
+        model = nn.Sequential(  # D03
+            nn.Conv2d(3, 8, 3),  # D08
+            nn.BatchNorm2d(8),
+            nn.ReLU(),  # D15
+            nn.Flatten(),
+            nn.Linear(8 * 36, 11),  # D20
+        )
+    """,
+    optimizer="optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)  # D06 D33",
+    step="""
+        x = x.contiguous()
+        optimizer.zero_grad(set_to_none=False)  # D07
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)  # D13
+        optimizer.step()
+        print(loss.item())  # D11
+    """,
+    validation="""
+        model.eval()
+        for x, y in loader:
+            model(x)  # D10
+    """,
+)
+
+
+def found(watched: Watched | Ended) -> set[tuple[str, int]]:
+    """Return IDs and lines of what was found, without what applies to any model."""
+    assert isinstance(watched, Watched), watched
+    return {
+        (finding.id, int(finding.where.partition(" ")[0].rpartition(":")[2] or 0))
+        for finding in watched.findings
+        if finding.id not in ALWAYS
+    }
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_was_planted_is_found_in_its_line_and_nothing_else(name: str, tmp_path: Path) -> None:
+    text = script_with(**SCRIPTS[name])
+    expected = planted(text)
+    if name == "deterministic algorithms":
+        expected = {("D34", 0)}  # the flag has no line
+    assert found(watch(text, tmp_path, watch_only=True)) == expected
+
+
+def test_ten_faults_at_once_are_all_found(tmp_path: Path) -> None:
+    assert len(planted(TEN)) >= 10
+    assert found(watch(TEN, tmp_path, watch_only=True)) == planted(TEN)
+
+
+def test_options_of_ddp_are_found(tmp_path: Path) -> None:
+    text = script_with(start=DDP, model=ddp_model("find_unused_parameters=True"))
+    assert {("D26", 0), ("D27", 0)} <= {
+        (id, 0) for id, _ in found(watch(text, tmp_path, watch_only=True)) & planted(text)
+    }
+
+
+def test_accumulation_that_reduces_each_time_is_found(tmp_path: Path) -> None:
+    text = script_with(
+        start=DDP,
+        model=ddp_model("gradient_as_bucket_view=True").replace("# D26 D27", ""),
+        step="""
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()  # D28
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    )
+    assert planted(text) <= found(watch(text, tmp_path, watch_only=True))
+
+
+def test_accumulation_with_no_sync_is_right(tmp_path: Path) -> None:
+    text = script_with(
+        start=DDP,
+        model=ddp_model("gradient_as_bucket_view=True").replace("# D26 D27", ""),
+        step="""
+            optimizer.zero_grad()
+            with model.no_sync():
+                F.cross_entropy(model(x), y).backward()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    )
+    assert "D28" not in {id for id, _ in found(watch(text, tmp_path, watch_only=True))}
+
+
+def test_launches_that_block_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    assert ("D32", 0) in found(watch(script_with(), tmp_path, watch_only=True))
+
+
+def test_ids_are_unique_and_each_is_explained() -> None:
+    assert len({advice.id for advice in ADVICE}) == len(ADVICE)
+    for advice in ADVICE:
+        assert (advice.__doc__ or "").strip().endswith("."), advice.id
+        assert advice.source.startswith("https://"), advice.id
