@@ -16,6 +16,7 @@ import importlib.abc
 import importlib.machinery
 import io
 import os
+import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -39,12 +40,17 @@ SWITCHED_OFF = {
 }
 """Environment variables by which trackers and hubs keep quiet."""
 
+_open = io.open  # before it is kept from writing
+
 _SHARED = "/dev/shm/"
 """No device: people keep files there.  Memory that is shared goes another way."""
 
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = "remove", "unlink", "rmdir", "rename", "replace", "truncate", "link", "symlink"
-_CHANGE_EVENTS = "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink"
+_CHANGES = (
+    *("remove", "unlink", "rmdir", "rename", "replace", "link", "symlink"),
+    *("truncate", "chmod", "chown", "utime"),
+)
+_LOOKS = "stat", "lstat", "access"
 
 _LATE: dict[str, tuple[str, ...]] = {
     "safetensors.torch": ("save_file", "save_model"),
@@ -76,7 +82,6 @@ class WritesKept(importlib.abc.MetaPathFinder):
         names = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HF_HOME", "TORCH_HOME"
         places += [Path(os.environ[name]) for name in names if name in os.environ]
         self._allowed = tuple(os.path.realpath(place) for place in places)
-        self._ours = False
 
     def install(self) -> None:
         """Take the place of the functions that write."""
@@ -86,6 +91,8 @@ class WritesKept(importlib.abc.MetaPathFinder):
         os.open = self._opening_descriptor(os.open)
         for name in _CHANGES:
             setattr(os, name, self._changing(getattr(os, name)))
+        for name in _LOOKS:
+            setattr(os, name, self._looking(getattr(os, name)))
         os.mkdir = self._making(os.mkdir)
         torch.save = self._saving(torch.save)
         sys.meta_path.insert(0, self)
@@ -118,15 +125,12 @@ class WritesKept(importlib.abc.MetaPathFinder):
             return self._moved[path]
         if not writes or self._is_allowed(path):
             return file
+        keeps = keeps and os.path.isfile(path)  # it is appended to, or changed in place
         place = self._scratch_file(path)
-        if keeps and os.path.isfile(path):  # what is appended to, or changed in place
-            self._copy(path, place)
+        if keeps:
+            with _open(path, "rb") as source, _open(place, "wb") as target:
+                shutil.copyfileobj(source, target)
         return place
-
-    def _copy(self, path: str, place: str) -> None:
-        with open(path, "rb") as source, open(place, "wb") as target:
-            while piece := source.read(1 << 20):
-                target.write(piece)
 
     # -- what takes the place of functions -----------------------------------------------------
 
@@ -145,29 +149,48 @@ class WritesKept(importlib.abc.MetaPathFinder):
         def opened(path: Any, flags: int, *arguments: Any, **options: Any) -> Any:
             if options.get("dir_fd") is not None:
                 return original(path, flags, *arguments, **options)
-            keeps = not flags & os.O_TRUNC
-            place = self._place(path, writes=bool(flags & _FLAGS), keeps=keeps)
+            place = self._place(path, writes=bool(flags & _FLAGS), keeps=True)
             return original(place, flags, *arguments, **options)
 
         return opened
 
     def _changing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        name = original.__name__
+        both = name in ("rename", "replace", "link", "symlink")
+
         @functools.wraps(original)
         def changed(path: Any, *arguments: Any, **options: Any) -> Any:
-            paths = [path, *arguments[: 1 if isinstance((*arguments, 0)[0], (str, Path)) else 0]]
-            real = [os.path.realpath(os.fsdecode(one)) for one in paths if not isinstance(one, int)]
-            if all(map(self._is_allowed, real)):
+            if isinstance(path, int):
                 return original(path, *arguments, **options)
-            if real[0] in self._moved and original.__name__ in ("rename", "replace"):
+            folders = options.get("src_dir_fd", options.get("dir_fd")), options.get("dst_dir_fd")
+            paths = [path, arguments[0] if arguments else options.get("dst")][: 1 + both]
+            real = [_real(*pair) for pair in zip(paths, folders, strict=False)]
+            changed = real[-1:] if name in ("link", "symlink") else real
+            if all(map(self._is_allowed, changed)):
+                return original(path, *arguments, **options)
+            place = self._moved.get(real[0])
+            if place is not None and name in ("rename", "replace"):
                 self._moved[real[-1]] = self._moved.pop(real[0])
-                return None
-            if real[0] in self._moved and original.__name__ in ("remove", "unlink"):
+            elif place is not None and name in ("remove", "unlink"):
                 del self._moved[real[0]]
-                return None
-            self.note(f"os.{original.__name__}: {' to '.join(real)}")
+            elif place is not None and not both:
+                original(place, *arguments, **options)
+            else:
+                if not both:
+                    os.lstat(real[0])  # what does not exist is an error, as ever
+                self.note(f"os.{name}: {' to '.join(real)}")
             return None
 
         return changed
+
+    def _looking(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def looked(path: Any, *arguments: Any, **options: Any) -> Any:
+            if self._moved and not isinstance(path, int):
+                path = self._moved.get(_real(path, options.get("dir_fd")), path)
+            return original(path, *arguments, **options)
+
+        return looked
 
     def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -226,9 +249,26 @@ class WritesKept(importlib.abc.MetaPathFinder):
             path, _, flags = arguments
             if not isinstance(flags, int) or not flags & _FLAGS or isinstance(path, int):
                 return
-        elif event not in _CHANGE_EVENTS:
+            changed = [_real(path)]
+        elif event in ("os.rename", "os.link", "os.symlink"):
+            changed = [_real(path, fd) for path, fd in zip(arguments, arguments[2:], strict=False)]
+            changed = changed if event == "os.rename" else [_real(arguments[1], arguments[-1])]
+        elif event in ("os.remove", "os.rmdir"):
+            changed = [_real(*arguments)]
+        elif event == "os.truncate":
+            changed = [_real(arguments[0])] if not isinstance(arguments[0], int) else []
+        else:
             return
-        if self._is_allowed(path := os.path.realpath(os.fsdecode(arguments[0]))):
-            return
-        self.note(f"refused: {path}")
-        raise PermissionError(f"fastdata doctor lets a script write nothing: {path}")
+        for path in changed:
+            if not self._is_allowed(path):
+                self.note(f"refused: {path}")
+                raise PermissionError(f"fastdata doctor lets a script write nothing: {path}")
+
+
+def _real(path: Any, folder: int | None = None) -> str:
+    """Return the real path of a file, of a folder by its descriptor if that is given."""
+    text = os.fsdecode(path)
+    if folder is not None and folder >= 0 and not os.path.isabs(text):
+        text = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), text)
+    # A link is what changes, and not what it points to.
+    return os.path.join(os.path.realpath(os.path.dirname(text) or "."), os.path.basename(text))

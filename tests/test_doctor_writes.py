@@ -1,0 +1,121 @@
+"""A script that `fastdata doctor` runs changes no file of its user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctor_helpers import script_with, watch
+
+from fastdata.doctor.session import Ended, Watched
+
+WAYS = {
+    "open": "open('old.txt', 'w').write('lost')",
+    "append": "open('old.txt', 'a').write('more')",
+    "in place": "open('old.txt', 'r+').write('lost')",
+    "a new file": "open('new.txt', 'x').write('new')",
+    "binary": "open('old.txt', 'wb').write(b'lost')",
+    "a path": "Path('old.txt').write_text('lost')",
+    "a path that is opened": "Path('old.txt').open('a').write('more')",
+    "a descriptor": "os.write(os.open('old.txt', os.O_WRONLY | os.O_TRUNC), b'lost')",
+    "torch.save": "torch.save(model.state_dict(), 'old.txt')",
+    "torch.save to a file": "torch.save(model.state_dict(), open('old.txt', 'wb'))",
+    "NumPy": "np.save('new.npy', np.zeros(3))",
+    "an array in a text": "np.savetxt('old.txt', np.zeros(3))",
+    "removing": "os.remove('old.txt')",
+    "unlinking": "Path('old.txt').unlink()",
+    "renaming": "os.rename('old.txt', 'gone.txt')",
+    "replacing": "open('new.txt', 'w').write('lost'); os.replace('new.txt', 'old.txt')",
+    "copying": "open('new.txt', 'w').write('lost'); shutil.copyfile('new.txt', 'old.txt')",
+    "moving": "shutil.move('old.txt', 'gone.txt')",
+    "removing a tree": "shutil.rmtree('folder')",
+    "permissions": "os.chmod('old.txt', 0)",
+    "times": "os.utime('old.txt', (0, 0))",
+    "truncating": "os.truncate('old.txt', 0)",
+    "linking": "os.symlink('old.txt', 'link.txt')",
+    "logging": "logging.FileHandler('old.txt').emit(logging.makeLogRecord({'msg': 'lost'}))",
+    "safetensors": "from safetensors.torch import save_file; save_file({}, 'old.txt')",
+    "a database of shelves": "import shelve; shelve.open('shelf', 'n')",
+}
+
+
+def tree(folder: Path) -> dict[str, Any]:
+    """Return the files of a folder, with their times, modes and what they contain."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime, path.stat().st_mode, path.read_text())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a user, in which a script is started."""
+    folder = tmp_path / "home"
+    (folder / "folder").mkdir(parents=True)
+    (folder / "old.txt").write_text("old")
+    (folder / "folder" / "inside.txt").write_text("inside")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+IMPORTS = "import logging, os, shutil, numpy as np; from pathlib import Path"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_of_writing_changes_nothing(way: str, home: Path, tmp_path: Path) -> None:
+    if way == "safetensors":
+        pytest.importorskip("safetensors")
+    before = tree(home)
+    text = script_with(start=IMPORTS, validation=f"{WAYS[way]}")
+    watched = watch(text, tmp_path, watch_only=True)
+    assert tree(home) == before
+    what = watched.watched if isinstance(watched, Ended) else watched
+    refused = isinstance(watched, Ended) and "lets a script write nothing" in watched.why
+    assert refused or isinstance(watched, Watched), watched
+    assert what is not None
+    assert what.blocked, "the report names what was not written"
+
+
+def test_what_is_written_can_be_read_again(home: Path, tmp_path: Path) -> None:
+    validation = """
+        open('new.txt', 'w').write('new')
+        assert open('new.txt').read() == 'new'
+        assert os.path.exists('new.txt')
+        assert Path('new.txt').stat().st_size == 3
+        open('old.txt', 'a').write('er')
+        assert Path('old.txt').read_text() == 'older'
+        os.rename('new.txt', 'other.txt')
+        assert open('other.txt').read() == 'new'
+    """
+    before = tree(home)
+    watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
+    assert isinstance(watched, Watched), watched
+    assert tree(home) == before
+
+
+def test_temporary_folders_work(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    validation = f"""
+        with tempfile.TemporaryDirectory(dir={str(scratch)!r}) as folder:
+            torch.save(model.state_dict(), folder + '/x.pt')
+            model.load_state_dict(torch.load(folder + '/x.pt', weights_only=True))
+        assert not os.path.exists(folder)
+    """
+    text = script_with(start=f"{IMPORTS}; import tempfile", validation=validation)
+    watched = watch(text, tmp_path, watch_only=True)
+    assert isinstance(watched, Watched), watched
+    assert not watched.blocked
+
+
+def test_trackers_are_switched_off(tmp_path: Path) -> None:
+    start = "import os; assert os.environ['WANDB_MODE'] == 'disabled'"
+    assert isinstance(watch(script_with(start=start), tmp_path, watch_only=True), Watched)
+
+
+def test_folders_that_are_made_are_known(home: Path, tmp_path: Path) -> None:
+    text = script_with(start="import os; os.makedirs('runs/one', exist_ok=True)")
+    watched = watch(text, tmp_path, watch_only=True)
+    assert isinstance(watched, Watched)
+    assert watched.made == (str(home / "runs"), str(home / "runs" / "one"))
