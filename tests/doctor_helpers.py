@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import textwrap
 import time
 import warnings
@@ -117,6 +118,7 @@ def _run(connection: Any, request: Request, folder: Path) -> NoReturn:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdin = os.fdopen(0)
         warnings.resetwarnings()  # here they are errors
         torch.set_num_threads(1)  # the threads of this process's parent are not here
         Session(connection, request).run()

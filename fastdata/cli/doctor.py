@@ -10,6 +10,7 @@ from fastdata.cli.options import json_options
 from fastdata.cli.output import emit, emit_json, say
 from fastdata.cli.shell import DONE, FOUND, on_interruption
 from fastdata.errors import OptionError
+from fastdata.printable import printable
 
 __all__ = ["doctor_command"]
 
@@ -57,7 +58,8 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
     metavar="X",
     help="The gain, X times as fast, from which on --check counts it.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No progress.")
+@click.option("--html", type=click.Path(), metavar="FILE", help="Also write an HTML page.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress; the verdict only.")
 @json_options
 def doctor_command(
     script: tuple[str, ...],
@@ -66,6 +68,7 @@ def doctor_command(
     lists: bool,
     check: bool,
     threshold: float,
+    html: str | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -75,6 +78,10 @@ def doctor_command(
         return DONE
     if not math.isfinite(seconds):  # click lets nan pass
         raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
+    if html is not None:
+        from fastdata.pages import check_page_path
+
+        check_page_path(html)  # before the time is spent
     from fastdata.doctor import examine, render_text, script_of
     from fastdata.doctor.processes import ScriptFailedError
 
@@ -92,7 +99,12 @@ def doctor_command(
     if as_json:
         emit_json(report.to_json())
     else:
-        emit(render_text(report))
+        emit(printable(report.verdict) if quiet else render_text(report))
+    if html is not None:
+        from fastdata.doctor.page import render_page
+        from fastdata.pages import write_page
+
+        write_page(render_page(report), html)
     return FOUND if check and report.is_open(threshold) else DONE
 
 

@@ -18,6 +18,7 @@
 ``trials.py``       the script with and without, measured in turns
 ``numerics.py``     what following advice does to gradients
 ``report.py``       the report: data, JSON, text
+``page.py``         the report as an HTML page: ``report.html.jinja``, filled in
 ==================  ============================================================
 """
 

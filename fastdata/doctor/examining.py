@@ -188,6 +188,7 @@ def _rows(
                 tried.get(advice.id),
                 advice.numerics,
                 why_not,
+                advice.phase,
             )
         )
     return tuple(sorted(rows, key=_order))

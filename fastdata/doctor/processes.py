@@ -105,6 +105,7 @@ class ScriptProcess:
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(), lifeline_end),
                 env=variables,
+                start_new_session=True,  # a Ctrl-C of the terminal is not for it
             )
         theirs.close()
         os.close(lifeline_end)
@@ -183,6 +184,7 @@ class ScriptProcess:
         if self._ended:
             return
         self._ended = True
+        self._process.kill()
         kill_group(self._process.pid)
         self._process.wait()
         self._connection.close()

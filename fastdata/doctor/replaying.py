@@ -35,10 +35,10 @@ Mode: TypeAlias = Literal["watch", "train", "evaluate"]
 class Replay:
     """Takes the place of loaders' iterators; `backwards` returns how many backward passes were."""
 
-    def __init__(
-        self, mode: Mode, backwards: Callable[[], int], convert: Callable[[Any], Any] | None = None
-    ) -> None:
+    def __init__(self, mode: Mode, backwards: Callable[[], int]) -> None:
         self.mode = mode
+        self.convert: Callable[[Any], Any] | None = None
+        """What becomes of each tensor of a batch."""
         self.waits: list[tuple[float, float]] = []
         """For each batch that was trained with: seconds that the loop waited for it, and until
         it wanted the next one."""
@@ -47,7 +47,6 @@ class Replay:
         self.epochs = 0
         """In which something was trained, and that have begun."""
         self._backwards = backwards
-        self._convert = convert
         self._trained = False
 
     def install(self) -> None:
@@ -71,11 +70,9 @@ class Replay:
             except StopIteration:
                 break
             taken = time.perf_counter()
-            if self._convert is not None:
-                batch = tree_map(self._convert, batch)
             if self.mode != "watch" and len(kept) < KEPT_BATCHES:
                 kept.append(tree_map(_copied, batch))
-            yield batch
+            yield self._converted(batch)
             count += 1
             trains = self._backwards() > before
             if trains:
@@ -92,7 +89,10 @@ class Replay:
         trains = self._backwards() > before
         if kept and ((self.mode == "train" and trains) or self._evaluates(trains=trains)):
             self.repeats = True
-            yield from _again(kept)
+            yield from map(self._converted, _again(kept))
+
+    def _converted(self, batch: Any) -> Any:
+        return batch if self.convert is None else tree_map(self.convert, batch)
 
     def _ends(self, count: int, *, trains: bool) -> bool:
         if trains:

@@ -9,14 +9,22 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fastdata.doctor.contract import Kind, Numerics
+from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.session import Watched
 from fastdata.doctor.trials import Trial
 from fastdata.measuring.lines import short_line
 from fastdata.measuring.windows import Rate
 from fastdata.printable import printable
 
-__all__ = ["DoctorReport", "Row", "render_text"]
+__all__ = [
+    "DoctorReport",
+    "Row",
+    "gain_text",
+    "note_of",
+    "numerics_text",
+    "render_text",
+    "what_text",
+]
 
 WAITS = 0.05
 """A loop that waits a smaller share of its time is fed."""
@@ -37,6 +45,8 @@ class Row:
     """What following it does to numbers, where that was not measured."""
     why_not: str = ""
     """Why it was not tried."""
+    phase: Phase = "train"
+    """Whether it is about steps or about passes of a validation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +71,33 @@ class DoctorReport:
         """Return it as plain JSON; its form is documented in ``docs/doctor.md``."""
         document = asdict(self)
         document["watched"].pop("findings")
-        document["version"] = 1
-        return document
+        return {"version": 1, "verdict": self.verdict, **document}
+
+    @property
+    def waits_for_data(self) -> bool:
+        """Whether the loop of the script waits for batches."""
+        return self.watched.waited > WAITS
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: what is wrong, what to do first, or that there is nothing to do."""
+        said = []
+        if bugs := [row.id for row in self.rows if row.kind == "bug"]:
+            said.append(f"something is wrong ({', '.join(bugs)})")
+        if self.waits_for_data:
+            said.append(f"the loop waits for data {self.watched.waited:.0%} of the time")
+        best = self.together
+        if best is None or best.gain is None or best.verdict != "gain":
+            tried = [row.trial for row in self.rows if row.phase == "train" and row.trial]
+            gains = [trial for trial in tried if trial.verdict == "gain" and trial.gain]
+            best = max(gains, key=lambda one: one.gain.median if one.gain else 0.0, default=None)
+        if best is not None and best.gain is not None:
+            said.append(
+                f"a step is {best.gain.median:.2f} times as fast by {', '.join(best.follow)}"
+            )
+        else:
+            said.append("no advice makes a step faster")
+        return "; ".join(said)
 
     def is_open(self, threshold: float) -> bool:
         """Whether something is wrong, or would be so many times as fast, as measured."""
@@ -95,7 +130,7 @@ def _lines(report: DoctorReport) -> Iterator[str]:
         f"{report.script}: {models}, {watched.parameters:,} parameters, "
         f"{', '.join(watched.optimizers)}, on {watched.device}"
     )
-    if watched.waited > WAITS:
+    if report.waits_for_data:
         yield (
             f"the loop waits for data {watched.waited:.0%} of the time: no advice on the step can "
             "mend that; fastdata profile says what would"
@@ -114,28 +149,25 @@ def _lines(report: DoctorReport) -> Iterator[str]:
     if measured:
         yield f"{'gain (95%)':18s} {'numerics':18s} {'ID':4s} {'what':44s} where"
     for row in measured:
-        yield printable(
-            f"{_gain(row):18s} {_numerics(row):18s} {row.id:4s} {_what(row):44s} {_where(row)}"
-        )
-        if note := _note(row):
-            yield printable(f"{'':42s} {note}")
+        columns = f"{gain_text(row):18s} {numerics_text(row):18s} {row.id:4s} {what_text(row):44s}"
+        yield printable("  ".join(filter(None, (f"{columns} {_where(row)}", note_of(row)))))
     if report.together is not None and report.together.gain is not None:
         gain = report.together.gain
         yield (
             f"together {gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f}), measured: "
             f"{', '.join(report.together.follow)}"
         )
-    elif not report.rows:
-        yield "nothing was found that would make it faster"
     if not report.repeatable:
         yield "its steps have other gradients each time, so numerics were not measured"
+    yield report.verdict
     if watched.blocked:
         yield printable(
             f"not written: {', '.join(f'{what} ({n:,}x)' for what, n in watched.blocked.items())}"
         )
 
 
-def _gain(row: Row) -> str:
+def gain_text(row: Row) -> str:
+    """Return the gain of a row with its interval, or why there is none."""
     if row.trial is None:
         return "GPU only" if row.why_not == "GPU only" else "not measured"
     if row.trial.gain is None:
@@ -144,7 +176,8 @@ def _gain(row: Row) -> str:
     return f"{gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f})"
 
 
-def _numerics(row: Row) -> str:
+def numerics_text(row: Row) -> str:
+    """Return what following a row does to numbers; with a question mark where that is promised."""
     trial = row.trial
     if trial is None or trial.gain is None or trial.numerics is None:
         return f"{row.promised}?"
@@ -153,7 +186,8 @@ def _numerics(row: Row) -> str:
     return f"{trial.numerics} {trial.numerics_error:.0e}"
 
 
-def _what(row: Row) -> str:
+def what_text(row: Row) -> str:
+    """Return what to write, of one place or several."""
     return row.what[0] if len(row.what) == 1 else f"{row.title} ({len(row.what)} places)"
 
 
@@ -162,7 +196,8 @@ def _where(row: Row) -> str:
     return (short_line(row.where[0]) if row.where else "") + more
 
 
-def _note(row: Row) -> str:
+def note_of(row: Row) -> str:
+    """Return what else there is to say of a row."""
     trial = row.trial
     if trial is None:
         return "" if row.why_not in ("", "GPU only") else row.why_not
@@ -175,6 +210,8 @@ def _note(row: Row) -> str:
         "failed": trial.why,
     }
     found = [notes[trial.verdict]] if notes[trial.verdict] else []
+    if row.phase == "evaluate":
+        found.append("of a pass of the validation")
     if trial.warm_up_seconds > max(1.0, 5 * trial.step_seconds):
         found.append(f"the first step takes {trial.warm_up_seconds:.0f} s more")
     return "; ".join(found)

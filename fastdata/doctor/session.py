@@ -39,7 +39,6 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
 from fastdata.measuring.stalls import StallCounter, stall_modes
-from fastdata.processes.starting import lead_group
 
 __all__ = ["Dump", "Ended", "Plain", "Ran", "Request", "Run", "Watched"]
 
@@ -139,8 +138,7 @@ class Session:
         self._writes = WritesKept(Path(request.scratch))
         self._watch = Watch(self._on_step)
         mode: Mode = "watch" if request.watch_only else request.phase
-        convert = _to_float64 if request.in_float64 else None
-        self._replay = Replay(mode, lambda: self._watch.backwards, convert)
+        self._replay = Replay(mode, lambda: self._watch.backwards)
         self._left = 0  # of the steps that are to be run
         self._began = 0.0
         self._measures = False
@@ -256,6 +254,7 @@ class Session:
                         finding.change()
         if self._request.in_float64:
             _make_float64(seen.models, seen.optimizers)
+            self._replay.convert = _to_float64
         self._watch.only_steps()
         self._seed()
         self._measures = True
@@ -376,8 +375,8 @@ def _users_traceback(error: BaseException) -> str:
     """Return a traceback from the script's first line on."""
     frames = traceback.TracebackException.from_exception(error)
     users = [n for n, frame in enumerate(frames.stack) if not _is_ours(frame.filename)]
-    if users:
-        frames.stack = traceback.StackSummary.from_list(frames.stack[users[0] :])
+    kept = frames.stack[users[0] :] if users else []
+    frames.stack = traceback.StackSummary.from_list(kept)
     return "".join(frames.format()).rstrip()
 
 
@@ -407,7 +406,6 @@ def main() -> NoReturn:
     """Run what the parent requests, by the descriptors of the command line."""
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     lifeline = int(sys.argv[2])
-    lead_group()
     faulthandler.enable()
     _end_with(lifeline)
     Session(connection, connection.recv()).run()

@@ -1,0 +1,57 @@
+"""A report as one HTML page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastdata.doctor.report import (
+    DoctorReport,
+    Row,
+    gain_text,
+    note_of,
+    numerics_text,
+    what_text,
+)
+from fastdata.measuring.windows import Rate
+from fastdata.pages import render
+
+__all__ = ["render_page"]
+
+
+def render_page(report: DoctorReport) -> str:
+    """Return a report as an HTML page."""
+    return render("fastdata.doctor", "report.html.jinja", _content(report))
+
+
+def _content(report: DoctorReport) -> dict[str, Any]:
+    """Return what the template shows, and the functions by which it shows it."""
+    others = [row for row in report.rows if row.kind != "bug"]
+    gains = [row.trial.gain for row in others if row.trial is not None and row.trial.gain]
+    if report.together is not None and report.together.gain is not None:
+        gains.append(report.together.gain)
+    scale = max([rate.high for rate in gains] + [1.5]) - 1
+    return {
+        "report": report,
+        "bugs": [row for row in report.rows if row.kind == "bug"],
+        "tried": [row for row in others if row.trial is not None],
+        "others": [row for row in others if row.trial is None],
+        "mood": "data" if report.waits_for_data else "fine",
+        "milliseconds": f"{1e3 * report.step_seconds:.4g} ms",
+        "gain_text": gain_text,
+        "numerics_text": numerics_text,
+        "what_text": what_text,
+        "note_of": note_of,
+        "width": lambda rate: _width(rate, scale),
+        "kind": _kind,
+    }
+
+
+def _width(rate: Rate, scale: float) -> str:
+    """Return the length of a bar: of what is more than 1, or less."""
+    return f"{100 * min(abs(rate.median - 1) / scale, 1.0):.3f}%"
+
+
+def _kind(row: Row) -> str:
+    """Return what colours a bar."""
+    verdict = row.trial.verdict if row.trial is not None else "none"
+    return {"gain": "step", "harm": "wait"}.get(verdict, "none")

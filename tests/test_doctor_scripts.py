@@ -1,0 +1,222 @@
+"""What `fastdata doctor` says of scripts that fail, never step, or do something else than train."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from doctor_helpers import script_with, watch
+
+from fastdata.cli import main
+from fastdata.doctor import Script, examine, script_of
+from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
+from fastdata.doctor.session import Ended, Request, Watched
+from fastdata.errors import OptionError
+
+ENDS = {
+    "raises": ("def train():\n    raise ValueError('of the user')\ntrain()", "ValueError: of the"),
+    "never steps": ("print('hello')", "without a backward pass or a step"),
+    "no step": (
+        "import torch\ntorch.ones(1, requires_grad=True).sum().backward()",
+        "ended without a step of an optimiser",
+    ),
+    "asks": ("input('go on? ')", "EOFError"),
+    "leaves": ("import sys; sys.exit(3)", "sys.exit(3)"),
+    "says why it leaves": ("raise SystemExit('no data')", "sys.exit('no data')"),
+    "an argument is missing": (
+        "import argparse; p = argparse.ArgumentParser(); p.add_argument('data'); p.parse_args()",
+        "sys.exit(2)",
+    ),
+    "is no Python": ("this is no Python", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_script_without_steps_is_explained(name: str, tmp_path: Path) -> None:
+    text, expected = ENDS[name]
+    ended = watch(text, tmp_path, watch_only=True)
+    assert isinstance(ended, Ended)
+    assert expected in ended.why
+    assert "fastdata" not in ended.why.replace(str(tmp_path), "")
+
+
+def test_a_traceback_begins_with_the_line_of_the_script(tmp_path: Path) -> None:
+    ended = watch(ENDS["raises"][0], tmp_path, watch_only=True)
+    assert isinstance(ended, Ended)
+    first, place, *_ = ended.why.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert place.strip() == f'File "{tmp_path / "train.py"}", line 3, in <module>'
+
+
+def test_an_error_after_some_steps_is_an_error(tmp_path: Path) -> None:
+    ended = watch(script_with(validation="raise RuntimeError('later')"), tmp_path, watch_only=True)
+    assert isinstance(ended, Ended)
+    assert ended.failed
+    assert "RuntimeError: later" in ended.why
+
+
+def test_a_short_script_is_seen_although_it_ends(tmp_path: Path) -> None:
+    text = script_with().replace("range(1000)", "range(1)")
+    ended = watch(text, tmp_path, watch_only=True)
+    assert isinstance(ended, Ended)
+    assert not ended.failed
+    assert ended.watched is not None
+    assert ended.watched.steps == 12  # an epoch of a script that is watched ends early
+    assert ended.watched.validates
+
+
+def test_arguments_and_folder_are_those_of_python(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("value = 7")
+    start = """
+        import sys
+        from beside import value
+        assert __name__ == "__main__" and sys.modules["__main__"].value == 7
+        assert sys.argv[1:] == [], sys.argv
+    """
+    assert isinstance(watch(script_with(start=start), tmp_path, watch_only=True), Watched)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train.py", "--epochs", "1"], Script("file", "train.py", ("--epochs", "1"))),
+        (["python", "train.py"], Script("file", "train.py")),
+        (
+            ["python3", "-m", "package.train", "-b", "8"],
+            Script("module", "package.train", ("-b", "8")),
+        ),
+        (["-m", "package.train"], Script("module", "package.train")),
+        (["train.py:build"], Script("function", "train.py:build")),
+    ],
+)
+def test_a_command_line_names_a_script(
+    words: list[str], expected: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    assert script_of(words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there is no script"),
+        (["--epochs", "1"], "there is no script"),
+        (["missing.py"], "missing.py: there is no such file"),
+        (["-m"], "-m needs the name of a module"),
+        (["torchrun", "--nproc-per-node=2", "train.py"], "give the script itself"),
+    ],
+)
+def test_a_command_line_without_a_script_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        script_of(words)
+
+
+def test_a_process_that_ends_at_once_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; print('last words', flush=True); os._exit(7)")
+    request = Request(Script("file", str(tmp_path / "train.py")), str(tmp_path / "scratch"))
+    with (
+        ScriptProcess(request) as process,
+        pytest.raises(ScriptFailedError, match="ended with exit code 7") as failed,
+    ):
+        process.watched(60)
+    assert "last words" in failed.value.explained("train.py")
+
+
+def test_a_function_is_a_script_too(tmp_path: Path) -> None:
+    text = script_with().split("for epoch in")[0]
+    (tmp_path / "build.py").write_text(
+        f"{text}\ndef build():\n    def step(batch):\n        optimizer.zero_grad()\n"
+        "        F.cross_entropy(model(batch[0]), batch[1]).backward()\n"
+        "        optimizer.step()\n    return loader, step\n"
+    )
+    request = Request(
+        Script("function", f"{tmp_path / 'build.py'}:build"),
+        str(tmp_path / "scratch"),
+        watch_only=True,
+    )
+    with ScriptProcess(request) as process:
+        assert process.watched_to_end(60).steps > 4
+
+
+def test_anomaly_detection_is_measured_as_a_gain(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script_with(start="torch.autograd.set_detect_anomaly(True)"))
+    page = tmp_path / "page.html"
+    arguments = [
+        "doctor",
+        "--only",
+        "D09",
+        "--json",
+        "--check",
+        "--html",
+        str(page),
+        "--",
+        str(path),
+    ]
+    code = main(arguments, standalone_mode=False)
+    report = json.loads(capfd.readouterr().out)
+    [row] = [row for row in report["rows"] if row["id"] == "D09"]
+    assert row["trial"]["gain"]["median"] > 1
+    assert row["trial"]["numerics"] == 0
+    assert row["where"] == [f"{path}:7 <module>"]
+    assert code == (3 if row["trial"]["verdict"] == "gain" else 0)
+    assert "D09" in page.read_text()
+
+
+def test_all_advice_is_listed(capfd: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", "--list", "--json"], standalone_mode=False)
+    listed = json.loads(capfd.readouterr().out)["advice"]
+    assert [one["id"] for one in listed] == [advice.id for advice in ADVICE]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_stays_when_the_command_is_stopped(how: signal.Signals, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script_with(step="import time; time.sleep(3600)"))
+    command = subprocess.Popen(
+        [sys.executable, "-m", "fastdata", "doctor", "--", str(path)],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    parent = psutil.Process(command.pid)
+    children: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + 60
+        while not children and time.monotonic() < deadline:
+            children = parent.children(recursive=True)
+            time.sleep(0.1)
+        command.send_signal(how)
+        assert command.wait(30) in (130, -how)
+        _, alive = psutil.wait_procs(children, timeout=30)
+        assert children
+        assert not alive
+    finally:
+        command.kill()
+        command.wait()
+
+
+def test_what_is_not_tried_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        script_with(
+            step=(
+                "optimizer.zero_grad(); loss = F.cross_entropy(model(x), y); loss.backward(); "
+                "optimizer.step(); print(loss.item())"
+            )
+        )
+    )
+    report = examine(Script("file", str(path)), seconds=1, only=("D99",))
+    assert {row.id for row in report.rows} >= {"D11", "D04"}
+    assert all(row.trial is None for row in report.rows)
+    assert {row.why_not for row in report.rows if row.id == "D11"} == {"GPU only"}
