@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -367,6 +368,8 @@ def test_launches_that_block_are_found(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_ids_are_unique_and_each_is_explained() -> None:
+    page = Path(__file__).parents[1] / "docs" / "doctor.md"
+    assert re.findall(r"^### (D\d\d)$", page.read_text(), re.MULTILINE) == [a.id for a in ADVICE]
     assert len({advice.id for advice in ADVICE}) == len(ADVICE)
     for advice in ADVICE:
         assert (advice.__doc__ or "").strip().endswith("."), advice.id

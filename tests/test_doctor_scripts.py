@@ -73,6 +73,9 @@ def test_a_short_script_is_seen_although_it_ends(tmp_path: Path) -> None:
     assert ended.watched.validates
 
 
+@pytest.mark.skipif(
+    getattr(sys.flags, "safe_path", False), reason="Python itself adds no folder with -P"
+)
 def test_arguments_and_folder_are_those_of_python(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("value = 7")
     start = """

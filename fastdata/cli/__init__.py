@@ -61,7 +61,8 @@ Examples:
 \b
 Exit codes:
   0 done    1 failed    2 wrong usage    3 samples rejected, damage found,
-                                        or no settings keep the step busy
+                                        no settings keep the step busy, or
+                                        doctor --check: something is left to do
   4 destination taken   5 disk full      130 Ctrl-C    143 SIGTERM""",
 )
 @click.version_option(__version__, prog_name="fastdata", message="%(prog)s %(version)s")

@@ -7,7 +7,7 @@ code  meaning
 1     failed
 2     wrong usage, or an option with a value that cannot be used
 3     ``pack``: done, but samples were rejected; ``verify``: damage found;
-      ``tune-workers``: no settings keep the step busy
+      ``tune-workers``: no settings keep the step busy; ``doctor --check``: a gain is open
 4     the destination exists, is locked, or has an unfinished pack of something else
 5     the disk is full
 130   stopped by Ctrl-C
