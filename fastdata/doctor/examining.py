@@ -84,7 +84,7 @@ def examine(
             peak_bytes=base.peak_bytes if base else 0,
             noise=noises["train"].gain if "train" in noises else None,
             repeatable=repeatable,
-            rows=_rows(watched.findings, tried, left_out),
+            rows=_rows(watched.findings, tried, left_out, only),
             together=together,
             seconds=time.monotonic() - began,
             machine={
@@ -167,7 +167,10 @@ def _together(
 
 
 def _rows(
-    findings: Sequence[Plain], tried: dict[str, Trial], left_out: Sequence[str]
+    findings: Sequence[Plain],
+    tried: dict[str, Trial],
+    left_out: Sequence[str],
+    only: Sequence[str],
 ) -> tuple[Row, ...]:
     """Return a row for each piece of advice that applies, mistakes first, then by gain."""
     rows = []
@@ -178,6 +181,8 @@ def _rows(
         why_not = next((f.why_not for f in of_it if f.why_not), "")
         if advice.id in left_out:
             why_not = "there was no time left: --seconds gives more"
+        elif only and advice.id not in only and not why_not:
+            why_not = "not among those of --only"
         rows.append(
             Row(
                 advice.id,

@@ -91,7 +91,8 @@ class MultiplesOfEight(Advice):
             ]
             odd = [size for size in sizes if isinstance(size, int) and size % 8 and size > 4]
             if isinstance(module, (nn.Linear, *CONVOLUTIONS)) and odd:
-                yield Finding(seen.line_of(module), f"{module}", why_not="the model has to change")
+                what = f"{type(module).__name__} of {odd[0]}"
+                yield Finding(seen.line_of(module), what, why_not="the model has to change")
 
 
 ADVICE = ChannelsLast(), Autotuner(), MultiplesOfEight()

@@ -41,7 +41,7 @@ class BiasBeforeNorm(Advice):
                 and seen.uses[layer].users == 1
             ):
                 change = functools.partial(self._drop, layer, seen.optimizers)
-                yield Finding(seen.line_of(layer), f"{layer}: bias=False", change)
+                yield Finding(seen.line_of(layer), f"{type(layer).__name__}(bias=False)", change)
 
     @staticmethod
     def _drop(layer: nn.Module, optimizers: list[Optimizer]) -> None:
