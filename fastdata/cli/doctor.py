@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,9 @@ from fastdata.cli.shell import DONE, FOUND, on_interruption
 from fastdata.errors import OptionError
 from fastdata.printable import printable
 
+if TYPE_CHECKING:
+    from fastdata.doctor import Script
+
 __all__ = ["doctor_command"]
 
 _EPILOG = """\b
@@ -19,6 +24,7 @@ Examples:
   fastdata doctor -- main.py --dummy -b 32
   fastdata doctor -- -m package.train --epochs 1
   fastdata doctor --seconds 600 train.py:build
+  fastdata doctor --no-run main.py
   fastdata doctor --list
 
 \b
@@ -49,6 +55,7 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
 )
 @click.option("--only", multiple=True, metavar="ID", help="Try this advice; may be repeated.")
 @click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
+@click.option("--no-run", is_flag=True, help="Read the source only; run nothing.")
 @click.option("--check", is_flag=True, help="Exit with 3 where something is left to do, for CI.")
 @click.option(
     "--threshold",
@@ -66,6 +73,7 @@ def doctor_command(
     seconds: float,
     only: tuple[str, ...],
     lists: bool,
+    no_run: bool,
     check: bool,
     threshold: float,
     html: str | None,
@@ -86,6 +94,9 @@ def doctor_command(
     from fastdata.doctor.processes import ScriptFailedError
 
     chosen = script_of(script)
+    if no_run:
+        _read(chosen, as_json)
+        return DONE
     with on_interruption("Nothing was written."):
         try:
             report = examine(
@@ -106,6 +117,17 @@ def doctor_command(
 
         write_page(render_page(report), html)
     return FOUND if check and report.is_open(threshold) else DONE
+
+
+def _read(script: Script, as_json: bool) -> None:
+    """Print what is found in the source of a script."""
+    from fastdata.doctor.source import read_script, static_text
+
+    rows = read_script(script)
+    if as_json:
+        emit_json({"version": 1, "script": str(script), "rows": [asdict(row) for row in rows]})
+    else:
+        emit("\n".join(static_text(rows)))
 
 
 def _list(as_json: bool) -> None:

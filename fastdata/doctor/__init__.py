@@ -15,6 +15,7 @@
 ``watching.py``     its models, optimisers, and the events of its steps
 ``contract.py``     what a piece of advice is
 ``advice/``         the advice
+``source.py``       what can be read from a script without running it
 ``trials.py``       the script with and without, measured in turns
 ``numerics.py``     what following advice does to gradients
 ``report.py``       the report: data, JSON, text

@@ -17,6 +17,7 @@ from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script
 from fastdata.doctor.session import Plain
 from fastdata.doctor.trials import Trial, Trials, judged
+from fastdata.errors import OptionError
 from fastdata.processes.resources import available_cores
 
 __all__ = ["examine"]
@@ -50,6 +51,11 @@ def examine(
     `only` are IDs of advice that is tried; by default all that can be.  Raises `ScriptFailedError`
     where the script fails by itself, ends without a step, or makes none in ten minutes.
     """
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise OptionError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: a script is tried with one rank. Start "
+            "fastdata doctor itself, without torchrun"
+        )
     began = time.monotonic()
     with scratch_folder() as scratch, Trials(script, scratch, progress=progress) as trials:
         progress("watching the script")
