@@ -160,6 +160,33 @@ SCRIPTS = {
             total = loss.item()  # D11
         """
     },
+    "values that stay on the host": {
+        "step": """
+            places = [int(place) for place in torch.randperm(4)]
+            total = (torch.rand(3) > 0.5).sum().item()
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "a value of what was moved": {
+        "step": """
+            y = y.to("cpu")
+            total = (y == 3).sum().item()  # D11
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
+    "a value of what the model makes": {
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            right = (output.detach().argmax(1) == y).float().mean().item()  # D11
+        """
+    },
     "a value in a condition": {
         "step": """
             optimizer.zero_grad()

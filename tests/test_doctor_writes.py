@@ -27,6 +27,10 @@ WAYS = {
     "unlinking": "Path('old.txt').unlink()",
     "renaming": "os.rename('old.txt', 'gone.txt')",
     "replacing": "open('new.txt', 'w').write('lost'); os.replace('new.txt', 'old.txt')",
+    "a temporary file that is moved": (
+        "f = tempfile.NamedTemporaryFile(delete=False); f.close(); os.replace(f.name, 'old.txt')\n"
+        "os.chmod('old.txt', 0); assert open('old.txt').read() == ''"
+    ),
     "copying": "open('new.txt', 'w').write('lost'); shutil.copyfile('new.txt', 'old.txt')",
     "moving": "shutil.move('old.txt', 'gone.txt')",
     "removing a tree": "shutil.rmtree('folder')",
@@ -60,7 +64,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-IMPORTS = "import logging, os, shutil, numpy as np; from pathlib import Path"
+IMPORTS = "import logging, os, shutil, tempfile, numpy as np; from pathlib import Path"
 
 
 @pytest.mark.parametrize("way", WAYS)

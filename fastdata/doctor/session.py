@@ -236,7 +236,7 @@ class Session:
             return
         device = torch.device("cuda" if self._watch.seen.on_gpu else "cpu")
         self._stalls = StallCounter(device)
-        self._modes.enter_context(stall_modes(self._stalls))
+        self._modes.enter_context(stall_modes(self._stalls, only_moved=True))
 
     def _end_look(self) -> None:
         self._modes.close()

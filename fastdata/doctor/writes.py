@@ -171,6 +171,9 @@ class WritesKept(importlib.abc.MetaPathFinder):
             place = self._moved.get(real[0])
             if place is not None and name in ("rename", "replace"):
                 self._moved[real[-1]] = self._moved.pop(real[0])
+            elif name in ("rename", "replace") and self._is_allowed(real[0]):
+                self._moved[real[-1]] = real[0]
+                self.note(f"written elsewhere: {real[-1]}")
             elif place is not None and name in ("remove", "unlink"):
                 del self._moved[real[0]]
             elif place is not None and not both:

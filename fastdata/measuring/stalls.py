@@ -25,6 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from fastdata.measuring.lines import boundary, source_of, user_line
 from fastdata.prefetch.tree import leaves
@@ -119,9 +120,15 @@ def find_stalls(step: Step, batch: Any, device: torch.device | str) -> tuple[Sta
 
 
 @contextmanager
-def stall_modes(counter: StallCounter, batch: Any = ()) -> Iterator[None]:
-    """Count stalls of what this thread does inside the block; `batch` is what a step is given."""
-    calls = _Calls(counter)
+def stall_modes(
+    counter: StallCounter, batch: Any = (), *, only_moved: bool = False
+) -> Iterator[None]:
+    """Count stalls of what this thread does inside the block; `batch` is what a step is given.
+
+    On the CPU every tensor might be on a GPU; with `only_moved` only those are taken for it that
+    were moved by ``.to(...)`` or ``.cuda()``, that belong to a graph, and what was made of them.
+    """
+    calls = _Calls(counter, only_moved=only_moved and counter.device.type == "cpu")
     with calls, _Operations(counter, calls, batch):
         yield
 
@@ -183,16 +190,24 @@ def _as_written(line: str) -> str:
 
 
 class _Calls(TorchFunctionMode):
-    """Sees what the user called; `name` is the outermost function of torch under way."""
+    """Sees what the user called; `name` is the outermost function of torch under way.
 
-    def __init__(self, counter: StallCounter) -> None:
+    `counts` says whether it is called on what would be on a device.
+    """
+
+    def __init__(self, counter: StallCounter, *, only_moved: bool = False) -> None:
         super().__init__()
         self.name = ""
+        self.counts = True
         self._counter = counter
+        self._only_moved = only_moved
+        self._moved: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         outermost, self.name = self.name, self.name or name
+        if self._only_moved and not outermost:
+            return self._followed(name, func, args, kwargs or {})
         try:
             # On the CPU these are no operations: only the call shows them.
             if (
@@ -206,6 +221,23 @@ class _Calls(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         finally:
             self.name = outermost
+
+    def _followed(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function, and take what it makes of tensors that were moved for moved."""
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        moved = name in ("to", "cuda") or any(t.requires_grad or t in self._moved for t in given)
+        self.counts = moved
+        try:
+            if moved and name in ("cpu", "numpy", "tolist"):
+                self._counter.synchronisation(VALUE_METHODS[name])
+            result = func(*args, **kwargs)
+        finally:
+            self.name, self.counts = "", True
+        if moved:
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    self._moved[leaf] = True
+        return result
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -240,7 +272,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in ("_to_copy", "copy_"):
             if not on_cpu:
                 self._report_copy(name, args, kwargs)
-        elif not on_device:
+        elif not on_device or not self._calls.counts:
             return
         elif name == "_local_scalar_dense":
             # On the CPU `.tolist()` and `.cpu()` are known by their call.
