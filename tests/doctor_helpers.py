@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import textwrap
-import time
 import warnings
+from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +20,7 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.session import Ended, Request, Session, Watched
 from fastdata.processes.starting import kill_group, lead_group
 
-__all__ = ["PLAIN", "planted", "script_with", "watch"]
+__all__ = ["PLAIN", "planted", "script_with", "started", "watch"]
 
 PLAIN = {
     "start": "",
@@ -89,7 +90,18 @@ def planted(script: str) -> set[tuple[str, int]]:
 
 
 def watch(text: str, folder: Path, **request: Any) -> Watched | Ended:
-    """Watch a script in a process that is forked from this one, which has torch already."""
+    """Return what is seen of a script."""
+    with started(text, folder, **request) as answer:
+        found: Watched | Ended = answer()
+        return found
+
+
+@contextlib.contextmanager
+def started(text: str, folder: Path, **request: Any) -> Iterator[Callable[..., Any]]:
+    """Run a script in a process that is forked from this one, which has torch already.
+
+    Gives a function that sends what it is given, if anything, and returns the answer.
+    """
     path = folder / "train.py"
     path.write_text(text)
     made = Request(Script("file", str(path)), str(folder / "scratch"), **request)
@@ -99,12 +111,15 @@ def watch(text: str, folder: Path, **request: Any) -> Watched | Ended:
     if not child:
         _run(theirs, made, folder)
     theirs.close()
+
+    def answer(*command: object) -> Any:
+        for one in command:
+            ours.send(one)
+        assert ours.poll(60), "the script does not answer"
+        return ours.recv()
+
     try:
-        deadline = time.monotonic() + 60
-        while not ours.poll(0.1):
-            assert time.monotonic() < deadline, "the script is not watched"
-        answer: Watched | Ended = ours.recv()
-        return answer
+        yield answer
     finally:
         kill_group(child)
         os.waitpid(child, 0)
@@ -118,7 +133,7 @@ def _run(connection: Any, request: Request, folder: Path) -> NoReturn:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdin = os.fdopen(0)
+        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
         warnings.resetwarnings()  # here they are errors
         torch.set_num_threads(1)  # the threads of this process's parent are not here
         Session(connection, request).run()

@@ -54,6 +54,11 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
     help="Begin no trial after these; the one that is running is finished.",
 )
 @click.option("--only", multiple=True, metavar="ID", help="Try this advice; may be repeated.")
+@click.option(
+    "--batch-sizes",
+    is_flag=True,
+    help="Also measure batches of a quarter to eight times the script's size, and their memory.",
+)
 @click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
 @click.option("--no-run", is_flag=True, help="Read the source only; run nothing.")
 @click.option("--check", is_flag=True, help="Exit with 3 where something is left to do, for CI.")
@@ -72,6 +77,7 @@ def doctor_command(
     script: tuple[str, ...],
     seconds: float,
     only: tuple[str, ...],
+    batch_sizes: bool,
     lists: bool,
     no_run: bool,
     check: bool,
@@ -103,6 +109,7 @@ def doctor_command(
                 chosen,
                 seconds=seconds,
                 only=only,
+                batch_sizes=batch_sizes,
                 progress=(lambda _: None) if quiet else say,
             )
         except ScriptFailedError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,7 +16,7 @@ from fastdata.doctor.processes import scratch_folder
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script
 from fastdata.doctor.session import Plain
-from fastdata.doctor.trials import Trial, Trials, judged
+from fastdata.doctor.trials import BatchSize, Trial, Trials, judged
 from fastdata.errors import OptionError
 from fastdata.processes.resources import available_cores
 
@@ -24,6 +24,8 @@ __all__ = ["examine"]
 
 TRIED_FIRST = "D09", "D30", "D10", "D17", "D07", "D06", "D13", "D03", "D08", "D15", "D01", "D05"
 """Those that are quickly tried, and often worth it, come before those that take long."""
+
+BATCH_FACTORS = 0.25, 0.5, 1.0, 2.0, 4.0, 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,15 @@ def examine(
     *,
     seconds: float = 300.0,
     only: Sequence[str] = (),
+    batch_sizes: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> DoctorReport:
     """Watch a script, try the advice that applies to it for about so many seconds, and report.
 
-    `only` are IDs of advice that is tried; by default all that can be.  Raises `ScriptFailedError`
-    where the script fails by itself, ends without a step, or makes none in ten minutes.
+    `only` are IDs of advice that is tried; by default all that can be.  With `batch_sizes` the
+    script is also run with batches of a quarter to eight times its own, whatever time that takes.
+    Raises `ScriptFailedError` where the script fails by itself, ends without a step, or makes none
+    in ten minutes.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise OptionError(
@@ -82,7 +87,8 @@ def examine(
             longest = max(longest, time.monotonic() - started)
         tried = _judged(tried, noises, wanted, repeatable=repeatable)
         together = _together(trials, tried, noises, seconds - (time.monotonic() - began), progress)
-        base = trials.base("train") if "train" in noises else None
+        sizes = tuple(_batch_sizes(trials, progress)) if batch_sizes else ()
+        base = trials.base("train") if "train" in noises or batch_sizes else None
         return DoctorReport(
             script=str(script),
             watched=watched,
@@ -92,6 +98,7 @@ def examine(
             repeatable=repeatable,
             rows=_rows(watched.findings, tried, left_out, only),
             together=together,
+            batch_sizes=sizes,
             seconds=time.monotonic() - began,
             machine={
                 "cores": available_cores(),
@@ -101,6 +108,17 @@ def examine(
                 "device": watched.device,
             },
         )
+
+
+def _batch_sizes(trials: Trials, progress: Callable[[str], None]) -> Iterator[BatchSize]:
+    """Yield what batches of other sizes give, until one does not fit."""
+    for factor in BATCH_FACTORS:
+        progress(f"batches of {factor:g} times as many samples")
+        found = trials.batch_size(factor)
+        if found.samples:  # else the script takes batches from no loader
+            yield found
+        if found.why or not found.samples:
+            return
 
 
 def _wanted(findings: Sequence[Plain], only: Sequence[str]) -> list[_Wanted]:

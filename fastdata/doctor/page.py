@@ -14,6 +14,7 @@ from fastdata.doctor.report import (
 )
 from fastdata.measuring.windows import Rate
 from fastdata.pages import render
+from fastdata.processes.resources import format_bytes
 
 __all__ = ["render_page"]
 
@@ -41,6 +42,7 @@ def _content(report: DoctorReport) -> dict[str, Any]:
         "numerics_text": numerics_text,
         "what_text": what_text,
         "note_of": note_of,
+        "format_bytes": format_bytes,
         "width": lambda rate: _width(rate, scale),
         "kind": _kind,
     }

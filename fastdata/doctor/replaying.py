@@ -42,6 +42,10 @@ class Replay:
         self.waits: list[tuple[float, float]] = []
         """For each batch that was trained with: seconds that the loop waited for it, and until
         it wanted the next one."""
+        self.factor = 1.0
+        """How many times as many samples batches have as those of the script."""
+        self.samples = 0
+        """Of a batch that is given again: the length of its first tensor."""
         self.repeats = False
         """Whether batches are being given again."""
         self.epochs = 0
@@ -89,6 +93,9 @@ class Replay:
         trains = self._backwards() > before
         if kept and ((self.mode == "train" and trains) or self._evaluates(trains=trains)):
             self.repeats = True
+            kept = _regrouped(kept, self.factor)
+            lengths = (len(leaf) for leaf in tree_leaves(kept[0]) if _has_samples(leaf))
+            self.samples = next(lengths, 0)
             yield from map(self._converted, _again(kept))
 
     def _converted(self, batch: Any) -> Any:
@@ -107,6 +114,29 @@ class Replay:
 
 def _copied(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _has_samples(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+
+
+def _regrouped(batches: list[Any], factor: float) -> list[Any]:
+    """Return batches of more samples, or fewer: put together, or cut."""
+    if factor < 1:
+
+        def cut(leaf: Any) -> Any:
+            return leaf[: max(1, int(len(leaf) * factor))] if _has_samples(leaf) else leaf
+
+        return [tree_map(cut, batch) for batch in batches]
+
+    def joined(*leaves: Any) -> Any:
+        return torch.cat(leaves) if _has_samples(leaves[0]) else leaves[0]
+
+    count, times = len(batches), int(factor)
+    return [
+        tree_map(joined, *(batches[(first + n) % count] for n in range(times)))
+        for first in range(count)
+    ]
 
 
 def _again(kept: list[Any]) -> Iterator[Any]:

@@ -11,10 +11,11 @@ from typing import Any
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.session import Watched
-from fastdata.doctor.trials import Trial
+from fastdata.doctor.trials import BatchSize, Trial
 from fastdata.measuring.lines import short_line
 from fastdata.measuring.windows import Rate
 from fastdata.printable import printable
+from fastdata.processes.resources import format_bytes
 
 __all__ = [
     "DoctorReport",
@@ -65,6 +66,7 @@ class DoctorReport:
     rows: tuple[Row, ...]
     together: Trial | None
     seconds: float
+    batch_sizes: tuple[BatchSize, ...] = ()
     machine: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -157,6 +159,9 @@ def _lines(report: DoctorReport) -> Iterator[str]:
             f"together {gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f}), measured: "
             f"{', '.join(report.together.follow)}"
         )
+    for size in report.batch_sizes:
+        memory = f"{size.samples_per_second:,.4g} samples/s, {format_bytes(size.peak_bytes)}"
+        yield printable(f"batches of {size.samples:,}: {size.why or memory}")
     if not report.repeatable:
         yield "its steps have other gradients each time, so numerics were not measured"
     yield report.verdict

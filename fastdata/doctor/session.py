@@ -65,6 +65,7 @@ class Request:
     watch_only: bool = False
     """Whether nothing is measured: epochs end early, so that validation is seen."""
     in_float64: bool = False
+    batch_factor: float = 1.0
     seed: int = 0
 
 
@@ -84,10 +85,14 @@ class Dump:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How long steps took, and the most memory that the process has had so far."""
+    """How long steps took, and the most memory that the process has had so far.
+
+    `samples` are those of a batch, where batches are given again; else 0.
+    """
 
     seconds: float
     peak_bytes: int
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,7 @@ class Session:
         self._watch = Watch(self._on_step)
         mode: Mode = "watch" if request.watch_only else request.phase
         self._replay = Replay(mode, lambda: self._watch.backwards)
+        self._replay.factor = request.batch_factor
         self._left = 0  # of the steps that are to be run
         self._began = 0.0
         self._measures = False
@@ -266,7 +272,9 @@ class Session:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self._began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        self._send(Ran(seconds, peak))
+        if _uses_cuda():
+            peak = torch.cuda.max_memory_allocated()
+        self._send(Ran(seconds, peak, self._replay.samples))
         self._wait()
 
     def _wait(self) -> None:

@@ -192,7 +192,7 @@ def _walk(node: ast.AST, *, in_loop: bool) -> Iterator[tuple[ast.AST, bool]]:
 
 def _names(tree: ast.Module) -> dict[str, str]:
     """Return what imported names stand for."""
-    names = {}
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {one.asname: one.name for one in node.names if one.asname}
@@ -208,7 +208,7 @@ def _dotted(node: ast.AST, names: dict[str, str]) -> str:
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value, names)}.{node.attr}"
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        return f"{_dotted(node.value, names)}.{node.slice.value}"
+        return f"{_dotted(node.value, names)}.{node.slice.value!s}"
     return ""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.session import Dump, Request, Run, Watched
 from fastdata.measuring.windows import CONFIDENCE, Rate, in_turns, rate_of
 
-__all__ = ["Trial", "Trials", "Verdict", "judged"]
+__all__ = ["BatchSize", "Trial", "Trials", "Verdict", "judged"]
 
 WINDOW_SECONDS = 0.5
 LEAST_ROUNDS = 9
@@ -73,6 +74,20 @@ class Trial:
         return min(1.0, 2.0 * tail / float(2**count))
 
 
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """How fast a script is with batches of so many samples, and how much memory it takes.
+
+    The most that the process had resident; on a GPU, that torch had allocated there.
+    """
+
+    samples: int
+    samples_per_second: float = 0.0
+    peak_bytes: int = 0
+    why: str = ""
+    """Why there are no figures: it does not fit into memory, or failed."""
+
+
 def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
     """Return trials with their verdicts, as Holm's correction for several has it.
 
@@ -107,12 +122,13 @@ class _Running:
     step_seconds: float = 0.0
     warm_up_seconds: float = 0.0
     peak_bytes: int = 0
+    samples: int = 0
 
     def run(self, steps: int) -> float:
         """Run steps, and return the seconds that one took."""
         limit = START_SECONDS + steps * MOST_STEP_SECONDS
         ran = self.process.ask(Run(steps), limit)
-        self.peak_bytes = ran.peak_bytes
+        self.peak_bytes, self.samples = ran.peak_bytes, ran.samples
         return ran.seconds / steps
 
     def warm_up(self) -> None:
@@ -196,6 +212,20 @@ class Trials:
             step_seconds=other.step_seconds,
         )
 
+    def batch_size(self, factor: float) -> BatchSize:
+        """Run the script with batches of `factor` times as many samples."""
+        base = self.base("train")
+        samples = int(base.samples * factor)
+        try:
+            with ExitStack() as stack:
+                other = self._running(stack, (), "train", batch_factor=factor)
+                other.warm_up()
+                steps = max(1, math.ceil(WINDOW_SECONDS / other.step_seconds))
+                seconds = statistics.median(other.run(steps) for _ in range(3))
+                return BatchSize(other.samples, other.samples / seconds, other.peak_bytes)
+        except ScriptFailedError as error:
+            return BatchSize(samples, why=_last_line(str(error)))
+
     # -- processes -----------------------------------------------------------------------------
 
     def _start(
@@ -214,12 +244,19 @@ class Trials:
         environment: tuple[tuple[str, str], ...] = (),
         *,
         in_float64: bool = False,
+        batch_factor: float = 1.0,
     ) -> _Running:
         process = stack.enter_context(
-            self._start(environment=environment, follow=follow, phase=phase, in_float64=in_float64)
+            self._start(
+                environment=environment,
+                follow=follow,
+                phase=phase,
+                in_float64=in_float64,
+                batch_factor=batch_factor,
+            )
         )
         process.watched(START_SECONDS)
-        if phase == "train":
+        if phase == "train" and batch_factor == 1.0:
             process.ask(Dump(str(self._dump(follow, in_float64=in_float64))), MOST_STEP_SECONDS)
         return _Running(process)
 

@@ -1,0 +1,202 @@
+"""What following advice does to a script, and how what was measured is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from doctor_helpers import script_with, started
+
+from fastdata.doctor.contract import Numerics
+from fastdata.doctor.numerics import compare_dumps
+from fastdata.doctor.session import Dump, Ended, Ran, Run, Watched
+from fastdata.doctor.trials import Trial, judged
+from fastdata.measuring.windows import rate_of
+
+BIASED = """
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 8),
+    )
+"""
+
+FOLLOWED = {
+    "D01": ({}, {Numerics.PRECISION}),
+    "D03": ({"model": BIASED, "step": """
+        x = x.contiguous()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    """}, {Numerics.EQUAL, Numerics.ROUNDING}),
+    "D06": ({"optimizer": "optimizer = torch.optim.AdamW(model.parameters())"},
+            {Numerics.EQUAL, Numerics.ROUNDING}),
+    "D07": ({"step": """
+        optimizer.zero_grad(set_to_none=False)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    """}, {Numerics.EQUAL}),
+    "D08": ({"model": BIASED}, {Numerics.EQUAL, Numerics.ROUNDING}),
+    "D09": ({"start": "torch.autograd.set_detect_anomaly(True)"}, {Numerics.EQUAL}),
+    "D13": ({"step": """
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01, foreach=False)
+        optimizer.step()
+    """}, {Numerics.EQUAL, Numerics.ROUNDING}),
+    "D15": ({"model": BIASED}, {Numerics.EQUAL}),
+    "D30": ({"step": """
+        optimizer.zero_grad()
+        with torch.profiler.profile():
+            F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    """}, {Numerics.EQUAL}),
+    "D34": ({"start": "torch.use_deterministic_algorithms(True)"}, {Numerics.EQUAL}),
+}  # fmt: skip
+
+
+def dump(text: str, folder: Path, name: str, **request: object) -> Path:
+    """Write the dump of the first step after advice was followed."""
+    (folder / name).mkdir()
+    path = folder / f"{name}.pt"
+    with started(text, folder / name, **request) as answer:
+        assert isinstance(answer(), Watched)
+        assert isinstance(answer(Dump(str(path))), Ran)
+        assert isinstance(answer(Run(2)), Ran)
+    return path
+
+
+@pytest.mark.parametrize("id", FOLLOWED)
+def test_following_advice_does_to_the_numbers_what_it_promises(id: str, tmp_path: Path) -> None:
+    parts, expected = FOLLOWED[id]
+    text = script_with(**parts)
+    base = dump(text, tmp_path, "base")
+    other = dump(text, tmp_path, "other", follow=(id,))
+    exact = dump(text, tmp_path, "exact", in_float64=True)
+    assert compare_dumps(base, other, exact).numerics in expected
+
+
+def test_the_script_beside_itself_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    text = script_with(start="import random; random.random()")
+    dumps = [dump(text, tmp_path, name) for name in ("one", "two")]
+    first, second = (torch.load(path, weights_only=True) for path in dumps)
+    for kind in ("gradients", "after"):
+        assert first[kind].keys() == second[kind].keys()
+        assert all(torch.equal(first[kind][name], second[kind][name]) for name in first[kind])
+
+
+def test_gradients_in_float64_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+    text = script_with(
+        model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",
+        optimizer="optimizer = torch.optim.SGD(model.parameters(), 0.1)",
+    )
+    dumped = torch.load(dump(text, tmp_path, "exact", in_float64=True), weights_only=True)
+    torch.manual_seed(0)
+    scope: dict[str, object] = {}
+    loop, _, _ = text.partition("for epoch in")
+    exec(loop, scope)  # what the script makes before its loop
+    model, optimizer, loader = (scope[name] for name in ("model", "optimizer", "loader"))
+    batches = list(loader)  # type: ignore[call-overload]
+    for number in range(4):
+        x, y = batches[number]
+        optimizer.zero_grad()  # type: ignore[attr-defined]
+        torch.nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[operator]
+        optimizer.step()  # type: ignore[attr-defined]
+    model.double()  # type: ignore[attr-defined]
+    x, y = batches[0]  # the fifth: the first four are given again
+    optimizer.zero_grad()  # type: ignore[attr-defined]
+    torch.nn.functional.cross_entropy(model(x.double()), y).backward()  # type: ignore[operator]
+    expected = [p.grad for p in model.parameters()]  # type: ignore[attr-defined]
+    for got, right in zip(dumped["gradients"].values(), expected, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("factor", "samples"), [(0.25, 1), (0.5, 2), (2.0, 8)])
+def test_batches_of_other_sizes_have_other_sizes(
+    factor: float, samples: int, tmp_path: Path
+) -> None:
+    text = script_with(
+        model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",
+        step="""
+            print(len(x), len(y), flush=True)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    )
+    with started(text, tmp_path, batch_factor=factor) as answer:
+        answer()
+        assert answer(Run(3)).samples == samples
+    sizes = (tmp_path / "output.txt").read_text().split()
+    assert sizes == ["4"] * 8 + [str(samples)] * 6
+
+
+def test_a_batch_that_the_script_changes_is_the_same_each_time(tmp_path: Path) -> None:
+    text = script_with(
+        step="""
+            print(float(x.sum()), flush=True)
+            x.mul_(2)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    ).replace("        x = x.contiguous(memory_format=torch.channels_last)\n", "")
+    with started(text, tmp_path) as answer:
+        answer()
+        answer(Run(8))
+    sums = (tmp_path / "output.txt").read_text().split()
+    assert sums[4:8] == sums[:4]
+    assert sums[8:12] == sums[:4]
+
+
+def test_a_script_that_ends_says_so(tmp_path: Path) -> None:
+    step = """
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        count += 1
+        if count == 6:
+            raise SystemExit
+    """
+    text = script_with(start="count = 0", step=step)
+    with started(text, tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        ended = answer(Run(50))
+    assert isinstance(ended, Ended)
+    assert ended.why == "the script ended after 6 steps"
+
+
+# -- what was measured -----------------------------------------------------------------------
+
+NOISE = rate_of([0.97, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.02, 1.03])
+
+
+def trial(*ratios: float) -> Trial:
+    return Trial(("D99",), rate_of(ratios))
+
+
+GAIN = trial(*(1.4 + 0.01 * n for n in range(9)))
+HARM = trial(*(0.7 + 0.01 * n for n in range(9)))
+NONE = trial(1.02, 0.98, 1.01, 0.99, 1.03, 0.97, 1.0, 1.01, 0.99)
+UNSURE = trial(1.4, 1.4, 1.4, 1.4, 1.4, 1.4, 1.4, 0.9, 0.9)
+TINY = trial(*(1.001 + 0.001 * n for n in range(9)))
+FAILED = replace(NONE, gain=None)
+
+
+@pytest.mark.parametrize(
+    ("trials", "verdicts"),
+    [
+        ([GAIN], ["gain"]),
+        ([HARM], ["harm"]),
+        ([NONE], ["none"]),
+        ([UNSURE], ["none"]),
+        ([TINY], ["none"]),  # nine of nine, but within what the script beside itself shows
+        ([FAILED, GAIN], ["failed", "gain"]),
+        ([GAIN, HARM, NONE, UNSURE, TINY, GAIN], ["gain", "harm", "none", "none", "none", "gain"]),
+        # With more trials nine rounds out of nine come by chance: 13 times 1/256 is above 5%.
+        ([GAIN] + [NONE] * 12, ["none"] * 13),
+    ],
+)
+def test_trials_are_judged_together(trials: Sequence[Trial], verdicts: list[str]) -> None:
+    assert [one.verdict for one in judged(trials, NOISE)] == verdicts
