@@ -104,7 +104,10 @@ def started(text: str, folder: Path, **request: Any) -> Iterator[Callable[..., A
     """
     path = folder / "train.py"
     path.write_text(text)
-    made = Request(Script("file", str(path)), str(folder / "scratch"), **request)
+    script = (
+        Script("function", f"{path}:build") if "def build(" in text else Script("file", str(path))
+    )
+    made = Request(script, str(folder / "scratch"), **request)
     Path(made.scratch).mkdir(exist_ok=True)
     ours, theirs = Pipe()
     child = os.fork()

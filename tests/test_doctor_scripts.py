@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from doctor_helpers import script_with, watch
 
 from fastdata.cli import main
-from fastdata.doctor import Script, examine, script_of
+from fastdata.doctor import Script, script_of, trials
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
 from fastdata.doctor.session import Ended, Request, Watched
@@ -136,23 +137,23 @@ def test_a_process_that_ends_at_once_is_an_error(tmp_path: Path) -> None:
 
 def test_a_function_is_a_script_too(tmp_path: Path) -> None:
     text = script_with().split("for epoch in")[0]
-    (tmp_path / "build.py").write_text(
-        f"{text}\ndef build():\n    def step(batch):\n        optimizer.zero_grad()\n"
-        "        F.cross_entropy(model(batch[0]), batch[1]).backward()\n"
-        "        optimizer.step()\n    return loader, step\n"
-    )
-    request = Request(
-        Script("function", f"{tmp_path / 'build.py'}:build"),
-        str(tmp_path / "scratch"),
-        watch_only=True,
-    )
-    with ScriptProcess(request) as process:
-        assert process.watched_to_end(60).steps > 4
+    text += textwrap.dedent("""
+        def build():
+            def step(batch):
+                optimizer.zero_grad()
+                F.cross_entropy(model(batch[0]), batch[1]).backward()
+                optimizer.step()
+            return loader, step
+    """)
+    watched = watch(text, tmp_path, watch_only=True)
+    assert isinstance(watched, Watched)
+    assert watched.steps > 4
 
 
 def test_anomaly_detection_is_measured_as_a_gain(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
     path = tmp_path / "train.py"
     path.write_text(script_with(start="torch.autograd.set_detect_anomaly(True)"))
     page = tmp_path / "page.html"
@@ -175,6 +176,9 @@ def test_anomaly_detection_is_measured_as_a_gain(
     assert row["where"] == [f"{path}:7 <module>"]
     assert code == (3 if row["trial"]["verdict"] == "gain" else 0)
     assert "D09" in page.read_text()
+    untried = {row["id"]: row["why_not"] for row in report["rows"] if row["trial"] is None}
+    assert untried["D04"] == "GPU only"
+    assert untried["D05"] == "not among those of --only"
 
 
 def test_all_advice_is_listed(capfd: pytest.CaptureFixture[str]) -> None:
@@ -207,19 +211,3 @@ def test_no_process_stays_when_the_command_is_stopped(how: signal.Signals, tmp_p
     finally:
         command.kill()
         command.wait()
-
-
-def test_what_is_not_tried_says_why(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(
-        script_with(
-            step=(
-                "optimizer.zero_grad(); loss = F.cross_entropy(model(x), y); loss.backward(); "
-                "optimizer.step(); print(loss.item())"
-            )
-        )
-    )
-    report = examine(Script("file", str(path)), seconds=1, only=("D99",))
-    assert {row.id for row in report.rows} >= {"D11", "D04"}
-    assert all(row.trial is None for row in report.rows)
-    assert {row.why_not for row in report.rows if row.id == "D11"} == {"GPU only"}

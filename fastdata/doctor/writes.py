@@ -95,6 +95,8 @@ class WritesKept(importlib.abc.MetaPathFinder):
             setattr(os, name, self._looking(getattr(os, name)))
         os.mkdir = self._making(os.mkdir)
         torch.save = self._saving(torch.save)
+        for name in _LATE.keys() & sys.modules.keys():
+            self._silence(sys.modules[name])
         sys.meta_path.insert(0, self)
         sys.addaudithook(self._audit)
 
@@ -238,14 +240,17 @@ class WritesKept(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            for dotted in _LATE[name]:
-                *owners, last = dotted.split(".")
-                owner: Any = functools.reduce(getattr, owners, module)
-                if hasattr(owner, last):
-                    setattr(owner, last, self._nothing(f"{name}.{dotted}"))
+            self._silence(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+    def _silence(self, module: ModuleType) -> None:
+        for dotted in _LATE[module.__name__]:
+            *owners, last = dotted.split(".")
+            owner: Any = functools.reduce(getattr, owners, module)
+            if hasattr(owner, last):
+                setattr(owner, last, self._nothing(f"{module.__name__}.{dotted}"))
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
