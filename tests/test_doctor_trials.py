@@ -10,6 +10,7 @@ import pytest
 import torch
 from doctor_helpers import script_with, started
 
+from fastdata.doctor import session
 from fastdata.doctor.contract import Numerics
 from fastdata.doctor.numerics import compare_dumps
 from fastdata.doctor.session import Dump, Ended, Ran, Run, Watched
@@ -165,6 +166,33 @@ def test_a_script_that_ends_says_so(tmp_path: Path) -> None:
         ended = answer(Run(50))
     assert isinstance(ended, Ended)
     assert ended.why == "the script ended after 6 steps"
+
+
+def test_a_validation_that_cannot_be_measured_is_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "WATCHED_SECONDS", 0.1)
+    text = script_with(validation="model.eval(); model(torch.rand(4, 3, 8, 8))")
+    with started(text, tmp_path, phase="evaluate") as answer:
+        ended = answer()
+    assert isinstance(ended, Ended)
+    assert ended.why == "no validation was reached whose batches come from a loader"
+
+
+def test_a_validation_is_measured_by_its_passes(tmp_path: Path) -> None:
+    text = script_with(
+        validation="""
+            model.eval()
+            for x, y in loader:
+                print("pass", flush=True)
+                model(x)
+        """
+    )
+    with started(text, tmp_path, phase="evaluate", follow=("D10", "D16")) as answer:
+        assert isinstance(answer(), Watched)
+        before = (tmp_path / "output.txt").read_text().count("pass")
+        assert isinstance(answer(Run(20)), Ran)
+    assert (tmp_path / "output.txt").read_text().count("pass") == before + 20
 
 
 # -- what was measured -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 
 from fastdata.doctor.advice import ADVICE, advice_by_id
 from fastdata.doctor.contract import Numerics, Phase
-from fastdata.doctor.processes import scratch_folder
+from fastdata.doctor.processes import ScriptFailedError, scratch_folder
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script
 from fastdata.doctor.session import Plain
@@ -78,10 +78,13 @@ def examine(
             started = time.monotonic()
             if one.phase not in noises:
                 progress("the script beside itself")
-                noises[one.phase] = trials.noise(one.phase)
+                noises[one.phase] = _noise(trials, one.phase)
                 if one.phase == "train":
                     repeatable = noises[one.phase].numerics == Numerics.EQUAL
                 started = time.monotonic()
+            if noises[one.phase].gain is None:
+                tried[one.id] = replace(noises[one.phase], follow=(one.id,))
+                continue
             progress(f"{one.id}, {number} of {len(wanted)}: {advice_by_id(one.id).title}")
             tried[one.id] = trials.trial((one.id,), one.phase, one.environment)
             longest = max(longest, time.monotonic() - started)
@@ -131,6 +134,16 @@ def _wanted(findings: Sequence[Plain], only: Sequence[str]) -> list[_Wanted]:
     ]
 
 
+def _noise(trials: Trials, phase: Phase) -> Trial:
+    """Compare the script with itself; a failure where it has no validation that can be measured."""
+    if phase == "train":
+        return trials.noise(phase)
+    try:
+        return trials.noise(phase)
+    except ScriptFailedError as error:
+        return Trial((), verdict="failed", why=str(error))
+
+
 def _judged(
     tried: dict[str, Trial],
     noises: dict[Phase, Trial],
@@ -142,7 +155,9 @@ def _judged(
     found: dict[str, Trial] = {}
     for phase, noise in noises.items():
         ids = [one.id for one in wanted if one.phase == phase and one.id in tried]
-        assert noise.gain is not None, "the script beside itself is always measured"
+        if noise.gain is None:
+            found |= {id: tried[id] for id in ids}
+            continue
         found |= zip(ids, judged([tried[id] for id in ids], noise.gain), strict=True)
     if not repeatable:
         found = {id: replace(one, numerics=None, numerics_error=None) for id, one in found.items()}

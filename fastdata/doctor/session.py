@@ -214,6 +214,8 @@ class Session:
                 self._end_watching()
         elif self._request.phase == "train":
             self._begin()
+        elif time.monotonic() - self._first_step > WATCHED_SECONDS or self._replay.epochs > 2:
+            self._fail("no validation was reached whose batches come from a loader")
 
     def _on_evaluation(self, model: nn.Module) -> None:
         """Called after each forward pass of a model in evaluation mode."""

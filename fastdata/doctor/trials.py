@@ -117,8 +117,8 @@ class _Running:
     """A process that waits at a step, and what is known of it."""
 
     process: ScriptProcess
-    steps: int = 1
-    """Of a window."""
+    first_seconds: float = 0.0
+    """Of its first step, where that has been made."""
     step_seconds: float = 0.0
     warm_up_seconds: float = 0.0
     peak_bytes: int = 0
@@ -132,7 +132,7 @@ class _Running:
         return ran.seconds / steps
 
     def warm_up(self) -> None:
-        """Run until a step takes as long as the one before; see how many fill a window."""
+        """Run until a step takes as long as the one before."""
         first = before = self.run(1)
         for _ in range(MOST_WARM_UPS):
             steps = max(1, round(WINDOW_SECONDS / 2 / before))
@@ -142,7 +142,7 @@ class _Running:
             if stable:
                 break
         self.step_seconds = before
-        self.warm_up_seconds = max(0.0, first - before)
+        self.warm_up_seconds = max(0.0, first - before, self.first_seconds - before)
 
 
 @dataclass
@@ -256,9 +256,11 @@ class Trials:
             )
         )
         process.watched(START_SECONDS)
+        first = 0.0
         if phase == "train" and batch_factor == 1.0:
-            process.ask(Dump(str(self._dump(follow, in_float64=in_float64))), MOST_STEP_SECONDS)
-        return _Running(process)
+            path = str(self._dump(follow, in_float64=in_float64))
+            first = process.ask(Dump(path), START_SECONDS).seconds  # of compiling, too
+        return _Running(process, first_seconds=first)
 
     def _dump(self, follow: tuple[str, ...], *, in_float64: bool = False) -> Path:
         name = "float64" if in_float64 else "+".join(follow) or "base"
