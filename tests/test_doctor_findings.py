@@ -210,6 +210,17 @@ SCRIPTS = {
         """,
         "validation": "pass",
     },
+    "a step that calls a closure": {
+        "step": """
+            def closure():
+                optimizer.zero_grad(set_to_none=False)  # D07
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                return loss
+            optimizer.step(closure)
+        """
+    },
     "clipping before the backward pass": {
         "step": """
             optimizer.zero_grad()

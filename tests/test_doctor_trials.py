@@ -87,8 +87,27 @@ def test_the_script_beside_itself_is_the_same_bit_for_bit(tmp_path: Path) -> Non
         assert all(torch.equal(first[kind][name], second[kind][name]) for name in first[kind])
 
 
-def test_gradients_in_float64_are_those_of_a_plain_loop(tmp_path: Path) -> None:
+STEPS = {
+    "plain": """
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    """,
+    "a closure": """
+        def closure():
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+        optimizer.step(closure)
+    """,
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_gradients_in_float64_are_those_of_a_plain_loop(step: str, tmp_path: Path) -> None:
     text = script_with(
+        step=STEPS[step],
         model="model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))",
         optimizer="optimizer = torch.optim.SGD(model.parameters(), 0.1)",
     )

@@ -6,6 +6,7 @@ loss that agrees to a percent can hide gradients that are a third off.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -49,6 +50,8 @@ def compare_dumps(base: Path, other: Path, exact: Path) -> Compared:
     right = _load(exact)
     if right is None:
         return Compared()
+    if not first["gradients"].keys() & right["gradients"].keys():
+        return Compared()
     ours = _error(first["gradients"], right["gradients"])
     theirs = _error(second["gradients"], right["gradients"])
     # An optimiser that rounds otherwise has the same gradients, and other parameters.
@@ -76,4 +79,4 @@ def _error(tensors: Tensors, right: Tensors) -> float:
     names = tensors.keys() & right.keys()
     difference = sum(float((tensors[n].double() - right[n].double()).norm() ** 2) for n in names)
     norm = sum(float(right[n].double().norm() ** 2) for n in names)
-    return float((difference / norm) ** 0.5) if norm else 0.0
+    return float((difference / norm) ** 0.5) if norm else math.nan

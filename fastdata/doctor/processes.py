@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.doctor.session import Ended, Ran, Request, Watched
+from fastdata.doctor.writes import folders_made
 from fastdata.errors import FastdataError
 from fastdata.measuring.trials import RESERVE_BYTES
 from fastdata.processes.resources import available_bytes, format_bytes
@@ -84,7 +85,6 @@ class ScriptProcess:
         self._scratch = Path(request.scratch)
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._output = self._scratch / "output.txt"
-        self._made: tuple[str, ...] = ()
         self._ended = False
         ours, theirs = Pipe()
         lifeline_end, lifeline = os.pipe()
@@ -126,7 +126,6 @@ class ScriptProcess:
         """Return what was seen; of a script that is measured, once it waits for `ask`."""
         answer = self._answer(seconds)
         assert isinstance(answer, Watched), "that is what comes first"
-        self._made = answer.made
         return answer
 
     def watched_to_end(self, seconds: float) -> Watched:
@@ -175,8 +174,6 @@ class ScriptProcess:
         with open(self._output, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - MOST_OUTPUT))
             output = file.read().decode(errors="replace").strip()
-        if watched is not None:
-            self._made = watched.made
         return ScriptFailedError(why, watched=watched, output=output, raised=raised)
 
     def close(self) -> None:
@@ -189,7 +186,7 @@ class ScriptProcess:
         self._process.wait()
         self._connection.close()
         os.close(self._lifeline)
-        for folder in reversed(self._made):  # those that the script made, where nothing is inside
-            with contextlib.suppress(OSError):
+        for folder in reversed(folders_made(self._scratch)):
+            with contextlib.suppress(OSError):  # something is inside
                 os.rmdir(folder)
         shutil.rmtree(self._scratch, ignore_errors=True)

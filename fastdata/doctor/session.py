@@ -123,7 +123,6 @@ class Watched:
     parameters: int = 0
     validates: bool = False
     blocked: dict[str, int] = field(default_factory=dict)
-    made: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,6 @@ class Session:
         self._stalls: StallCounter | None = None
         self._modes = ExitStack()
         self._dump: str | None = None
-        self._gradients: dict[str, torch.Tensor] = {}
         self._first_step = 0.0
 
     def run(self) -> NoReturn:
@@ -287,7 +285,6 @@ class Session:
             _end_group()
         if isinstance(command, Dump):
             self._dump, self._left = command.path, 1
-            self._watch.before_step = self._keep_gradients
         elif isinstance(command, Run):
             self._left = command.steps
         else:
@@ -296,18 +293,13 @@ class Session:
             torch.cuda.synchronize()
         self._began = time.perf_counter()
 
-    def _keep_gradients(self, optimizer: Optimizer) -> None:
-        self._gradients = {
-            name: p.grad.detach().clone()
-            for name, p in self._parameters(optimizer).items()
-            if p.grad is not None
-        }
-
     def _write_dump(self, path: str) -> None:
+        # After the step, which may have called a closure that made the gradients.
         parameters = self._parameters(self._watch.seen.optimizers[0])
-        after = {name: p.detach().clone() for name, p in parameters.items()}
-        _save({"gradients": self._gradients, "after": after}, path)
-        self._dump, self._watch.before_step, self._gradients = None, None, {}
+        gradients = {n: p.grad.detach() for n, p in parameters.items() if p.grad is not None}
+        after = {name: p.detach() for name, p in parameters.items()}
+        _save({"gradients": gradients, "after": after}, path)
+        self._dump = None
 
     def _parameters(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
         """Return an optimiser's parameters, by names that stay if one is taken away."""
@@ -357,7 +349,6 @@ class Session:
             sum(parameters.values()),
             any(e.kind == "forward" and not e.training for e in seen.events),
             dict(self._writes.blocked),
-            tuple(self._writes.made),
         )
 
 

@@ -148,7 +148,6 @@ class Watch:
         self.backwards = 0
         self.on_forward: Callable[[nn.Module], None] | None = None
         """Called after a whole model was called in evaluation mode."""
-        self.before_step: Callable[[Optimizer], None] | None = None
         self._on_step = on_step
         self._events: list[Event] = []
         self._depth = 0
@@ -164,7 +163,6 @@ class Watch:
             hooks.register_module_forward_pre_hook(self._before_module),
             hooks.register_module_forward_hook(self._after_module, always_call=True),
         ]
-        optimizer_hooks.register_optimizer_step_pre_hook(self._before_step)
         optimizer_hooks.register_optimizer_step_post_hook(self._after_step)
         self._note_made(nn.Module)
         self._note_made(Optimizer)
@@ -328,15 +326,12 @@ class Watch:
             if self.on_forward is not None and not module.training:
                 self.on_forward(module)
 
-    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        # Not before: forward and backward pass may be in a closure that the step calls.
         if all(optimizer is not one for one in self.seen.optimizers):
             self.seen.optimizers.append(optimizer)
         if self._handles:
             self.add("step", user_line(sys._getframe(2)), optimizer)
-        if self.before_step is not None:
-            self.before_step(optimizer)
-
-    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._boundary is None:
             self._boundary = weakref.ref(optimizer)
         if self._boundary() is not optimizer:

@@ -15,6 +15,7 @@ import functools
 import importlib.abc
 import importlib.machinery
 import io
+import json
 import os
 import shutil
 import sys
@@ -27,7 +28,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["SWITCHED_OFF", "WritesKept"]
+__all__ = ["SWITCHED_OFF", "WritesKept", "folders_made"]
 
 SWITCHED_OFF = {
     "WANDB_MODE": "disabled",
@@ -65,15 +66,27 @@ _LATE: dict[str, tuple[str, ...]] = {
 """Functions that do nothing once their module is imported."""
 
 
+_FOLDERS = "folders.txt"
+
+
+def folders_made(scratch: Path) -> list[str]:
+    """Return the folders that a script has made, in their order."""
+    try:
+        lines = (scratch / _FOLDERS).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines]
+
+
 class WritesKept(importlib.abc.MetaPathFinder):
     """Keeps writes of this process away from files; `blocked` says which there were.
 
-    It stays until the process ends.  `made` are the folders that were made.
+    It stays until the process ends.  `folders_made` of the scratch folder says which folders were
+    made, also once the process has been killed.
     """
 
     def __init__(self, scratch: Path) -> None:
         self.blocked: Counter[str] = Counter()
-        self.made: list[str] = []
         self._scratch = scratch
         self._moved: dict[str, str] = {}
         home = Path.home()
@@ -202,7 +215,8 @@ class WritesKept(importlib.abc.MetaPathFinder):
         def made(path: Any, *arguments: Any, **options: Any) -> Any:
             original(path, *arguments, **options)
             if not self._is_allowed(real := os.path.realpath(os.fsdecode(path))):
-                self.made.append(real)
+                with _open(self._scratch / _FOLDERS, "a") as file:
+                    file.write(json.dumps(real) + "\n")
 
         return made
 
