@@ -24,7 +24,7 @@ import psutil
 import pytest
 import torch
 from samples import EVERY_KIND, SUFFIXES, decoded, make_records, write_shard, write_shards
-from warm_python import WarmPython
+from warm_python import WarmPython, servers
 from worker_helpers import PICTURES, SCENES, kept, layouts, pictures, scenes
 
 from fastdata.converters import finding
@@ -100,6 +100,8 @@ def _threads() -> set[str]:
 def _children() -> set[str]:
     found = set()
     for pid in _child_pids():
+        if pid in servers:
+            continue
         try:
             command = " ".join(psutil.Process(pid).cmdline())
         except psutil.Error:
