@@ -85,7 +85,12 @@ WIDE = replace(
     script=LONG,
     rows=tuple(replace(one, where=(LONG,), what=(LONG.replace("/", " "),)) for one in REPORT.rows),
 )
+LOWER = Trial(("D01",), rate_of([1.9, 2.0, 2.1]), "gain", "", Numerics.PRECISION, 0.01)
+LOW = replace(REPORT, rows=(row("D01", LOWER), row("D06", NONE)))
+BOTH = replace(REPORT, rows=(row("D01", LOWER), row("D09", GAIN)))
 REPORTS = {
+    "lower precision": LOW,
+    "both": BOTH,
     "plain": REPORT,
     "waiting": WAITING,
     "together": TOGETHER,
@@ -101,6 +106,12 @@ REPORTS = {
         ("plain", "something is wrong (D41); a step is 1.46 times as fast by D09"),
         ("waiting", "the loop waits for data 42% of the time; no advice makes a step faster"),
         ("together", "a step is 1.61 times as fast by D09, D07"),
+        ("lower precision", "a step is 2.00 times as fast by D01, with other numbers"),
+        (
+            "both",
+            "a step is 1.46 times as fast by D09; "
+            "a step is 2.00 times as fast by D01, with other numbers",
+        ),
         ("empty", "no advice makes a step faster"),
     ],
 )
@@ -139,6 +150,8 @@ def test_waiting_for_data_comes_first() -> None:
         (TOGETHER, 1.46, True),
         (TOGETHER, 1.5, False),
         (WAITING, 1.05, False),
+        (LOW, 1.05, False),  # numbers would be others
+        (BOTH, 1.05, True),
     ],
 )
 def test_what_is_open_is_wrong_or_a_gain(

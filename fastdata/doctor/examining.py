@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -89,7 +89,9 @@ def examine(
             tried[one.id] = trials.trial((one.id,), one.phase, one.environment)
             longest = max(longest, time.monotonic() - started)
         tried = _judged(tried, noises, wanted, repeatable=repeatable)
-        together = _together(trials, tried, noises, seconds - (time.monotonic() - began), progress)
+        left = seconds - (time.monotonic() - began)
+        environments = {one.id: one.environment for one in wanted}
+        together = _together(trials, tried, environments, noises, left, progress)
         sizes = tuple(_batch_sizes(trials, progress)) if batch_sizes else ()
         base = trials.base("train") if "train" in noises or batch_sizes else None
         return DoctorReport(
@@ -167,6 +169,7 @@ def _judged(
 def _together(
     trials: Trials,
     tried: dict[str, Trial],
+    environments: Mapping[str, tuple[tuple[str, str], ...]],
     noises: dict[Phase, Trial],
     seconds: float,
     progress: Callable[[str], None],
@@ -187,6 +190,11 @@ def _together(
     gains.sort(key=lambda pair: -pair[1].gain.median if pair[1].gain else 0.0)
     if len(gains) < 2 or noises["train"].gain is None:
         return None
+
+    def measure(ids: tuple[str, ...]) -> Trial:
+        environment = tuple(pair for id in ids for pair in environments[id])
+        return trials.trial(ids, environment=environment)
+
     best: Trial | None = None
     chosen: tuple[str, ...] = (gains[0][0],)
     before = gains[0][1]
@@ -195,14 +203,14 @@ def _together(
         if best is not None and time.monotonic() - began > seconds:
             break
         progress(f"together: {', '.join((*chosen, id))}")
-        now = trials.trial((*chosen, id))
+        now = measure((*chosen, id))
         if now.gain is None or before.gain is None or now.gain.median < before.gain.low:
             continue
         chosen, before, best = now.follow, now, now
     if best is None:
         return None
     progress("together, once more")
-    return judged([trials.trial(chosen)], noises["train"].gain)[0]
+    return judged([measure(chosen)], noises["train"].gain)[0]
 
 
 def _rows(

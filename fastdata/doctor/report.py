@@ -49,6 +49,24 @@ class Row:
     phase: Phase = "train"
     """Whether it is about steps or about passes of a validation."""
 
+    @property
+    def numerics(self) -> Numerics:
+        """What following it does to numbers: as measured, else as promised."""
+        measured = self.trial.numerics if self.trial is not None else None
+        return self.promised if measured is None else measured
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast it makes the script, where that is a gain; else 1."""
+        trial = self.trial
+        is_gain = trial is not None and trial.verdict == "gain" and trial.gain is not None
+        return trial.gain.median if trial and trial.gain and is_gain else 1.0
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether numbers stay as they are, but for rounding."""
+        return self.numerics <= Numerics.ROUNDING
+
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
@@ -88,29 +106,25 @@ class DoctorReport:
             said.append(f"something is wrong ({', '.join(bugs)})")
         if self.waits_for_data:
             said.append(f"the loop waits for data {self.watched.waited:.0%} of the time")
-        best = self.together
-        if best is None or best.gain is None or best.verdict != "gain":
-            tried = [row.trial for row in self.rows if row.phase == "train" and row.trial]
-            gains = [trial for trial in tried if trial.verdict == "gain" and trial.gain]
-            best = max(gains, key=lambda one: one.gain.median if one.gain else 0.0, default=None)
-        if best is not None and best.gain is not None:
-            said.append(
-                f"a step is {best.gain.median:.2f} times as fast by {', '.join(best.follow)}"
-            )
-        else:
+        steps = [row for row in self.rows if row.phase == "train" and row.gain > 1]
+        steps.sort(key=lambda row: -row.gain)
+        keeping = [row for row in steps if row.keeps_numbers]
+        others = [row for row in steps if not row.keeps_numbers]
+        together = self.together
+        if together is not None and together.gain is not None and together.verdict == "gain":
+            said.append(_faster(together.gain.median, together.follow))
+        elif keeping:
+            said.append(_faster(keeping[0].gain, (keeping[0].id,)))
+        if others:
+            said.append(f"{_faster(others[0].gain, (others[0].id,))}, with other numbers")
+        if not steps:
             said.append("no advice makes a step faster")
         return "; ".join(said)
 
     def is_open(self, threshold: float) -> bool:
         """Whether something is wrong, or would be so many times as fast, as measured."""
         return any(
-            row.kind == "bug"
-            or (
-                row.trial is not None
-                and row.trial.verdict == "gain"
-                and row.trial.gain is not None
-                and row.trial.gain.median >= threshold
-            )
+            row.kind == "bug" or (row.gain >= threshold and row.gain > 1 and row.keeps_numbers)
             for row in self.rows
         )
 
@@ -118,6 +132,10 @@ class DoctorReport:
     def smallest_gain(self) -> float:
         """The smallest gain that can be told from nothing."""
         return max(self.noise.high, 1 / self.noise.low) if self.noise is not None else 1.0
+
+
+def _faster(gain: float, ids: tuple[str, ...]) -> str:
+    return f"a step is {gain:.2f} times as fast by {', '.join(ids)}"
 
 
 def render_text(report: DoctorReport) -> str:
