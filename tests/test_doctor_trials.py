@@ -187,6 +187,21 @@ def test_a_script_that_ends_says_so(tmp_path: Path) -> None:
     assert ended.why == "the script ended after 6 steps"
 
 
+def test_batches_that_are_put_into_a_list_are_all_there(tmp_path: Path) -> None:
+    text = script_with(
+        step="""
+            print("step", flush=True)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    ).replace("    for x, y in loader:", "    for x, y in list(loader):", 1)
+    with started(text, tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        assert isinstance(answer(Run(8)), Ran)  # 12 of the 16 of an epoch
+    assert (tmp_path / "output.txt").read_text().count("step") == 12
+
+
 def test_a_validation_that_cannot_be_measured_is_said_to_be_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,10 @@ KEPT_BATCHES = 4
 """Of an epoch whose batches are given again and again."""
 
 UNTRAINED_BATCHES = 3
-"""Of an epoch in which nothing is trained: validation, statistics of the data."""
+"""Of an epoch in which nothing is trained, once something was: of validation."""
+
+UNTRAINED_SECONDS = 5.0
+"""Of an epoch before anything was trained: statistics of the data, batches put into a list."""
 
 WATCHED_BATCHES = 12
 """Of an epoch of training, while the script is watched."""
@@ -64,7 +67,7 @@ class Replay:
             loader_class.__iter__ = iterate  # type: ignore[method-assign]
 
     def _epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
-        before = self._backwards()
+        before, began = self._backwards(), time.monotonic()
         kept: list[Any] = []
         count, counted = 0, False
         while True:
@@ -84,7 +87,7 @@ class Replay:
                     self.epochs, counted = self.epochs + 1, True
                 self._trained = True
                 self.waits.append((taken - asked, time.perf_counter() - taken))
-            if self._ends(count, trains=trains):
+            if self._ends(count, began, trains=trains):
                 break
         close = getattr(batches, "close", None)
         if callable(close):
@@ -101,11 +104,13 @@ class Replay:
     def _converted(self, batch: Any) -> Any:
         return batch if self.convert is None else tree_map(self.convert, batch)
 
-    def _ends(self, count: int, *, trains: bool) -> bool:
+    def _ends(self, count: int, began: float, *, trains: bool) -> bool:
         if trains:
             return count >= (WATCHED_BATCHES if self.mode == "watch" else KEPT_BATCHES)
         if self._evaluates(trains=False):
             return count >= KEPT_BATCHES
+        if not self._trained:
+            return time.monotonic() - began > UNTRAINED_SECONDS
         return count >= UNTRAINED_BATCHES
 
     def _evaluates(self, *, trains: bool) -> bool:
