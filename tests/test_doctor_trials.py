@@ -24,7 +24,7 @@ BIASED = """
 """
 
 FOLLOWED = {
-    "D01": ({}, {Numerics.PRECISION}),
+    "D01": ({}, {Numerics.PRECISION, Numerics.ROUNDING}),
     "D03": ({"model": BIASED, "step": """
         x = x.contiguous()
         optimizer.zero_grad()
@@ -82,7 +82,7 @@ def test_the_script_beside_itself_is_the_same_bit_for_bit(tmp_path: Path) -> Non
     text = script_with(start="import random; random.random()")
     dumps = [dump(text, tmp_path, name) for name in ("one", "two")]
     first, second = (torch.load(path, weights_only=True) for path in dumps)
-    for kind in ("gradients", "after"):
+    for kind in ("gradients", "updates"):
         assert first[kind].keys() == second[kind].keys()
         assert all(torch.equal(first[kind][name], second[kind][name]) for name in first[kind])
 
@@ -130,6 +130,8 @@ def test_gradients_in_float64_are_those_of_a_plain_loop(step: str, tmp_path: Pat
     expected = [p.grad for p in model.parameters()]  # type: ignore[attr-defined]
     for got, right in zip(dumped["gradients"].values(), expected, strict=True):
         torch.testing.assert_close(got, right, rtol=1e-12, atol=1e-12)
+    for got, right in zip(dumped["updates"].values(), expected, strict=True):
+        torch.testing.assert_close(got, -0.1 * right, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("factor", "samples"), [(0.25, 1), (0.5, 2), (2.0, 8)])

@@ -22,8 +22,9 @@ Tensors: TypeAlias = dict[str, torch.Tensor]
 ROUNDING_FACTOR = 4.0
 """An error that is so many times that of the script itself is rounding still."""
 
-LEAST_ERROR = 1e-6
-"""Relative: some float32 operations, summed in another order."""
+ROUNDING_ERROR = 5e-3
+"""Relative: float32 sums in another order turn the sign of what some ReLU is given.  In four
+residual blocks channels last was 2e-4 off and no biases 8e-5, and bfloat16 2e-2."""
 
 MOST_ERROR = 0.1
 """Relative: gradients that are further off train something else."""
@@ -41,22 +42,23 @@ class Compared:
 
 
 def compare_dumps(base: Path, other: Path, exact: Path) -> Compared:
-    """Compare gradients and parameters of a step, which `session.Dump` has written."""
+    """Compare gradients and updates of a step, which `session.Dump` has written."""
     first, second = _load(base), _load(other)
     if first is None or second is None:
         return Compared()
-    if all(_equal(first[kind], second[kind]) for kind in ("gradients", "after")):
+    same_gradients = _equal(first["gradients"], second["gradients"])
+    if same_gradients and _equal(first["updates"], second["updates"]):
         return Compared(Numerics.EQUAL, 0.0)
+    if same_gradients:  # an optimiser that rounds otherwise
+        error = _error(second["updates"], first["updates"])
+        near = error <= ROUNDING_ERROR
+        return Compared(Numerics.ROUNDING if near else Numerics.TRAINING, error)
     right = _load(exact)
-    if right is None:
-        return Compared()
-    if not first["gradients"].keys() & right["gradients"].keys():
+    if right is None or not first["gradients"].keys() & right["gradients"].keys():
         return Compared()
     ours = _error(first["gradients"], right["gradients"])
     theirs = _error(second["gradients"], right["gradients"])
-    # An optimiser that rounds otherwise has the same gradients, and other parameters.
-    moved = _error(second["after"], first["after"])
-    if theirs <= max(ROUNDING_FACTOR * ours, LEAST_ERROR) and moved <= max(ours, LEAST_ERROR):
+    if theirs <= max(ROUNDING_FACTOR * ours, ROUNDING_ERROR):
         return Compared(Numerics.ROUNDING, theirs)
     return Compared(Numerics.PRECISION if theirs < MOST_ERROR else Numerics.TRAINING, theirs)
 

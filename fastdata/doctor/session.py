@@ -78,7 +78,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Write gradients and parameters of the next step to a file."""
+    """Write gradients and updates of parameters of the next step to a file."""
 
     path: str
 
@@ -150,6 +150,7 @@ class Session:
         self._stalls: StallCounter | None = None
         self._modes = ExitStack()
         self._dump: str | None = None
+        self._before: dict[str, torch.Tensor] = {}
         self._first_step = 0.0
 
     def run(self) -> NoReturn:
@@ -285,6 +286,7 @@ class Session:
             _end_group()
         if isinstance(command, Dump):
             self._dump, self._left = command.path, 1
+            self._before = {n: p.detach().clone() for n, p in self._parameters().items()}
         elif isinstance(command, Run):
             self._left = command.steps
         else:
@@ -295,14 +297,15 @@ class Session:
 
     def _write_dump(self, path: str) -> None:
         # After the step, which may have called a closure that made the gradients.
-        parameters = self._parameters(self._watch.seen.optimizers[0])
+        parameters = self._parameters()
         gradients = {n: p.grad.detach() for n, p in parameters.items() if p.grad is not None}
-        after = {name: p.detach() for name, p in parameters.items()}
-        _save({"gradients": gradients, "after": after}, path)
-        self._dump = None
+        updates = {name: p.detach() - self._before[name] for name, p in parameters.items()}
+        _save({"gradients": gradients, "updates": updates}, path)
+        self._dump, self._before = None, {}
 
-    def _parameters(self, optimizer: Optimizer) -> dict[str, torch.Tensor]:
-        """Return an optimiser's parameters, by names that stay if one is taken away."""
+    def _parameters(self) -> dict[str, torch.Tensor]:
+        """Return the optimiser's parameters, by names that stay if one is taken away."""
+        optimizer = self._watch.seen.optimizers[0]
         names = {
             id(p): f"{number}.{name}"
             for number, model in enumerate(self._watch.seen.models)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from fastdata.doctor.advice import advice_by_id
 from fastdata.doctor.contract import Numerics, Phase
 from fastdata.doctor.numerics import Compared, compare_dumps
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
@@ -205,7 +206,7 @@ class Trials:
         return Trial(
             follow,
             rate_of(ratios),
-            numerics=compared.numerics,
+            numerics=_at_least_promised(compared.numerics, follow),
             numerics_error=compared.error,
             warm_up_seconds=other.warm_up_seconds,
             peak_bytes=other.peak_bytes,
@@ -293,6 +294,14 @@ class Trials:
                 exact.touch()
         other = self._dump(follow) if follow else self.scratch / "again.pt"
         return compare_dumps(self.scratch / "base.pt", other, exact)
+
+
+def _at_least_promised(measured: Numerics | None, follow: tuple[str, ...]) -> Numerics | None:
+    """Return the class of numerics; of what lowers the precision, that at least, if at all."""
+    promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
+    if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:
+        return measured
+    return max(measured, promised)
 
 
 def _last_line(text: str) -> str:
