@@ -62,7 +62,7 @@ def examine(
             "fastdata doctor itself, without torchrun"
         )
     began = time.monotonic()
-    with scratch_folder() as scratch, Trials(script, scratch, progress=progress) as trials:
+    with scratch_folder() as scratch, Trials(script, scratch) as trials:
         progress("watching the script")
         watched = trials.watch()
         wanted = _wanted(watched.findings, only)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,7 +153,6 @@ class Trials:
     script: Script
     scratch: Path
     rounds: int = LEAST_ROUNDS
-    progress: Callable[[str], None] = lambda _: None
     _stack: ExitStack = field(default_factory=ExitStack)
     _base: dict[Phase, _Running] = field(default_factory=dict)
     _count: int = 0
