@@ -351,15 +351,9 @@ def test_the_automatic_filter_is_close_to_pils_at_any_shrink(source: tuple[int, 
     geometry = Geometry.of([source[0]], [source[1]])
     expected = pil_resize(image, 112, 112)
     automatic = run(geometry.resize(112, 112), image)
-    # This noise is harsher than photographs, which give 54 dB in the mean.
-    assert psnr(automatic, expected) > 33
-    if max(source) >= 1.4 * 112:
-        exact = run(geometry.resize(112, 112, "bilinear", True), image)
-        assert abs(automatic.astype(int) - exact).max() <= 2
-    else:
-        np.testing.assert_array_equal(
-            automatic, run(geometry.resize(112, 112, "bilinear", False), image)
-        )
+    assert psnr(automatic, expected) > 50
+    exact = run(geometry.resize(112, 112, "bilinear", True), image)
+    assert abs(automatic.astype(int) - exact).max() <= 2
 
 
 @pytest.fixture
@@ -370,8 +364,8 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("uncompiled")
 def test_every_thread_makes_the_same_pixels_and_keeps_its_switch_of_ipp() -> None:
-    image = photo(120, 130)
-    geometry = Geometry.of([120], [130]).resize(112, 112)
+    image = photo(100, 110)
+    geometry = Geometry.of([100], [110]).resize(112, 112)
 
     def work(switch: bool) -> tuple[np.ndarray, bool]:
         cv2.ipp.setUseIPP_NotExact(switch)
@@ -394,23 +388,23 @@ def test_the_switch_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(cv2, "resize", fail)
     with pytest.raises(MemoryError, match="no room"):
-        run(Geometry.of([50], [50]).resize(40, 40), photo(50, 50))
+        run(Geometry.of([50], [50]).resize(60, 60), photo(50, 50))
     assert not cv2.ipp.useIPP_NotExact()
 
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.skipif("disabled" in cv2.ipp.getIppVersion(), reason="OpenCV without IPP")
-def test_linear_resizing_is_ipps() -> None:
-    image = photo(150, 170)
-    result = run(Geometry.of([150], [170]).resize(112, 128), image)
+def test_linear_enlarging_is_ipps() -> None:
+    image = photo(100, 110)
+    result = run(Geometry.of([100], [110]).resize(112, 128), image)
     own = cv2.resize(image, (128, 112), interpolation=cv2.INTER_LINEAR)
     assert (result != own).any()
     assert abs(result.astype(int) - own).max() <= 1
 
 
-def test_mild_bicubic_resizing_is_opencvs() -> None:
-    image = photo(150, 170)
-    result = run(Geometry.of([150], [170]).resize(112, 128, "bicubic"), image)
+def test_bicubic_enlarging_is_opencvs() -> None:
+    image = photo(100, 110)
+    result = run(Geometry.of([100], [110]).resize(112, 128, "bicubic"), image)
     expected = cv2.resize(image, (128, 112), interpolation=cv2.INTER_CUBIC)
     np.testing.assert_array_equal(result, expected)
 
@@ -418,8 +412,8 @@ def test_mild_bicubic_resizing_is_opencvs() -> None:
 @pytest.mark.usefixtures("uncompiled")
 def test_builds_of_opencv_without_ipp_use_its_own_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render_module, "_IPP", None)
-    image = photo(150, 170)
-    result = run(Geometry.of([150], [170]).resize(112, 128), image)
+    image = photo(100, 110)
+    result = run(Geometry.of([100], [110]).resize(112, 128), image)
     np.testing.assert_array_equal(
         result, cv2.resize(image, (128, 112), interpolation=cv2.INTER_LINEAR)
     )

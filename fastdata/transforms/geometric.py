@@ -82,9 +82,10 @@ class RandomResizedCrop(_Crop):
     interpolation : {"bilinear", "bicubic", "nearest"}
         Masks always take nearest neighbour.
     antialias : bool, optional
-        True: torchvision's pixels, always antialiased.  False: never.  None:
-        only where the crop shrinks 1.4-fold or more, which is faster and
-        54 dB from torchvision's pixels in the mean.
+        None: antialiased where the crop shrinks, by fastdata's own filter and decoding JPEGs
+        reduced where much room is left, which is near torchvision's pixels (45 dB and more in
+        the mean, ``docs/transforms.md``).  True: torchvision's pixels, which takes longer.
+        False: never antialiased.
 
     Notes
     -----

@@ -4,11 +4,9 @@
 flips of many small raw images at once.
 
 Bilinear resizes are fastdata's own, where its library was compiled (`fastdata.native`).  Without
-it, a mild shrink or an enlargement is done by OpenCV without antialiasing, bilinear by IPP where
-OpenCV was built with it; from `MILD_SHRINK` on, where skipping source pixels aliases, by PyTorch's
-antialiased uint8 resize.  That is 54 dB from PIL's pixels and 55 µs in the mean for crops of
-photographs to 224 x 224 (``docs/design/loading.md`` has the table).  ``antialias=True`` is
-PyTorch's always.
+it, an enlargement is done by OpenCV, bilinear by IPP where OpenCV was built with it; what shrinks,
+where skipping source pixels aliases, by PyTorch's antialiased uint8 resize
+(``docs/design/loading.md`` has what they take).  ``antialias=True`` is PyTorch's always.
 
 OpenCV and PyTorch release the GIL here, and images of this size are below the
 sizes at which either starts threads of its own: their process-wide thread

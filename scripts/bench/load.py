@@ -29,7 +29,7 @@ from harness import Contender, ContenderFailedError, command_line
 from peers import contender
 from table import FILTER, Bar, compare
 
-FASTDATA = {FILTER: "bilinear, antialiased where it shrinks much (default)"}
+FASTDATA = {FILTER: "bilinear, antialiased (default)"}
 CV2_LINEAR = {FILTER: "cv2 INTER_LINEAR, not antialiased"}
 PIL_BILINEAR = {FILTER: "PIL bilinear, antialiased"}
 AREA = {FILTER: "cv2 INTER_AREA"}

@@ -334,7 +334,7 @@ def shrinking(data: Datasets, workers: int) -> Plan:
         )
         for run in runs
         for name in names
-        for kind in ("mean", "lowest", "lowest antialiased")
+        for kind in ("mean", "lowest")
     ]
     return Plan(runs, rows)
 

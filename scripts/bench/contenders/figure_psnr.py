@@ -7,7 +7,7 @@ crop SIZE    `RandomResizedCrop` and a flip: the same windows cut out, resized, 
 centre SIZE  `Resize` of the short side to 8/7 of the size, and `CenterCrop`
 
 Each photograph once an epoch, in several epochs; with "centre", in one.  Reported are the mean and
-the lowest, of all and of those that shrink so much that they are antialiased.
+the lowest.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def pil_centre(image: Image.Image, size: int) -> Any:
 
 
 def distances(dataset: Any, pictures: list[Image.Image], name: str, given: dict[str, Any]) -> Any:
-    """Yield the PSNR of every crop of a transform, in dB, and whether it is antialiased."""
+    """Yield the PSNR of every crop of a transform, in dB."""
     transforms, size = TRANSFORMS[name], int(name.split()[1])
     planner = Pipeline(transforms, dataset.schema).geometry
     assert planner is not None
@@ -76,20 +76,15 @@ def distances(dataset: Any, pictures: list[Image.Image], name: str, given: dict[
             images = dataset.images("image", every)
             sizes = Geometry.of(images.heights, images.widths)
             geometry = planner.plan(sizes, SEED, SampleKeys(epoch, every))
-            plain = geometry.plain_crops
-            assert plain is not None, name
-            smooth = None if plain.resize is None else plain.resize.antialiased
-            smooth = np.zeros(len(dataset), np.bool_) if smooth is None else smooth
             windows = list(zip(*(side.tolist() for side in geometry.region), strict=True))
             crops = (crop for batch in loader for crop in batch[0].permute(0, 2, 3, 1).numpy())
             for number, crop in enumerate(crops):
                 picture = pictures[number]
                 if centred:
-                    found = psnr(crop, pil_centre(picture, size))
+                    yield psnr(crop, pil_centre(picture, size))
                 else:
                     flip = bool(geometry.flip[number])
-                    found = psnr(crop, pil_crop(picture, windows[number], flip, size))
-                yield found, bool(smooth[number])
+                    yield psnr(crop, pil_crop(picture, windows[number], flip, size))
 
 
 def main() -> None:
@@ -109,13 +104,8 @@ def main() -> None:
     means = []
     for name in given.get("transforms", ["crop 224"]):
         found = list(distances(dataset, pictures, name, given))
-        smooth = [value for value, antialiased in found if antialiased]
-        means.append(statistics.fmean(value for value, _ in found))
-        report |= {
-            f"{name}, mean": means[-1],
-            f"{name}, lowest": min(value for value, _ in found),
-            f"{name}, lowest antialiased": min(smooth, default=IDENTICAL_DB),
-        }
+        means.append(statistics.fmean(found))
+        report |= {f"{name}, mean": means[-1], f"{name}, lowest": min(found)}
         report["crops"] += len(found)
     print_report({"value": min(means), **report}, *PACKAGES, "pillow")
 
