@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ Examples:
   fastdata doctor -- -m package.train --epochs 1
   fastdata doctor --seconds 600 train.py:build
   fastdata doctor --no-run main.py
+  fastdata doctor --apply D06 --apply D08 -- main.py > patch.diff
+  fastdata doctor --apply D06 --write -- main.py
   fastdata doctor --list
 
 \b
@@ -60,6 +63,23 @@ Exit codes: 0 done; 3 with --check, a gain above the threshold is open, or somet
     help="Also measure batches of a quarter to eight times the script's size, and their memory.",
 )
 @click.option("--list", "lists", is_flag=True, help="List the advice, with its IDs.")
+@click.option(
+    "--apply",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    help="Print a diff of the source that follows this advice; may be repeated.",
+)
+@click.option(
+    "--write",
+    is_flag=True,
+    help="With --apply: measure the patched script, and write it; the file is kept as FILE.orig.",
+)
+@click.option(
+    "--unsafe",
+    is_flag=True,
+    help="With --apply: also what computes something else, by more than rounding.",
+)
 @click.option("--no-run", is_flag=True, help="Read the source only; run nothing.")
 @click.option("--check", is_flag=True, help="Exit with 3 where something is left to do, for CI.")
 @click.option(
@@ -79,6 +99,9 @@ def doctor_command(
     only: tuple[str, ...],
     batch_sizes: bool,
     lists: bool,
+    ids: tuple[str, ...],
+    write: bool,
+    unsafe: bool,
     no_run: bool,
     check: bool,
     threshold: float,
@@ -92,6 +115,13 @@ def doctor_command(
         return DONE
     if not math.isfinite(seconds):  # click lets nan pass
         raise OptionError(f"--seconds is above 0 and finite, not {seconds}")
+    if (write or unsafe) and not ids:
+        raise OptionError("--write and --unsafe are for --apply: say which advice, --apply D06")
+    if ids and (only or batch_sizes or check or html is not None):
+        raise OptionError(
+            "--apply makes a patch, and no report: it goes without --only, "
+            "--batch-sizes, --check and --html"
+        )
     if html is not None:
         from fastdata.pages import check_page_path
 
@@ -100,6 +130,11 @@ def doctor_command(
     from fastdata.doctor.processes import ScriptFailedError
 
     chosen = script_of(script)
+    if ids:
+        _apply(
+            chosen, ids, write=write, unsafe=unsafe, run=not no_run, quiet=quiet, as_json=as_json
+        )
+        return DONE
     if no_run:
         _read(chosen, as_json)
         return DONE
@@ -124,6 +159,45 @@ def doctor_command(
 
         write_page(render_page(report), html)
     return FOUND if check and report.is_open(threshold) else DONE
+
+
+def _apply(
+    script: Script,
+    ids: tuple[str, ...],
+    *,
+    write: bool,
+    unsafe: bool,
+    run: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Print a patch that follows advice, what was measured of it, and write it."""
+    from fastdata.doctor.patching import applied_text, apply_advice
+    from fastdata.doctor.processes import ScriptFailedError
+
+    with on_interruption("Nothing was written."):
+        try:
+            applied = apply_advice(
+                script,
+                ids,
+                measure=write,
+                unsafe=unsafe,
+                run=run,
+                progress=(lambda _: None) if quiet else say,
+            )
+        except ScriptFailedError as error:
+            raise click.ClickException(error.explained(str(script))) from error
+    backups = applied.patch.write() if write else {}
+    if as_json:
+        emit_json({**applied.to_json(), "backups": backups})
+        return
+    diff = applied.patch.diff().removesuffix("\n")
+    if sys.stdout.isatty():
+        emit(diff)
+    else:
+        click.echo(diff.encode("utf-8", "surrogateescape"))  # as it is, tabs and all
+    for line in applied_text(applied, backups):
+        say(line)
 
 
 def _read(script: Script, as_json: bool) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Literal, TypeAlias
 
+from torch import nn
+
 from fastdata.doctor.watching import Seen
 
 __all__ = ["Advice", "Finding", "Kind", "Numerics", "Phase"]
@@ -46,6 +48,10 @@ class Finding:
     change: Callable[[], None] | None = field(default=None, compare=False)
     environment: tuple[tuple[str, str], ...] = ()
     why_not: str = ""
+    of: nn.Module | None = field(default=None, compare=False)
+    """The model that it is about, where that changes too."""
+    partly: bool = False
+    """Whether the line also makes, or does, something to which the advice does not apply."""
 
     @property
     def is_tried(self) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import _io
+import io
+import linecache
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib.machinery import SourceFileLoader
+from typing import Any, Literal
 
 from fastdata.errors import OptionError
 from fastdata.steps import is_script_target, run_script
 
-__all__ = ["Script", "script_of"]
+__all__ = ["Script", "read_instead", "script_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,33 @@ class Script:
                 step(batch)
             if empty:
                 raise OptionError(f"the loader of {self.name} has no batches")
+
+
+def read_instead(sources: Mapping[str, bytes]) -> None:
+    """Have Python run other texts in place of files: of the script, and of what it imports.
+
+    For good, in this process and those that it forks; one that is started anew reads the files.
+    """
+    if not sources:
+        return
+    texts = {os.path.realpath(path): text for path, text in sources.items()}
+    opened, stats = io.open_code, SourceFileLoader.path_stats
+
+    def open_code(path: str) -> Any:
+        text = texts.get(os.path.realpath(path))
+        return opened(path) if text is None else io.BytesIO(text)
+
+    def path_stats(loader: SourceFileLoader, path: str) -> Any:
+        if os.path.realpath(path) in texts:
+            raise OSError("what was compiled of the file is not of this text")
+        return stats(loader, path)
+
+    io.open_code = _io.open_code = open_code  # runpy's, and that of imports
+    SourceFileLoader.path_stats = path_stats  # type: ignore[method-assign]
+    for path, text in texts.items():
+        lines = io.TextIOWrapper(io.BytesIO(text), "utf-8", "replace").readlines()
+        for name in (path, os.path.relpath(path)):
+            linecache.cache[name] = len(text), None, lines, name
 
 
 def script_of(words: Sequence[str]) -> Script:

@@ -35,7 +35,7 @@ from torch.optim import Optimizer
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.contract import Phase
 from fastdata.doctor.replaying import Mode, Replay
-from fastdata.doctor.script import Script
+from fastdata.doctor.script import Script, read_instead
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
 from fastdata.measuring.stalls import StallCounter, stall_modes
@@ -67,6 +67,8 @@ class Request:
     in_float64: bool = False
     batch_factor: float = 1.0
     seed: int = 0
+    sources: tuple[tuple[str, bytes], ...] = ()
+    """Files, and the texts that Python reads in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,10 @@ class Plain:
     is_tried: bool
     why_not: str
     phase: Phase
+    calls: tuple[tuple[str, str], ...] = ()
+    """Lines in which its model is called, and what the model is called there."""
+    partly: bool = False
+    """Whether the line also makes, or does, something to which the advice does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +167,7 @@ class Session:
         self._writes.install()
         self._watch.install()
         self._replay.install()
+        read_instead(dict(self._request.sources))
         try:
             self._request.script.run()
         except SystemExit as stop:
@@ -333,6 +340,8 @@ class Session:
                 finding.is_tried and not (advice.gpu_only and not seen.on_gpu),
                 "GPU only" if advice.gpu_only and not seen.on_gpu else finding.why_not,
                 advice.phase,
+                seen.calls_of(finding.of),
+                finding.partly,
             )
             for advice in ADVICE
             for finding in (advice.find(seen) if seen.steps else ())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.session import Dump, Request, Run, Watched
 from fastdata.measuring.windows import CONFIDENCE, Rate, in_turns, rate_of
 
-__all__ = ["BatchSize", "Trial", "Trials", "Verdict", "judged"]
+__all__ = ["BatchSize", "Trial", "Trials", "Verdict", "at_least_promised", "judged"]
 
 WINDOW_SECONDS = 0.5
 LEAST_ROUNDS = 9
@@ -164,9 +164,12 @@ class Trials:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def watch(self) -> Watched:
-        """Run the script until its steps and a validation have been seen."""
-        with self._start(watch_only=True) as process:
+    def watch(self, sources: Mapping[str, bytes] | None = None) -> Watched:
+        """Run the script, or what it is with other sources, until its steps were seen.
+
+        A validation is seen too, if it comes soon.
+        """
+        with self._start(watch_only=True, sources=tuple((sources or {}).items())) as process:
             return process.watched_to_end(START_SECONDS)
 
     def base(self, phase: Phase) -> _Running:
@@ -186,18 +189,21 @@ class Trials:
         follow: tuple[str, ...],
         phase: Phase = "train",
         environment: tuple[tuple[str, str], ...] = (),
+        *,
+        sources: Mapping[str, bytes] | None = None,
     ) -> Trial:
-        """Compare the script with one that follows some advice.
+        """Compare the script with one that follows some advice, or has other sources.
 
-        A script that fails then, or is ended, is a trial with the reason.
+        `sources` are texts that Python reads in place of files.  A script that fails then, or is
+        ended, is a trial with the reason.
         """
         base = self.base(phase)
         try:
             with ExitStack() as stack:
-                other = self._running(stack, follow, phase, environment)
+                other = self._running(stack, follow, phase, environment, sources=sources)
                 other.warm_up()
                 ratios = self._compare(base, other)
-                compared = self._numerics(follow)
+                compared = self._numerics(self._dump(follow, sources=sources))
         except ScriptFailedError as error:
             if base.process.has_ended:
                 raise
@@ -205,12 +211,23 @@ class Trials:
         return Trial(
             follow,
             rate_of(ratios),
-            numerics=_at_least_promised(compared.numerics, follow),
+            numerics=at_least_promised(compared.numerics, follow),
             numerics_error=compared.error,
             warm_up_seconds=other.warm_up_seconds,
             peak_bytes=other.peak_bytes,
             step_seconds=other.step_seconds,
         )
+
+    def numerics(
+        self, follow: tuple[str, ...], environment: tuple[tuple[str, str], ...] = ()
+    ) -> Compared:
+        """Return what following advice does to the numbers, and measure nothing else."""
+        try:
+            with ExitStack() as stack:
+                self._running(stack, follow, "train", environment)
+        except ScriptFailedError:
+            return Compared()
+        return self._numerics(self._dump(follow))
 
     def batch_size(self, factor: float) -> BatchSize:
         """Run the script with batches of `factor` times as many samples."""
@@ -245,6 +262,7 @@ class Trials:
         *,
         in_float64: bool = False,
         batch_factor: float = 1.0,
+        sources: Mapping[str, bytes] | None = None,
     ) -> _Running:
         process = stack.enter_context(
             self._start(
@@ -253,18 +271,27 @@ class Trials:
                 phase=phase,
                 in_float64=in_float64,
                 batch_factor=batch_factor,
+                sources=tuple((sources or {}).items()),
             )
         )
         process.watched(START_SECONDS)
         first = 0.0
         if phase == "train" and batch_factor == 1.0:
-            path = str(self._dump(follow, in_float64=in_float64))
+            path = str(self._dump(follow, in_float64=in_float64, sources=sources))
             first = process.ask(Dump(path), START_SECONDS).seconds  # of compiling, too
         return _Running(process, first_seconds=first)
 
-    def _dump(self, follow: tuple[str, ...], *, in_float64: bool = False) -> Path:
+    def _dump(
+        self,
+        follow: tuple[str, ...],
+        *,
+        in_float64: bool = False,
+        sources: Mapping[str, bytes] | None = None,
+    ) -> Path:
         name = "float64" if in_float64 else "+".join(follow) or "base"
-        if not in_float64 and not follow and (self.scratch / "base.pt").exists():
+        if sources:
+            name = "patched"
+        elif name == "base" and (self.scratch / "base.pt").exists():
             name = "again"
         return self.scratch / f"{name}.pt"
 
@@ -280,7 +307,7 @@ class Trials:
             ratios.append(took[id(base)] / took[id(other)])
         return ratios
 
-    def _numerics(self, follow: tuple[str, ...]) -> Compared:
+    def _numerics(self, other: Path) -> Compared:
         if "train" not in self._base:
             return Compared()
         exact = self._dump((), in_float64=True)
@@ -291,11 +318,10 @@ class Trials:
             except ScriptFailedError as error:
                 exact.with_suffix(".txt").write_text(_last_line(str(error)))
                 exact.touch()
-        other = self._dump(follow) if follow else self.scratch / "again.pt"
         return compare_dumps(self.scratch / "base.pt", other, exact)
 
 
-def _at_least_promised(measured: Numerics | None, follow: tuple[str, ...]) -> Numerics | None:
+def at_least_promised(measured: Numerics | None, follow: tuple[str, ...]) -> Numerics | None:
     """Return the class of numerics; of what lowers the precision, that at least, if at all."""
     promised = max((advice_by_id(id).numerics for id in follow), default=Numerics.EQUAL)
     if measured in (None, Numerics.EQUAL) or promised < Numerics.PRECISION:

@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -21,7 +22,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from fastdata.measuring.lines import user_line
+from fastdata.measuring.lines import user_frame, user_line
 from fastdata.measuring.stalls import Stall
 
 __all__ = ["Event", "ModuleUse", "Seen", "Watch"]
@@ -51,6 +52,8 @@ class Event:
     """Whether parameters had gradients before a forward pass."""
     synchronises: bool = True
     """Of a backward pass: whether DDP exchanges gradients in it."""
+    name: str = ""
+    """Of a forward pass: what the model is called where it is called."""
     one_by_one: bool = False
     """Of clipping: whether gradients are to be read one after another."""
 
@@ -132,6 +135,13 @@ class Seen:
         called = {id(e.of) for e in self.events if e.kind == "forward" and e.recorded}
         return [model for model in self.models if id(model) in called]
 
+    def calls_of(self, model: nn.Module | None) -> tuple[tuple[str, str], ...]:
+        """Return the lines in which a model is called, and what it is called there."""
+        if model is None:
+            return ()
+        passes = (e for e in self.events if e.kind == "forward" and e.of is model)
+        return tuple(dict.fromkeys((e.line, e.name) for e in passes))
+
     def line_of(self, what: Any) -> str:
         """Return where an object was made; "" if that was not seen."""
         return self.lines.get(id(what), "")
@@ -176,6 +186,8 @@ class Watch:
             self._note_call(getattr(owner, name), "__init__", label)
         for owner, name, label in (
             (torch.autograd, "gradcheck", "gradcheck"),
+            (torch, "set_num_threads", "set_num_threads"),
+            (torch, "use_deterministic_algorithms", "use_deterministic_algorithms"),
             (torch.cuda, "synchronize", "synchronize"),
             (torch.cuda, "empty_cache", "empty_cache"),
         ):
@@ -254,7 +266,7 @@ class Watch:
 
         @functools.wraps(original)
         def wrapped(this: Any, *arguments: Any, **options: Any) -> None:
-            self.seen.lines[id(this)] = user_line(sys._getframe(1))
+            self.seen.lines[id(this)] = user_line(_making(this, sys._getframe(1)))
             self._building += 1  # a scheduler steps once as it is made
             try:
                 original(this, *arguments, **options)
@@ -269,7 +281,9 @@ class Watch:
         @functools.wraps(original)
         def wrapped(*arguments: Any, **options: Any) -> Any:
             # `set_detect_anomaly(False)`, `profile(enabled=False)` are none.
-            off = any(value is False for value in (*arguments[1:2], options.get("enabled")))
+            first = arguments[1:2] if name == "__init__" else arguments[:1]
+            options_off = options.get("enabled"), options.get("mode")
+            off = any(value is False for value in (*first, *options_off))
             if not off and (line := user_line(sys._getframe(1))):
                 self.seen.calls.append((label, line))
             return original(*arguments, **options)
@@ -315,6 +329,7 @@ class Watch:
             autocast=any(map(torch.is_autocast_enabled, ("cpu", "cuda"))),
             recorded=torch.is_grad_enabled(),
             gradients=any(p.grad is not None for p in parameters),
+            name=_name_of(module, user_frame(sys._getframe(2))),
         )
 
     def _after_module(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
@@ -342,3 +357,26 @@ class Watch:
             self._events = []
             self.seen.after = self._events
         self._on_step()
+
+
+def _making(this: Any, frame: FrameType | None) -> FrameType | None:
+    """Return the frame that makes an object: not one of its own constructors."""
+    while frame is not None and frame.f_code.co_name == "__init__":
+        names = frame.f_code.co_varnames
+        if not names or frame.f_locals.get(names[0]) is not this:
+            break
+        frame = frame.f_back
+    return frame
+
+
+def _name_of(module: nn.Module, frame: FrameType | None) -> str:
+    """Return what a module is called in a frame, ``model`` or ``self.model``; "" where nothing."""
+    if frame is None:
+        return ""
+    for scope in (frame.f_locals, frame.f_globals):
+        for name, value in list(scope.items()):
+            if value is module:
+                return name
+    this = frame.f_locals.get("self")
+    owned = {**getattr(this, "__dict__", {}), **getattr(this, "_modules", {})}
+    return next((f"self.{name}" for name, value in owned.items() if value is module), "")

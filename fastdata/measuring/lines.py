@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["boundary", "short_line", "source_of", "user_line"]
+__all__ = ["boundary", "is_users", "short_line", "source_of", "user_frame", "user_line"]
 
 LIBRARIES = tuple(
     str(Path(folder).resolve()) + os.sep
@@ -48,20 +48,27 @@ def user_line(frame: FrameType | None) -> str:
     The user's code is what lies neither in torch, fastdata, Python's own library nor any
     ``site-packages``.  Files below the current folder are named relative to it.
     """
-    while frame is not None:
-        code = frame.f_code
-        if code in _BOUNDARIES:
-            break
-        if _is_users(code.co_filename):
-            # `co_qualname` exists from Python 3.11 on.
-            name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
-            return f"{code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno} {name}"
+    frame = user_frame(frame)
+    if frame is None:
+        return ""
+    code = frame.f_code
+    # `co_qualname` exists from Python 3.11 on.
+    name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+    return f"{code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno} {name}"
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the user's code, from this one on."""
+    while frame is not None and frame.f_code not in _BOUNDARIES:
+        if is_users(frame.f_code.co_filename):
+            return frame
         frame = frame.f_back
-    return ""
+    return None
 
 
 @lru_cache(maxsize=4096)
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Return whether a file is the user's, and no library's."""
     if file.startswith("<"):  # "<frozen importlib>", "<string>" are not, but typed code is
         return file.startswith(INTERACTIVE)
     path = str(Path(file).resolve())

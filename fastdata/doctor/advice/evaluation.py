@@ -37,7 +37,9 @@ class ValidationRecordsGradients(Advice):
         }
         for line, model in found.items():
             if any(p.requires_grad for p in model.parameters()):
-                yield Finding(line, self.title, functools.partial(self._record_nothing, model))
+                change = functools.partial(self._record_nothing, model)
+                partly = any(event.line == line for event in seen.training_passes)
+                yield Finding(line, self.title, change, partly=partly)
 
     @staticmethod
     def _record_nothing(model: nn.Module) -> None:

@@ -35,7 +35,8 @@ class ChannelsLast(Advice):
             inside = {id(module) for module in model.modules()}
             if any(id(module) in inside for module in others):
                 change = functools.partial(self._convert, model)
-                yield Finding(seen.line_of(model), "model.to(memory_format=channels_last)", change)
+                what = "model.to(memory_format=channels_last)"
+                yield Finding(seen.line_of(model), what, change, of=model)
 
     @staticmethod
     def _convert(model: nn.Module) -> None:

@@ -22,9 +22,9 @@ class Mistake(Advice):
     numerics = Numerics.TRAINING
     source = _AMP
 
-    def found(self, line: str, what: str) -> Finding:
+    def found(self, line: str, what: str, of: nn.Module | None = None) -> Finding:
         """Return a finding, which nobody measures."""
-        return Finding(line, what, why_not="it changes what is trained")
+        return Finding(line, what, why_not="it changes what is trained", of=of)
 
 
 def _position(step: list[Event], kind: str) -> int | None:
@@ -130,7 +130,7 @@ class ValidationTrains(Mistake):
         for event in seen.events:
             unrecorded = event.kind == "forward" and event.training and not event.recorded
             if unrecorded and _depends_on_mode(event.of):
-                yield self.found(event.line, self.title)
+                yield self.found(event.line, self.title, event.of)
                 return
 
 
@@ -145,7 +145,7 @@ class TrainingInEvaluation(Mistake):
         """Look for backward passes of a model in evaluation mode."""
         for event in seen.training_passes:
             if not event.training and _depends_on_mode(event.of):
-                yield self.found(event.line, self.title)
+                yield self.found(event.line, self.title, event.of)
                 return
 
 

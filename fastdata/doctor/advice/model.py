@@ -31,17 +31,26 @@ class BiasBeforeNorm(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for layers whose output a batch normalisation takes, and nothing else."""
-        for use in seen.uses.values():
-            layer = use.made_by
+        layers = [
+            layer
+            for use in seen.uses.values()
+            for layer in [use.made_by]
             if (
                 isinstance(use.module, _BatchNorm)
                 and isinstance(layer, LINEAR)
                 and layer.bias is not None
                 and layer in seen.uses
                 and seen.uses[layer].users == 1
-            ):
-                change = functools.partial(self._drop, layer, seen.optimizers)
-                yield Finding(seen.line_of(layer), f"{type(layer).__name__}(bias=False)", change)
+            )
+        ]
+        for layer in layers:
+            change = functools.partial(self._drop, layer, seen.optimizers)
+            yield Finding(
+                seen.line_of(layer),
+                f"{type(layer).__name__}(bias=False)",
+                change,
+                partly=_makes_others(layer, layers, seen),
+            )
 
     @staticmethod
     def _drop(layer: nn.Module, optimizers: list[Optimizer]) -> None:
@@ -63,11 +72,16 @@ class InPlaceActivation(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for activations after layers whose backward pass needs no output of theirs."""
-        for use in seen.uses.values():
-            if isinstance(use.module, ACTIVATIONS) and self._may(use, seen):
-                change = functools.partial(setattr, use.module, "inplace", True)
-                what = f"{type(use.module).__name__}(inplace=True)"
-                yield Finding(seen.line_of(use.module), what, change)
+        modules = [
+            use.module
+            for use in seen.uses.values()
+            if isinstance(use.module, ACTIVATIONS) and self._may(use, seen)
+        ]
+        for module in modules:
+            change = functools.partial(setattr, module, "inplace", True)
+            what = f"{type(module).__name__}(inplace=True)"
+            partly = _makes_others(module, modules, seen)
+            yield Finding(seen.line_of(module), what, change, partly=partly)
 
     @staticmethod
     def _may(use: ModuleUse, seen: Seen) -> bool:
@@ -76,6 +90,16 @@ class InPlaceActivation(Advice):
         ):
             return False
         return use.made_by in seen.uses and seen.uses[use.made_by].users == 1
+
+
+def _makes_others(module: nn.Module, found: list[nn.Module], seen: Seen) -> bool:
+    """Return whether the line that makes a module also makes others like it, but not found."""
+    line, known = seen.line_of(module), {id(one) for one in found}
+    return any(
+        type(other) is type(module) and seen.line_of(other) == line and id(other) not in known
+        for model in seen.models
+        for other in model.modules()
+    )
 
 
 ADVICE = BiasBeforeNorm(), InPlaceActivation()

@@ -88,7 +88,9 @@ class Determinism(Advice):
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the flag."""
         if torch.are_deterministic_algorithms_enabled():
-            yield Finding("", self.title, lambda: torch.use_deterministic_algorithms(False))
+            calls = [line for name, line in seen.calls if name == "use_deterministic_algorithms"]
+            where = calls[-1] if calls else ""
+            yield Finding(where, self.title, lambda: torch.use_deterministic_algorithms(False))
 
 
 ADVICE = Threads(), BoundThreads(), MemoryAllocator(), Determinism()
