@@ -281,6 +281,14 @@ SCRIPTS = {
                     model(x.contiguous(memory_format=torch.channels_last))  # D49
         """,
     },
+    "a compiled model": {
+        "before": "model.train(); model.compile(backend='aot_eager') if epoch == 0 else None",
+        "step": """
+            optimizer.zero_grad(set_to_none=False)  # D07
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    },
     "DataParallel": {
         "model": """
             model = nn.Sequential(

@@ -50,7 +50,7 @@ class Source:
             metadata.ParentNodeProvider,
             metadata.QualifiedNameProvider,
         )
-        facts = wrapper.resolve_many(providers)
+        facts: Any = wrapper.resolve_many(providers)
         self._places, self._parents, self._names = (facts[provider] for provider in providers)
         self._calls: dict[cst.Call, Callable[[cst.Call], cst.Call]] = {}
         self._changes: list[tuple[Statement, Statement, Change]] = []
@@ -332,8 +332,8 @@ def _with(call: cst.Call, name: str, value: str) -> cst.Call:
     if not arguments:
         return call.with_changes(args=[new])
     last = arguments[-1]
-    has_comma = isinstance(last.comma, cst.Comma)
-    tail = last.comma.whitespace_after if has_comma else last.whitespace_after_arg
+    comma = last.comma if isinstance(last.comma, cst.Comma) else None
+    tail: Any = last.whitespace_after_arg if comma is None else comma.whitespace_after
     between: Any = cst.SimpleWhitespace(" ")
     if len(arguments) > 1 and isinstance(arguments[-2].comma, cst.Comma):
         between = arguments[-2].comma.whitespace_after
@@ -344,7 +344,7 @@ def _with(call: cst.Call, name: str, value: str) -> cst.Call:
         below = between if isinstance(between, cst.ParenthesizedWhitespace) else tail
         between = tail.with_changes(last_line=below.last_line, indent=below.indent)
         tail = tail.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=())
-    if has_comma:
+    if comma is not None:
         new = new.with_changes(comma=_comma(tail))
     else:
         new = new.with_changes(whitespace_after_arg=tail)
@@ -401,11 +401,16 @@ def _loop(source: Source, line: int) -> cst.For:
 def without_gradients(source: Source, line: int, name: str) -> None:
     """Put the loop of a validation under ``torch.no_grad()``."""
     loop = _loop(source, line)
-    trains = [call for call in source.calls_in(loop) if source.last_name(call) in _TRAINS]
-    if trains:
-        raise CannotEditError(f"its loop also trains: it calls {source.text(trains[0].func)}")
+    if trains := _training(source, loop):
+        raise CannotEditError(f"its loop also trains: it calls {trains}")
     source.need("torch")
     source.rewrite(loop, loop, lambda items: _inside("torch.no_grad()", items))
+
+
+def _training(source: Source, loop: cst.For) -> str:
+    """Return the first call of a loop that is of training, or ""."""
+    calls = [call for call in source.calls_in(loop) if source.last_name(call) in _TRAINS]
+    return source.text(calls[0].func) if calls else ""
 
 
 def _inside(context: str, items: list[Item]) -> list[Any]:
@@ -432,10 +437,20 @@ def under_autocast(source: Source, line: int, name: str) -> None:
         last = statement
     else:
         raise CannotEditError("the backward pass is not in the same block")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     source.need("torch")
-    context = f'torch.autocast("{device}", dtype=torch.bfloat16)'
-    source.rewrite(first, last, lambda items: _inside(context, items))
+    source.rewrite(first, last, lambda items: _inside(_autocast(), items))
+
+
+def validation_under_autocast(source: Source, line: int, name: str) -> None:
+    """Put the loop of a validation under autocast; one that trains has its own."""
+    loop = _loop(source, line)
+    if not _training(source, loop):
+        source.rewrite(loop, loop, lambda items: _inside(_autocast(), items))
+
+
+def _autocast() -> str:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return f'torch.autocast("{device}", dtype=torch.bfloat16)'
 
 
 def _calls(source: Source, statement: Statement, name: str) -> bool:
@@ -586,7 +601,7 @@ _CLIPPING = "clip_grad_norm_", "clip_grad_value_"
 _DDP = ("DistributedDataParallel",)
 
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "D01": (under_autocast,),
+    "D01": (under_autocast, validation_under_autocast),
     "D03": (AfterMaking("{}.to(memory_format=torch.channels_last)"), channels_last_input),
     "D05": (AfterMaking("{}.compile()"),),
     "D06": (

@@ -86,7 +86,7 @@ def read_instead(sources: Mapping[str, bytes]) -> None:
         return stats(loader, path)
 
     io.open_code = _io.open_code = open_code  # runpy's, and that of imports
-    SourceFileLoader.path_stats = path_stats  # type: ignore[method-assign]
+    SourceFileLoader.path_stats = path_stats  # type: ignore[method-assign, assignment]
     for path, text in texts.items():
         lines = io.TextIOWrapper(io.BytesIO(text), "utf-8", "replace").readlines()
         for name in (path, os.path.relpath(path)):

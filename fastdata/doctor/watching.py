@@ -7,6 +7,7 @@ Each event has the line of the user's code by which it came about.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -30,6 +31,9 @@ __all__ = ["Event", "ModuleUse", "Seen", "Watch"]
 EventKind: TypeAlias = Literal[
     "forward", "backward", "clip", "scale", "unscale", "step", "zero_grad", "schedule", "reduce"
 ]
+
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,7 +288,9 @@ class Watch:
             first = arguments[1:2] if name == "__init__" else arguments[:1]
             options_off = options.get("enabled"), options.get("mode")
             off = any(value is False for value in (*first, *options_off))
-            if not off and (line := user_line(sys._getframe(1))):
+            caller = sys._getframe(1)  # torch's own calls, as its compiler's, are none
+            is_torchs = caller.f_code.co_filename.startswith(_TORCH)
+            if not off and not is_torchs and (line := user_line(caller)):
                 self.seen.calls.append((label, line))
             return original(*arguments, **options)
 

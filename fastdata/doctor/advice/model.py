@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -92,7 +92,7 @@ class InPlaceActivation(Advice):
         return use.made_by in seen.uses and seen.uses[use.made_by].users == 1
 
 
-def _makes_others(module: nn.Module, found: list[nn.Module], seen: Seen) -> bool:
+def _makes_others(module: nn.Module, found: Sequence[nn.Module], seen: Seen) -> bool:
     """Return whether the line that makes a module also makes others like it, but not found."""
     line, known = seen.line_of(module), {id(one) for one in found}
     return any(
