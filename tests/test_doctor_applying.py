@@ -25,7 +25,7 @@ from fastdata.doctor.trials import Trial, Trials
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.measuring.windows import rate_of
 
-editing = pytest.importorskip("fastdata.doctor.editing", exc_type=ImportError)
+edits = pytest.importorskip("fastdata.doctor.edits", exc_type=ImportError)
 
 STATEMENTS = {
     "step": """
@@ -75,7 +75,7 @@ def ids_of(watched: Watched) -> set[str]:
 
 
 def test_each_edit_has_a_script_here() -> None:
-    assert EDITED.keys() == editing.EDITS.keys()
+    assert EDITED.keys() == edits.EDITS.keys()
 
 
 @pytest.mark.parametrize("id", EDITED)
@@ -251,12 +251,40 @@ def test_a_place_that_cannot_be_edited_is_left_and_said(tmp_path: Path) -> None:
     ]
 
 
+def test_edits_of_one_call_are_all_made_and_of_one_statement_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    head = HEAD + "from torch.nn.parallel import DistributedDataParallel\n"
+    path.write_text(head + "m = DistributedDataParallel(m, find_unused_parameters=True)\n")
+    plain = [Plain(id, f"{path}:5 <module>", "", (), True, "", "train") for id in ("D26", "D27")]
+    [after] = patch(plain, ["D26", "D27"]).after.values()
+    assert b"m = DistributedDataParallel(m, gradient_as_bucket_view=True)\n" in after
+    moved = [Plain("D42", f"{path}:1", "", (), True, "", "train")]
+    moved += [Plain("D43", f"{path}:2", "", (), True, "", "train")]
+    path.write_text("clip(p)\nloss.step()\nloss.backward()\n")
+    with pytest.raises(CannotApplyError, match="apply them one by one"):
+        patch(moved, ["D42", "D43"], unsafe=True)
+
+
+def test_a_finding_of_several_lines_is_edited_wholly_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("model = make()\nmodel(x=x)\n")
+    calls = ((f"{path}:2 <module>", "model"),)
+    finding = Plain("D03", f"{path}:1 <module>", "", (), True, "", "train", calls)
+    other = replace(finding, id="D05", calls=())
+    with pytest.raises(CannotApplyError, match="called with keywords only"):
+        patch([finding, other], ["D03", "D05"])
+    path.write_text("model = make()\nmodel(x=x)\nb = make()\n")
+    also = replace(finding, where=f"{path}:3 <module>", calls=())
+    [after] = patch([finding, also], ["D03"]).after.values()
+    assert after.startswith(b"import torch\n\nmodel = make()\nmodel(x=x)\nb = make()\nb.to(")
+
+
 def test_ids_that_cannot_be_applied_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="no advice 'D99'"):
         patch([], ["D99"])
     with pytest.raises(OptionError, match=r"D19 .* is not followed by an edit.*by hand"):
         patch([], ["D19"])
-    for id in editing.EDITS:
+    for id in edits.EDITS:
         if advice_by_id(id).numerics > Numerics.ROUNDING:
             with pytest.raises(OptionError, match=rf"{id} .*with --unsafe only"):
                 patch([], [id])

@@ -19,7 +19,8 @@
 ``trials.py``       the script with and without, measured in turns
 ``numerics.py``     what following advice does to gradients
 ``report.py``       the report: data, JSON, text
-``editing.py``      edits of source that follow advice
+``edits.py``        edits of source that follow advice
+``editing.py``      what edits are made with, by LibCST
 ``patching.py``     `apply_advice`: a patch of the source, tried as a whole, and its writing
 ``page.py``         the report as an HTML page: ``report.html.jinja``, filled in
 ==================  ============================================================

@@ -145,8 +145,8 @@ def patch(findings: Iterable[Plain], ids: Sequence[str], *, unsafe: bool = False
     without an edit, or whose advice changes numbers, but for `unsafe`; and `CannotApplyError` if
     advice was not found, or cannot be followed in any place.
     """
-    editing = _editing()
-    _check(ids, editing, unsafe=unsafe)
+    edits = _edits()
+    _check(ids, edits, unsafe=unsafe)
     chosen = [finding for finding in findings if finding.id in ids]
     if missing := [id for id in ids if all(finding.id != id for finding in chosen)]:
         raise CannotApplyError(f"{', '.join(missing)} was not found in the script")
@@ -158,47 +158,54 @@ def patch(findings: Iterable[Plain], ids: Sequence[str], *, unsafe: bool = False
     for finding in {(one.id, one.where): one for one in chosen}.values():
         try:
             if (finding.id, finding.where) in partly:
-                raise editing.CannotEditError("the line is also of what should stay as it is")
-            for edit, where, name in _places(finding, editing.EDITS[finding.id]):
-                path, line = _file(where, editing)
+                raise edits.CannotEditError("the line is also of what should stay as it is")
+            for edit, where, name in _places(finding, edits.EDITS[finding.id]):
+                path, line = _file(where, edits)
                 if path not in sources:
                     before[path] = Path(path).read_bytes()
-                    sources[path] = editing.Source(before[path])
+                    sources[path] = edits.Source(before[path])
                 edit(sources[path], line, name)
             done.add(finding.id)
-        except editing.CannotEditError as error:
+            edited = True
+        except edits.CannotEditError as error:
             left.append(Left(finding.id, finding.where, str(error)))
+            edited = False
+        for source in sources.values():
+            source.settle(keep=edited)
     if undone := [one for one in left if one.id not in done]:
         reasons = "; ".join(map(str, undone))
         raise CannotApplyError(f"not applied: {reasons}. {BY_HAND}")
-    after = {path: source.result() for path, source in sources.items()}
+    try:
+        after = {path: source.result() for path, source in sources.items()}
+    except edits.CannotEditError as error:
+        raise CannotApplyError(f"not applied: {error}") from error
     changed = [path for path in after if after[path] != before[path]]
     return Patch(
         tuple(ids), {p: before[p] for p in changed}, {p: after[p] for p in changed}, tuple(left)
     )
 
 
-def _editing() -> ModuleType:
+def _edits() -> ModuleType:
     try:
         import libcst  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(
             f"--apply needs LibCST: {install_line('doctor')}, or follow the advice by hand"
         ) from error
-    from fastdata.doctor import editing
+    from fastdata.doctor import edits
 
-    return editing
+    return edits
 
 
-def _check(ids: Sequence[str], editing: ModuleType, *, unsafe: bool) -> None:
+def _check(ids: Sequence[str], edits: ModuleType, *, unsafe: bool) -> None:
     known = {advice.id for advice in ADVICE}
     for id in ids:
         if id not in known:
             raise OptionError(f"there is no advice {id!r}: fastdata doctor --list has all")
-        if id not in editing.EDITS:
+        if id not in edits.EDITS:
             raise OptionError(
                 f"{id} ({advice_by_id(id).title}) is not followed by an edit of the source: "
-                f"{BY_HAND}, under {id}. There are edits for {', '.join(sorted(editing.EDITS))}"
+                f"{BY_HAND}, under {id}. There are edits for {', '.join(sorted(edits.EDITS))}"
             )
         if not unsafe and advice_by_id(id).numerics > Numerics.ROUNDING:
             raise OptionError(
@@ -216,16 +223,16 @@ def _places(finding: Plain, edits: Sequence[Any]) -> Iterator[tuple[Any, str, st
             yield edit, where, name
 
 
-def _file(where: str, editing: ModuleType) -> tuple[str, int]:
+def _file(where: str, edits: ModuleType) -> tuple[str, int]:
     """Return the real path and the number of a line, ``FILE:LINE function``."""
     place = _PLACE.fullmatch(where)
     if place is None:
-        raise editing.CannotEditError("nothing in the source says it")
+        raise edits.CannotEditError("nothing in the source says it")
     path = os.path.realpath(place[1])
     if not is_users(path):
-        raise editing.CannotEditError("it is a library's file")
+        raise edits.CannotEditError("it is a library's file")
     if not os.path.isfile(path):
-        raise editing.CannotEditError("there is no such file")
+        raise edits.CannotEditError("there is no such file")
     return path, int(place[2])
 
 
@@ -277,7 +284,7 @@ def apply_advice(
     Raises what `patch` does; `CannotApplyError` also if the patched script fails, and
     `ScriptFailedError` if the script itself does.
     """
-    _check(ids, _editing(), unsafe=unsafe)
+    _check(ids, _edits(), unsafe=unsafe)
     ids = tuple(dict.fromkeys(ids))
     if not run:
         made = patch(_read(script), ids, unsafe=unsafe)
