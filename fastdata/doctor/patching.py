@@ -180,6 +180,8 @@ def patch(findings: Iterable[Plain], ids: Sequence[str], *, unsafe: bool = False
     except edits.CannotEditError as error:
         raise CannotApplyError(f"not applied: {error}") from error
     changed = [path for path in after if after[path] != before[path]]
+    if not changed:
+        raise CannotApplyError(f"not applied: the source says so already. {BY_HAND}")
     return Patch(
         tuple(ids), {p: before[p] for p in changed}, {p: after[p] for p in changed}, tuple(left)
     )
