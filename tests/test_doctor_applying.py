@@ -15,6 +15,7 @@ from doctor_helpers import script_with, watch
 from test_doctor_findings import ALWAYS, DDP, SCRIPTS, TEN, ddp_model
 
 from fastdata.cli import main
+from fastdata.doctor import trials
 from fastdata.doctor.advice import advice_by_id
 from fastdata.doctor.contract import Numerics
 from fastdata.doctor.numerics import Compared
@@ -24,6 +25,7 @@ from fastdata.doctor.session import Plain, Watched
 from fastdata.doctor.trials import Trial, Trials
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.measuring.windows import rate_of
+from fastdata.processes.resources import available_cores
 
 edits = pytest.importorskip("fastdata.doctor.edits", exc_type=ImportError)
 
@@ -49,7 +51,7 @@ EDITED = {
     "D10": SCRIPTS["validation that records"],
     "D13": SCRIPTS["clipping one by one"],
     "D15": SCRIPTS["an activation that copies"],
-    "D17": {"start": "torch.set_num_threads(1000)"},
+    "D17": {"start": f"torch.set_num_threads({available_cores() + 1})"},
     "D26": {"start": DDP, "model": ddp_model("find_unused_parameters=True")},
     "D27": {"start": DDP, "model": ddp_model("find_unused_parameters=True")},
     "D30": SCRIPTS["a profiler"],
@@ -453,3 +455,19 @@ def test_other_random_numbers_are_no_other_numerics(
     watched["followed"] = Compared(Numerics.TRAINING, 1.0)
     applied = apply_advice(Script("file", "train.py"), ["D06"], measure=True, unsafe=True)
     assert applied.trials["train"].numerics == Numerics.TRAINING
+
+
+def test_sources_are_measured_beside_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.02)
+    path = tmp_path / "train.py"
+    path.write_text(script_with(start="torch.autograd.set_detect_anomaly(True)"))
+    off = path.read_bytes().replace(b"(True)", b"(False)", 1)
+    with Trials(Script("file", str(path)), tmp_path / "scratch") as tried:
+        trial = tried.trial((), sources={str(path): off})
+        failed = tried.trial((), sources={str(path): b"raise ValueError('patched')"})
+    assert trial.gain is not None
+    assert trial.gain.median > 1
+    assert trial.numerics == Numerics.EQUAL
+    assert failed.why == "ValueError: patched"
