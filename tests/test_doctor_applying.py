@@ -191,6 +191,7 @@ def test_encoding_line_ends_and_tabs_stay(end: str, tmp_path: Path) -> None:
     path.write_bytes(encoded)
     made = patch([Plain("D06", f"{path}:4 <module>", "", (), True, "", "train")], ["D06"])
     assert made.after[str(path)] == encoded.replace(b"0.1)", b"0.1, fused=True)")
+    assert made.diff().encode("utf-8", "surrogateescape").count("é".encode("latin-1")) == 2
     assert made.diff().count("\n-") == made.diff().count("\n+\t") == 1
 
 
@@ -198,6 +199,7 @@ REFUSED = {
     "a factory": ("D06", "o = make(p)  # SGD", "SGD or Adam or AdamW or Adagrad is not called"),
     "of another library": ("D06", "SGD = 1\no = lib.SGD(p)", "is not called there by name"),
     "an option of the script": ("D06", "o = Best(p, fused=a.f)", "fused is not written out: it is"),
+    "another option of the script": ("D06", "o = Best(p, foreach=a.f)", "foreach is not written"),
     "arguments that are unpacked": ("D06", "o = Best(p, **options)", "its arguments are unpacked"),
     "two in a line": ("D15", "a = [nn.ReLU(), nn.ReLU()]", "twice"),
     "a profiler that is used": (

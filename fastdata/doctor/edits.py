@@ -51,16 +51,17 @@ class Argument:
     excludes: tuple[str, ...] = ()
     """Arguments that may not be given along with it."""
 
-    def __call__(self, source: Source, line: int, name: str) -> None:
+    def __call__(self, source: Source, line: int, _: str) -> None:
         """Change the call."""
         call = source.call(line, self.functions, of_torch=inspect.ismodule(self.owner))
         if any(argument.star for argument in call.args):
             raise CannotEditError("its arguments are unpacked (* or **)")
         names, default = self._parameters(source.last_name(call))
-        place = place_of(call, self.name, names)
-        if place is not None and not _is_constant(call.args[place].value):
-            value = source.text(call.args[place].value)
-            raise CannotEditError(f"{self.name} is not written out: it is {value}")
+        for name in (self.name, *self.excludes):
+            place = place_of(call, name, names)
+            if place is not None and not _is_constant(call.args[place].value):
+                value = source.text(call.args[place].value)
+                raise CannotEditError(f"{name} is not written out: it is {value}")
         source.change(call, lambda call: self._changed(call, names, default))
 
     def _parameters(self, function: str) -> tuple[list[str], str]:

@@ -15,7 +15,6 @@ import re
 import shutil
 import tempfile
 import time
-import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -81,7 +80,9 @@ class Patch:
         below = os.path.relpath(path)
         name = path.lstrip("/") if below.startswith(os.pardir) else below
         texts = (self.before[path], self.after[path])
-        old, new = ([*io.StringIO(_text(text), newline="\n")] for text in texts)
+        # Whatever its encoding is, what is encoded so again has the file's bytes.
+        decoded = (text.decode("utf-8", "surrogateescape") for text in texts)
+        old, new = ([*io.StringIO(text, newline="\n")] for text in decoded)
         for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
@@ -101,11 +102,6 @@ class Patch:
         for path, text in self.after.items():
             _replace(path, text)
         return backups
-
-
-def _text(source: bytes) -> str:
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-    return source.decode(encoding)
 
 
 def _back_up(path: str) -> str:
