@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
-from doctor_helpers import planted, script_with, watch
+from doctor_helpers import PLAIN, planted, script_with, watch
 
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.session import Ended, Watched
@@ -187,6 +189,16 @@ SCRIPTS = {
             right = (output.detach().argmax(1) == y).float().mean().item()  # D11
         """
     },
+    "a tensor that is made on the host and moved": {
+        "step": """
+            noise = torch.rand(4, 64, 64, 4).to(torch.device("cpu"))  # D12
+            small = torch.rand(4).to("cpu")
+            other = torch.rand(4, 64, 64, 4).to(torch.float64)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """
+    },
     "a value in a condition": {
         "step": """
             optimizer.zero_grad()
@@ -313,10 +325,54 @@ DDP = """
 def ddp_model(options: str) -> str:
     return f"""
         model = nn.Sequential(
-            nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 8),
+            nn.Conv2d(3, 8, 3, bias=False), nn.Flatten(), nn.Linear(8 * 36, 8),
         ).to(memory_format=torch.channels_last)
-        model = nn.parallel.DistributedDataParallel(model, {options})  # D26 D27
+        model = nn.parallel.DistributedDataParallel(model, {options}
     """
+
+
+ACCUMULATED = """
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()  # D28
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+SCRIPTS |= {
+    "DDP that looks for parameters": {
+        "start": DDP,
+        "model": ddp_model("gradient_as_bucket_view=True, find_unused_parameters=True)  # D26"),
+    },
+    "DDP that copies gradients": {"start": DDP, "model": ddp_model("bucket_cap_mb=1)  # D27")},
+    "accumulation that reduces each time": {
+        "start": DDP,
+        "model": ddp_model("gradient_as_bucket_view=True)"),
+        "step": ACCUMULATED,
+    },
+    "accumulation with no_sync": {
+        "start": DDP,
+        "model": ddp_model("gradient_as_bucket_view=True)"),
+        "step": """
+            optimizer.zero_grad()
+            with model.no_sync():
+                F.cross_entropy(model(x), y).backward()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        """,
+    },
+    "normalisations of few samples a rank": {
+        "start": DDP,
+        "model": """
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.BatchNorm2d(8),  # D29
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+            model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        """,
+    },
+}
 
 
 TEN = script_with(
@@ -348,13 +404,13 @@ TEN = script_with(
 )
 
 
-def found(watched: Watched | Ended) -> set[tuple[str, int]]:
+def found(watched: Watched | Ended, but: Collection[str] = ALWAYS) -> set[tuple[str, int]]:
     """Return IDs and lines of what was found, without what applies to any model."""
     assert isinstance(watched, Watched), watched
     return {
         (finding.id, int(finding.where.partition(" ")[0].rpartition(":")[2] or 0))
         for finding in watched.findings
-        if finding.id not in ALWAYS
+        if finding.id not in but
     }
 
 
@@ -369,40 +425,75 @@ def test_ten_faults_at_once_are_all_found(tmp_path: Path) -> None:
     assert found(watch(TEN, tmp_path, watch_only=True)) == planted(TEN)
 
 
-def test_options_of_ddp_are_found(tmp_path: Path) -> None:
-    text = script_with(start=DDP, model=ddp_model("find_unused_parameters=True"))
-    assert {("D26", 0), ("D27", 0)} <= {
-        (id, 0) for id, _ in found(watch(text, tmp_path, watch_only=True)) & planted(text)
-    }
-
-
-def test_accumulation_that_reduces_each_time_is_found(tmp_path: Path) -> None:
-    text = script_with(
-        start=DDP,
-        model=ddp_model("gradient_as_bucket_view=True").replace("# D26 D27", ""),
-        step="""
+APPLIES = {
+    "D01": {
+        "step": """
             optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()  # D28
-            F.cross_entropy(model(x), y).backward()
+            F.cross_entropy(model(x), y).backward()  # D01
             optimizer.step()
         """,
-    )
-    assert planted(text) <= found(watch(text, tmp_path, watch_only=True))
+        "validation": "pass",
+    },
+    "D02": {},
+    "D04": {},
+    "D05": {"model": "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))  # D05"},
+    "D16": {
+        "model": """
+            model = nn.Sequential(  # D16
+                nn.Conv2d(3, 8, 3, bias=False),
+                nn.BatchNorm2d(8),
+                nn.Flatten(),
+                nn.Linear(8 * 36, 8),
+            ).to(memory_format=torch.channels_last)
+        """
+    },
+    "D17": {"start": "torch.set_num_threads(torch.get_num_threads() + 63)  # D17"},
+    "D18": {"start": "torch.set_num_threads(2)"},
+}
+"""Applies to nearly any script; this one has it in the line that is marked, or in none."""
 
-
-def test_accumulation_with_no_sync_is_right(tmp_path: Path) -> None:
-    text = script_with(
-        start=DDP,
-        model=ddp_model("gradient_as_bucket_view=True").replace("# D26 D27", ""),
-        step="""
+FOLLOWED = {
+    "D01": {
+        "step": """
             optimizer.zero_grad()
-            with model.no_sync():
-                F.cross_entropy(model(x), y).backward()
-            F.cross_entropy(model(x), y).backward()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
             optimizer.step()
-        """,
-    )
-    assert "D28" not in {id for id, _ in found(watch(text, tmp_path, watch_only=True))}
+        """
+    },
+    "D02": {"start": "torch.set_float32_matmul_precision('high')"},
+    "D04": {"start": "torch.backends.cudnn.benchmark = True"},
+    "D05": {"optimizer": PLAIN["optimizer"] + "; model.compile(backend='eager')"},
+    "D16": {"validation": "pass"},
+    "D17": {"start": "torch.set_num_threads(len(__import__('os').sched_getaffinity(0)))"},
+    "D18": {"start": "torch.set_num_threads(1)"},
+}
+"""The same, where it is followed already."""
+
+
+@pytest.mark.parametrize("id", APPLIES)
+def test_what_applies_to_any_model_is_found_in_its_line(id: str, tmp_path: Path) -> None:
+    text = script_with(**APPLIES[id])
+    expected = planted(text) or {(id, 0)}
+    assert expected <= found(watch(text, tmp_path, watch_only=True), but=set())
+
+
+@pytest.mark.parametrize("id", FOLLOWED)
+def test_advice_that_is_followed_is_not_found(id: str, tmp_path: Path) -> None:
+    text = script_with(**FOLLOWED[id])
+    assert id not in {id for id, _ in found(watch(text, tmp_path, watch_only=True), but=set())}
+
+
+def test_an_allocator_that_is_installed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so.2")
+    watched = watch(script_with(), tmp_path, watch_only=True)
+    assert ("D19", 0) in found(watched, but=set())
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    watched = watch(script_with(), tmp_path, watch_only=True)
+    assert ("D19", 0) not in found(watched, but=set())
 
 
 def test_launches_that_block_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,7 +197,7 @@ class Watch:
         ):
             self._note_call(owner, name, label)
         self._wrap(torch.Tensor, "backward", "backward")
-        self._wrap(torch.autograd, "backward", "backward", outermost=True)
+        self._wrap(torch.autograd, "backward", "backward")
         self._wrap(Optimizer, "zero_grad", "zero_grad", of_self=True)
         self._wrap(nn.Module, "zero_grad", "zero_grad", of_self=True)
         for module in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -230,13 +230,14 @@ class Watch:
         kind: EventKind,
         *,
         of_self: bool = False,
-        outermost: bool = False,
     ) -> None:
         original = getattr(owner, name)
 
         @functools.wraps(original)
         def wrapped(*arguments: Any, **options: Any) -> Any:
-            if kind == "backward" and not (outermost and self._building):
+            # Under torch's modes a backward pass calls itself once more.
+            inner = self._building and kind in ("backward", "schedule")
+            if kind == "backward" and not inner:
                 self.backwards += 1
             facts: dict[str, Any] = {}
             if kind == "zero_grad":
@@ -247,7 +248,6 @@ class Watch:
                 facts = {"synchronises": all(m.require_backward_grad_sync for m in ddp)}
             if kind == "clip":
                 facts = {"one_by_one": options.get("foreach") is False}
-            inner = self._building and (outermost or kind == "schedule")
             if not inner:
                 self.add(
                     kind, user_line(sys._getframe(1)), arguments[0] if of_self else None, **facts
@@ -290,7 +290,8 @@ class Watch:
             off = any(value is False for value in (*first, *options_off))
             caller = sys._getframe(1)  # torch's own calls, as its compiler's, are none
             is_torchs = caller.f_code.co_filename.startswith(_TORCH)
-            if not off and not is_torchs and (line := user_line(caller)):
+            line = "" if off or is_torchs else user_line(caller)
+            if line and (label, line) not in self.seen.calls:
                 self.seen.calls.append((label, line))
             return original(*arguments, **options)
 

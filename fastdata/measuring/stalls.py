@@ -71,6 +71,12 @@ VALUE_SHAPED = {
 }
 """Operations whose result has a size, or is a value, that the host has to know."""
 
+FACTORIES = (
+    *("rand", "randn", "randint", "randperm", "normal", "zeros", "ones", "empty", "full"),
+    *("arange", "linspace", "eye", "tensor"),
+)
+"""Functions that make a tensor on the host, unless they are given a device."""
+
 Kind: TypeAlias = Literal["synchronisation", "host tensor"]
 
 _BATCH = "the batch"
@@ -202,6 +208,8 @@ class _Calls(TorchFunctionMode):
         self._counter = counter
         self._only_moved = only_moved
         self._moved: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._made: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        """Function and line that made a large tensor without ``device=``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -230,14 +238,26 @@ class _Calls(TorchFunctionMode):
         try:
             if moved and name in ("cpu", "numpy", "tolist"):
                 self._counter.synchronisation(VALUE_METHODS[name])
+            if name in ("to", "cuda"):
+                self._report_made(name, args, kwargs)
             result = func(*args, **kwargs)
         finally:
             self.name, self.counts = "", True
+        if name in FACTORIES and "device" not in kwargs and result.nbytes >= LARGE_BYTES:
+            self._made[result] = (name, user_line(sys._getframe(2)))
         if moved:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
                     self._moved[leaf] = True
         return result
+
+    def _report_made(self, name: str, args: Any, kwargs: Any) -> None:
+        """Report a tensor that the same function of the user's has made, and moves now."""
+        made, line = self._made.get(args[0], ("", ""))
+        to = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, (str, torch.device))]
+        here = user_line(sys._getframe(3))
+        if made and (to or name == "cuda") and line.partition(" ")[2] == here.partition(" ")[2]:
+            self._counter.add("host tensor", f"torch.{made}", line, args[0].nbytes)
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ __all__ = ["ADVICE"]
 
 _GUIDE = "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html"
 _READS = "it has to be read later, or less often, which only the script's author can decide"
+_MADE = "the script has to make it there"
 
 
 class Synchronisations(Advice):
@@ -23,8 +24,11 @@ class Synchronisations(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look at the stalls of a step."""
-        # Anomaly detection reads every gradient; it is advice of its own.
-        checks = any("anomaly" in name for name, _ in seen.calls)
+        # Anomaly detection reads every gradient, and DDP which parameters were used; they are
+        # advice of their own.
+        checks = any("anomaly" in name for name, _ in seen.calls) or any(
+            getattr(model, "find_unused_parameters", False) for model in seen.models
+        )
         backward = {event.line for event in seen.events if event.kind == "backward"}
         for stall in seen.stalls:
             if stall.kind == "synchronisation" and not (checks and stall.where in backward):
@@ -46,7 +50,7 @@ class HostTensors(Advice):
         """Look at the stalls of a step."""
         for stall in seen.stalls:
             if stall.kind == "host tensor":
-                yield Finding(stall.where, f"{stall.operation}(device=...)", why_not=_READS)
+                yield Finding(stall.where, f"{stall.operation}(device=...)", why_not=_MADE)
 
 
 ADVICE = Synchronisations(), HostTensors()
