@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from doctor_helpers import PLAIN, planted, script_with, watch
 
-from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.advice import ADVICE, metrics
 from fastdata.doctor.session import Ended, Watched
 
 ALWAYS = {"D01", "D02", "D04", "D05", "D16", "D17", "D18", "D19"}
@@ -198,6 +198,129 @@ SCRIPTS = {
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
         """
+    },
+    "a metric in each step, a function": {
+        "start": """
+            @torch.no_grad()
+            def accuracy(output, target):
+                return (output.topk(2).indices == target[:, None]).float().sum()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+            right = accuracy(output, y)  # D14
+            loss.backward()
+            optimizer.step()
+        """,
+    },
+    "a metric in each step, an object": {
+        "start": """
+            class Confusion:
+                def __init__(self):
+                    self.counts = torch.zeros(8, 8)
+                def update(self, output, target):
+                    self.counts[target, output.argmax(1)] += 1
+            confusion = Confusion()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            confusion.update(output.detach(), y)  # D14
+        """,
+    },
+    "a metric in each step, a module": {
+        "start": """
+            class Accuracy(nn.Module):
+                def forward(self, output, target):
+                    return (output.argmax(1) == target).float().mean()
+            accuracy = Accuracy()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            right = accuracy(output.detach(), y)  # D14
+        """,
+    },
+    "torchmetrics in each step": {
+        "start": """
+            import torchmetrics
+            accuracy = torchmetrics.MeanMetric()
+            right = torchmetrics.MeanMetric()
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            accuracy.update(output.detach())  # D14 D11
+            right(output.detach())  # D14 D11
+        """,
+    },
+    "a metric every ten steps": {
+        "start": """
+            def accuracy(output, target):
+                return (output.argmax(1) == target).float().mean()
+            count = 0
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            if count % 10 == 0:
+                right = accuracy(output, y)
+            count += 1
+        """,
+    },
+    "what the loss needs": {
+        "start": """
+            centre = torch.zeros(8)
+            def hardest(output, target):
+                return (output.detach().argmax(1) != target).float()
+            def move(output):
+                centre.mul_(0.9).add_(output.detach().mean(0), alpha=0.1)
+            def matched(output):
+                return torch.as_tensor(output.detach().argmax(1).numpy())  # D11
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            weights = hardest(output, y) + 1
+            pairs = matched(output)
+            loss = (F.cross_entropy(output - centre, y, reduction="none") * weights).mean()
+            loss = loss + F.cross_entropy(output, pairs)
+            loss.backward()
+            optimizer.step()
+            move(output)
+        """,
+    },
+    "averaged weights": {
+        "optimizer": """
+            optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=True)
+            averaged = torch.optim.swa_utils.AveragedModel(model)
+            def update():
+                with torch.no_grad():
+                    for p, q in zip(averaged.parameters(), model.parameters()):
+                        p.lerp_(q, 0.1)
+            losses = []
+            def keep(loss, output):
+                losses.append((loss.detach() * 2, output.detach().cpu()))  # D11
+        """,
+        "step": """
+            optimizer.zero_grad()
+            output = model(x)
+            loss = F.cross_entropy(output, y)
+            loss.backward()
+            optimizer.step()
+            averaged.update_parameters(model)
+            update()
+            keep(loss, output)
+        """,
     },
     "a value in a condition": {
         "step": """
@@ -483,6 +606,27 @@ def test_what_applies_to_any_model_is_found_in_its_line(id: str, tmp_path: Path)
 def test_advice_that_is_followed_is_not_found(id: str, tmp_path: Path) -> None:
     text = script_with(**FOLLOWED[id])
     assert id not in {id for id, _ in found(watch(text, tmp_path, watch_only=True), but=set())}
+
+
+def test_metrics_that_are_no_function_are_found_where_they_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = script_with(
+        step="""
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            right = F.softmax(output.detach(), 1) == nn.Softmax(1)(output.detach())  # D14
+        """
+    )
+    monkeypatch.setattr(metrics, "LEAST_SHARE", 2.0)
+    assert found(watch(text, tmp_path, watch_only=True)) == set()
+    monkeypatch.setattr(metrics, "LEAST_SHARE", 0.0)
+    watched = watch(text, tmp_path, watch_only=True)
+    assert found(watched) == planted(text)
+    assert isinstance(watched, Watched)
+    assert not any(finding.is_tried for finding in watched.findings if finding.id == "D14")
 
 
 def test_an_allocator_that_is_installed_is_found(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from doctor_helpers import script_with, started
+from doctor_helpers import script_with, started, watch
 
 from fastdata.doctor import session
 from fastdata.doctor.contract import Numerics
@@ -172,6 +172,43 @@ def test_a_batch_that_the_script_changes_is_the_same_each_time(tmp_path: Path) -
     assert sums[8:12] == sums[:4]
 
 
+@pytest.mark.parametrize("kind", ["function", "method", "module"])
+def test_a_metric_is_computed_in_one_step_of_fifty_and_not_changed_elsewhere(
+    kind: str, tmp_path: Path
+) -> None:
+    base = {"function": "", "method": "class A:", "module": "class A(nn.Module):"}[kind]
+    name = {"function": "accuracy", "method": "update", "module": "forward"}[kind]
+    this = "" if kind == "function" else "self, "
+    text = script_with(
+        start=f"""
+{base or "if True:"}
+    def {name}({this}output, place):
+        print(place, flush=True)
+        return output.topk(2).indices
+accuracy = {"accuracy" if kind == "function" else "A()"}
+        """,
+        step=f"""
+            optimizer.zero_grad()
+            output = model(x)
+            F.cross_entropy(output, y).backward()
+            optimizer.step()
+            right = accuracy{".update" if kind == "method" else ""}(output.detach(), "each")
+            with torch.no_grad():
+                accuracy{".update" if kind == "method" else ""}(model(x), "other")
+        """,
+    )
+    base_dump = dump(text, tmp_path, "base")
+    other = dump(text, tmp_path, "other", follow=("D14",))
+    assert compare_dumps(base_dump, other, base_dump).numerics == Numerics.EQUAL
+    with started(text, tmp_path, follow=("D14",)) as answer:
+        answer()
+        before = (tmp_path / "output.txt").read_text().split()
+        answer(Run(100))
+    after = (tmp_path / "output.txt").read_text().split()[len(before) :]
+    assert after.count("each") == 2
+    assert after.count("other") in (99, 100)
+
+
 def test_a_script_that_ends_says_so(tmp_path: Path) -> None:
     step = """
         optimizer.zero_grad()
@@ -202,6 +239,41 @@ def test_batches_that_are_put_into_a_list_are_all_there(tmp_path: Path) -> None:
         assert isinstance(answer(), Watched)
         assert isinstance(answer(Run(8)), Ran)  # 12 of the 16 of an epoch
     assert (tmp_path / "output.txt").read_text().count("step") == 12
+
+
+@pytest.mark.parametrize("phase", ["watch", "train", "evaluate"])
+def test_a_loader_whose_workers_stay_for_all_epochs_has_epochs(phase: str, tmp_path: Path) -> None:
+    loader = """
+class Repeated:
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+class MultiEpochsDataLoader(DataLoader):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._DataLoader__initialized = False
+        self.batch_sampler = Repeated(self.batch_sampler)
+        self._DataLoader__initialized = True
+        self.iterator = super().__iter__()
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+"""
+    text = script_with() + "\n    print('validated', flush=True)\n"
+    text = text.replace("\ndata =", f"{loader}\ndata =", 1)
+    text = text.replace("loader = DataLoader(", "loader = MultiEpochsDataLoader(")
+    if phase == "watch":
+        assert isinstance(watch(text, tmp_path, watch_only=True), Watched)
+        assert "validated" in (tmp_path / "output.txt").read_text()
+        return
+    with started(text, tmp_path, phase=phase) as answer:
+        assert isinstance(answer(), Watched)
+        assert isinstance(answer(Run(50)), Ran)
 
 
 def test_a_validation_that_cannot_be_measured_is_said_to_be_none(

@@ -13,6 +13,7 @@
 ``writes.py``       what it may write: nothing of the user's
 ``replaying.py``    its batches: as they come, or some again and again
 ``watching.py``     its models, optimisers, and the events of its steps
+``outputs.py``      what its loop computes of outputs, and does not train with
 ``contract.py``     what a piece of advice is
 ``advice/``         the advice
 ``source.py``       what can be read from a script without running it

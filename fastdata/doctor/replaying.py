@@ -7,6 +7,7 @@ the time, and the epoch never ends.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias
@@ -55,6 +56,7 @@ class Replay:
         """In which something was trained, and that have begun."""
         self._backwards = backwards
         self._trained = False
+        self._replaced: set[Any] = set()
 
     def install(self) -> None:
         """Take the place of the iterators of all loaders in this process."""
@@ -62,9 +64,23 @@ class Replay:
             original = loader_class.__iter__
 
             def iterate(loader: Any, original: Any = original) -> Iterator[Any]:
+                if sys._getframe(1).f_code.co_name == "__init__":
+                    self._replace_epochs(type(loader))
+                    return original(loader)  # type: ignore[no-any-return]
                 return self._epoch(original(loader))
 
             loader_class.__iter__ = iterate  # type: ignore[method-assign]
+
+    def _replace_epochs(self, loader_class: Any) -> None:
+        """Take the place of a class's own epochs, which are parts of one long iteration.
+
+        That is begun once, as a loader is made (timm's `MultiEpochsDataLoader`), and must not end.
+        """
+        original = vars(loader_class).get("__iter__")
+        if original is None or loader_class in self._replaced:
+            return
+        self._replaced.add(loader_class)
+        loader_class.__iter__ = lambda loader: self._epoch(iter(original(loader)))
 
     def _epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
         before, began = self._backwards(), time.monotonic()

@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.contract import Phase
+from fastdata.doctor.outputs import OutputsFollowed, codes_of
 from fastdata.doctor.replaying import Mode, Replay
 from fastdata.doctor.script import Script, read_instead
 from fastdata.doctor.watching import Watch
@@ -45,9 +46,10 @@ __all__ = ["Dump", "Ended", "Plain", "Ran", "Request", "Run", "Watched"]
 _save = torch.save  # before it is kept from writing
 
 WATCHED_STEPS = 4
-"""Steps before advice is followed; the third is looked at for what makes a GPU wait."""
+"""Steps before advice is followed; in the second and third outputs are followed,
+and in the fourth is looked for what makes a GPU wait."""
 
-STALL_STEP = 2
+OUTPUTS_STEP, STALL_STEP = 1, 3
 
 WATCHED_SECONDS = 20.0
 """Of training that is only watched; of validation as much again."""
@@ -154,6 +156,7 @@ class Session:
         self._began = 0.0
         self._measures = False
         self._stalls: StallCounter | None = None
+        self._outputs: OutputsFollowed | None = None
         self._modes = ExitStack()
         self._dump: str | None = None
         self._before: dict[str, torch.Tensor] = {}
@@ -208,7 +211,12 @@ class Session:
         steps = self._watch.seen.steps_seen
         if steps == 1:
             self._first_step = time.monotonic()
-        if steps == STALL_STEP:
+        if self._outputs is not None:
+            self._outputs.end_step()
+        if steps == OUTPUTS_STEP:
+            self._follow_outputs()
+        elif steps == STALL_STEP:
+            self._end_following()
             self._look_for_stalls()
         elif steps == STALL_STEP + 1:
             self._end_look()
@@ -244,6 +252,19 @@ class Session:
     def _end_watching(self) -> NoReturn:
         self._send(self._watched())
         _end_group()
+
+    def _follow_outputs(self) -> None:
+        if self._watch.seen.is_compiled:
+            return
+        loop = codes_of(sys._getframe(1))
+        self._outputs = OutputsFollowed(loop, lambda: self._watch.in_model)
+        self._modes.enter_context(self._outputs)
+
+    def _end_following(self) -> None:
+        self._modes.close()
+        if self._outputs is not None:
+            self._watch.seen.metrics = self._outputs.metrics()
+            self._outputs = None
 
     def _look_for_stalls(self) -> None:
         if self._watch.seen.is_compiled:

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_hooks
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from fastdata.doctor.outputs import Computed
 from fastdata.measuring.lines import user_frame, user_line
 from fastdata.measuring.stalls import Stall
 
@@ -96,6 +97,7 @@ class Seen:
     uses_in_validation: dict[nn.Module, ModuleUse] = field(default_factory=dict)
     """The same, of models in evaluation mode."""
     stalls: tuple[Stall, ...] = ()
+    metrics: list[Computed] = field(default_factory=list)
     steps_seen: int = 0
     forced: dict[EventKind, dict[str, Any]] = field(default_factory=dict)
     """Options that calls of a kind have from now on, whatever the script gives them."""
@@ -165,6 +167,8 @@ class Watch:
         self._on_step = on_step
         self._events: list[Event] = []
         self._depth = 0
+        self.in_model = False
+        """Whether a whole model, with parameters, is being called."""
         self._uses = self.seen.uses
         self._made: dict[int, tuple[weakref.ref[Any], nn.Module]] = {}
         self._handles: list[Any] = []
@@ -324,6 +328,7 @@ class Watch:
 
     def _see_model(self, module: nn.Module) -> None:
         parameters = list(module.parameters())
+        self.in_model = bool(parameters)
         if not parameters:
             return
         if all(module is not model for model in self.seen.models):
@@ -344,6 +349,7 @@ class Watch:
         if isinstance(output, torch.Tensor):
             self._made[id(output)] = (weakref.ref(output), module)
         if self._depth == 0:
+            self.in_model = False
             self._made.clear()
             if self.on_forward is not None and not module.training:
                 self.on_forward(module)

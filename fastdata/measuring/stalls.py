@@ -208,7 +208,7 @@ class _Calls(TorchFunctionMode):
         self._counter = counter
         self._only_moved = only_moved
         self._moved: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._made: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._made: Any = WeakIdKeyDictionary()
         """Function and line that made a large tensor without ``device=``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
