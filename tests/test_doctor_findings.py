@@ -322,6 +322,31 @@ SCRIPTS = {
             keep(loss, output)
         """,
     },
+    "blocks that are repeated": {
+        "model": """
+            class Block(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = nn.Linear(192, 192)
+                def forward(self, x):
+                    return x + self.layer(x)
+            blocks = [Block() for _ in range(4)]
+            model = nn.Sequential(nn.Flatten(), *blocks, nn.Linear(192, 8))  # D35
+        """
+    },
+    "blocks that are checkpointed": {
+        "model": """
+            from torch.utils.checkpoint import checkpoint
+            class Block(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = nn.Linear(192, 192)
+                def forward(self, x):
+                    return x + checkpoint(self.layer, x, use_reentrant=False)
+            blocks = [Block() for _ in range(4)]
+            model = nn.Sequential(nn.Flatten(), *blocks, nn.Linear(192, 8))
+        """
+    },
     "a value in a condition": {
         "step": """
             optimizer.zero_grad()

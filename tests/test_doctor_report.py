@@ -56,6 +56,13 @@ REPORT = DoctorReport(
         row("D06", NONE),
         row("D05", HARM),
         row("D15", FAILED),
+        row(
+            "D35",
+            replace(
+                HARM, gain=rate_of([0.7, 0.75, 0.8]), peak_bytes=1 << 30, base_peak_bytes=3 << 30
+            ),
+            saves="memory",
+        ),
         row("D11", why_not="GPU only", where=tuple(f"train.py:{n} train" for n in range(9))),
     ),
     together=None,
@@ -131,6 +138,9 @@ def test_the_text_has_a_line_for_each_piece_of_advice() -> None:
     assert found["0.80 (0.70-0.90)"].endswith(
         "do not: it is slower here; the first step takes 42 s more"
     )
+    slower = found["0.75 (0.70-0.80)"]
+    assert "  1.07GB of memory in place of 3.22GB" in slower
+    assert "do not" not in slower
     assert found["failed"].endswith("RuntimeError: one of the variables was modified")
     assert found["GPU only"].endswith("train, train.py:0 and 8 more")
     assert "batches of 16: 40 samples/s, 512MB" in lines

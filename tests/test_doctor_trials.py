@@ -209,6 +209,37 @@ accuracy = {"accuracy" if kind == "function" else "A()"}
     assert after.count("other") in (99, 100)
 
 
+def test_checkpointing_keeps_gradients_and_takes_less_memory(tmp_path: Path) -> None:
+    text = script_with(
+        model="""
+            class Block(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layers = nn.Sequential(*(nn.Sigmoid() for _ in range(8)), nn.Dropout(0.1))
+                    self.layers.append(nn.Conv2d(3, 3, 3, padding=1))
+                def forward(self, x):
+                    return x + self.layers(x)
+            blocks = [Block() for _ in range(4)]
+            upsample = nn.Upsample(scale_factor=64)
+            model = nn.Sequential(upsample, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        """,
+        step="""
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y % 3).backward()
+            optimizer.step()
+        """,
+    )
+    dumps = [dump(text, tmp_path, name, follow=ids) for name, ids in (("a", ()), ("b", ("D35",)))]
+    assert compare_dumps(*dumps, dumps[0]).numerics == Numerics.EQUAL
+    peaks = []
+    for ids in ((), ("D35",)):
+        with started(text, tmp_path, follow=ids) as answer:
+            answer()
+            peaks.append(answer(Run(1)).peak_bytes)
+    kept = 4 * 8 * 4 * 3 * 512 * 512 * 4  # of sigmoids, in bytes
+    assert peaks[0] - peaks[1] > kept / 2
+
+
 def test_a_script_that_ends_says_so(tmp_path: Path) -> None:
     step = """
         optimizer.zero_grad()

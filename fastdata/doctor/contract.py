@@ -68,6 +68,8 @@ class Advice(ABC):
     numerics: ClassVar[Numerics] = Numerics.EQUAL
     """Of what it promises; what it does to a script is measured."""
     phase: ClassVar[Phase] = "train"
+    saves: ClassVar[Literal["time", "memory"]] = "time"
+    """What it is followed for: what saves memory may take time."""
     gpu_only: ClassVar[bool] = False
     """Whether it does something for scripts on a GPU alone."""
     source: ClassVar[str]

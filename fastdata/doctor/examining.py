@@ -241,6 +241,7 @@ def _rows(
                 advice.numerics,
                 why_not,
                 advice.phase,
+                advice.saves,
             )
         )
     return tuple(sorted(rows, key=_order))

@@ -55,5 +55,6 @@ def _width(rate: Rate, scale: float) -> str:
 
 def _kind(row: Row) -> str:
     """Return what colours a bar."""
-    verdict = row.trial.verdict if row.trial is not None else "none"
+    slower_for_memory = row.saves == "memory" and row.gain <= 1
+    verdict = "none" if row.trial is None or slower_for_memory else row.trial.verdict
     return {"gain": "step", "harm": "wait"}.get(verdict, "none")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
 from fastdata.doctor.session import Watched
@@ -48,6 +48,8 @@ class Row:
     """Why it was not tried."""
     phase: Phase = "train"
     """Whether it is about steps or about passes of a validation."""
+    saves: Literal["time", "memory"] = "time"
+    """What it is followed for."""
 
     @property
     def numerics(self) -> Numerics:
@@ -233,6 +235,9 @@ def note_of(row: Row) -> str:
         "failed": trial.why,
     }
     found = [notes[trial.verdict]] if notes[trial.verdict] else []
+    if row.saves == "memory":
+        memory = format_bytes(trial.peak_bytes), format_bytes(trial.base_peak_bytes)
+        found = ["{} of memory in place of {}".format(*memory)]
     if row.phase == "evaluate":
         found.append("of a pass of the validation")
     if trial.warm_up_seconds > max(1.0, 5 * trial.step_seconds):

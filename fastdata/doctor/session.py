@@ -12,7 +12,10 @@ it has started, and without any more code of the script.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import faulthandler
+import gc
 import os
 import random
 import resource
@@ -89,7 +92,7 @@ class Dump:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How long steps took, and the most memory that the process has had so far.
+    """How long steps took, and the most memory that the process has had since it is measured.
 
     `samples` are those of a batch, where batches are given again; else 0.
     """
@@ -291,6 +294,7 @@ class Session:
             _make_float64(seen.models, seen.optimizers)
             self._replay.convert = _to_float64
         self._watch.only_steps()
+        _forget_peak()
         self._seed()
         self._measures = True
         self._send(watched)
@@ -300,9 +304,7 @@ class Session:
         if _uses_cuda():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self._began
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        if _uses_cuda():
-            peak = torch.cuda.max_memory_allocated()
+        peak = torch.cuda.max_memory_allocated() if _uses_cuda() else _peak_bytes()
         self._send(Ran(seconds, peak, self._replay.samples))
         self._wait()
 
@@ -387,6 +389,28 @@ class Session:
 
 def _uses_cuda() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _forget_peak() -> None:
+    """Have the peak of memory be that of what comes, and not of steps before advice was followed.
+
+    Source: ``/proc/PID/clear_refs`` in proc(5).
+    """
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # neither is everywhere
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    if _uses_cuda():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak_bytes() -> int:
+    """Return the most memory that was resident."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) << 10
+    except (OSError, IndexError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _to_float64(leaf: Any) -> Any:

@@ -62,6 +62,8 @@ class Trial:
     warm_up_seconds: float = 0.0
     """That the first step took longer than the others: compiling, mostly."""
     peak_bytes: int = 0
+    base_peak_bytes: int = 0
+    """Of the script as it is."""
     step_seconds: float = 0.0
 
     @property
@@ -215,6 +217,7 @@ class Trials:
             numerics_error=compared.error,
             warm_up_seconds=other.warm_up_seconds,
             peak_bytes=other.peak_bytes,
+            base_peak_bytes=base.peak_bytes,
             step_seconds=other.step_seconds,
         )
 

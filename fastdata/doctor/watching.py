@@ -198,6 +198,7 @@ class Watch:
             (torch, "use_deterministic_algorithms", "use_deterministic_algorithms"),
             (torch.cuda, "synchronize", "synchronize"),
             (torch.cuda, "empty_cache", "empty_cache"),
+            (torch.utils.checkpoint, "checkpoint", "checkpoint"),
         ):
             self._note_call(owner, name, label)
         self._wrap(torch.Tensor, "backward", "backward")

@@ -8,6 +8,7 @@
 ``model.py``         biases before normalisation, activations in place
 ``debugging.py``     anomaly detection and profilers that are left on
 ``evaluation.py``    validation that records gradients, or trains
+``memory.py``        activations that are computed again
 ``metrics.py``       metrics that are computed in each step
 ``waiting.py``       what makes a GPU wait for the host
 ``processor.py``     threads, memory allocators
@@ -22,6 +23,7 @@ from fastdata.doctor.advice.debugging import ADVICE as DEBUGGING
 from fastdata.doctor.advice.evaluation import ADVICE as EVALUATION
 from fastdata.doctor.advice.fusion import ADVICE as FUSION
 from fastdata.doctor.advice.layout import ADVICE as LAYOUT
+from fastdata.doctor.advice.memory import ADVICE as MEMORY
 from fastdata.doctor.advice.metrics import ADVICE as METRICS
 from fastdata.doctor.advice.mistakes import ADVICE as MISTAKES
 from fastdata.doctor.advice.model import ADVICE as MODEL
@@ -44,6 +46,7 @@ ADVICE: tuple[Advice, ...] = tuple(
             *MODEL,
             *DEBUGGING,
             *EVALUATION,
+            *MEMORY,
             *METRICS,
             *WAITING,
             *PROCESSOR,

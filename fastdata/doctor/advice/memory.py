@@ -1,0 +1,72 @@
+"""What a step keeps in memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from fastdata.doctor.contract import Advice, Finding
+from fastdata.doctor.watching import Seen
+
+__all__ = ["ADVICE"]
+
+LEAST_BLOCKS = 4
+
+
+class ActivationCheckpointing(Advice):
+    """Blocks whose outputs are computed again in the backward pass keep nothing in between."""
+
+    id = "D35"
+    title = "activation checkpointing of repeated blocks"
+    saves = "memory"
+    source = "https://docs.pytorch.org/docs/stable/checkpoint.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for models of many blocks of one class, none of which is checkpointed."""
+        if seen.is_compiled or any(name == "checkpoint" for name, _ in seen.calls):
+            return
+        for model in seen.trained():
+            for name, blocks in self._blocks(model, seen).items():
+                if len(blocks) >= LEAST_BLOCKS:
+                    what = f"checkpoint({name}) of {len(blocks)}"
+                    change = functools.partial(self._checkpoint, blocks)
+                    yield Finding(seen.line_of(model), what, change)
+
+    @staticmethod
+    def _blocks(model: nn.Module, seen: Seen) -> dict[str, list[nn.Module]]:
+        """Return the outermost blocks that stand in a row with others of their class."""
+        found: dict[str, list[nn.Module]] = {}
+        inside: set[int] = set()
+        for row in model.modules():
+            if id(row) in inside or not isinstance(row, (nn.Sequential, nn.ModuleList)):
+                continue
+            for block in row:
+                alike = sum(type(other) is type(block) for other in row) > 1
+                used = any(part in seen.uses for part in block.modules())
+                if alike and used and next(block.children(), None) is not None:
+                    found.setdefault(type(block).__name__, []).append(block)
+                    inside |= {id(part) for part in block.modules()}
+        return found
+
+    @staticmethod
+    def _checkpoint(blocks: list[nn.Module]) -> None:
+        for block in blocks:
+            block.forward = _checkpointed(block, block.forward)
+
+
+def _checkpointed(block: nn.Module, forward: Any) -> Any:
+    @functools.wraps(forward)
+    def checkpointed(*arguments: Any, **options: Any) -> Any:
+        if not block.training or not torch.is_grad_enabled():
+            return forward(*arguments, **options)
+        return checkpoint(forward, *arguments, use_reentrant=False, **options)
+
+    return checkpointed
+
+
+ADVICE = (ActivationCheckpointing(),)
