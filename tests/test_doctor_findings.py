@@ -13,7 +13,7 @@ from doctor_helpers import PLAIN, planted, script_with, watch
 from fastdata.doctor.advice import ADVICE, metrics
 from fastdata.doctor.session import Ended, Watched
 
-ALWAYS = {"D01", "D02", "D04", "D05", "D16", "D17", "D18", "D19"}
+ALWAYS = {"D01", "D02", "D04", "D05", "D16", "D17", "D18", "D19", "D23"}
 """Applies to any model of convolutions: to be tried, and no fault."""
 
 SCRIPTS = {
@@ -585,6 +585,7 @@ APPLIES = {
     "D02": {},
     "D04": {},
     "D05": {"model": "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))  # D05"},
+    "D23": {"model": "model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8))  # D23"},
     "D16": {
         "model": """
             model = nn.Sequential(  # D16
@@ -614,6 +615,7 @@ FOLLOWED = {
     "D04": {"start": "torch.backends.cudnn.benchmark = True"},
     "D05": {"optimizer": PLAIN["optimizer"] + "; model.compile(backend='eager')"},
     "D16": {"validation": "pass"},
+    "D23": {"optimizer": PLAIN["optimizer"] + "; model.compile(backend='eager')"},
     "D17": {"start": "torch.set_num_threads(len(__import__('os').sched_getaffinity(0)))"},
     "D18": {"start": "torch.set_num_threads(1)"},
 }

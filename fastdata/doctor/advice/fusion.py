@@ -28,4 +28,23 @@ class Compile(Advice):
             yield Finding(seen.line_of(model), f"{type(model).__name__}.compile()", change)
 
 
-ADVICE = (Compile(),)
+class RecordedLaunches(Advice):
+    """CUDA graphs launch the kernels of a whole pass at once, where each launch takes longer."""
+
+    id = "D23"
+    title = 'torch.compile(mode="reduce-overhead")'
+    numerics = Numerics.ROUNDING
+    gpu_only = True
+    source = "https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html"
+
+    def find(self, seen: Seen) -> Iterator[Finding]:
+        """Look for models that are not compiled."""
+        if seen.is_compiled:
+            return
+        for model in seen.trained():
+            what = f'{type(model).__name__}.compile(mode="reduce-overhead")'
+            change = functools.partial(model.compile, mode="reduce-overhead")
+            yield Finding(seen.line_of(model), what, change)
+
+
+ADVICE = Compile(), RecordedLaunches()
