@@ -294,7 +294,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._report_copy(name, args, kwargs)
         elif not on_device or not self._calls.counts:
             return
-        elif name == "_local_scalar_dense":
+        elif name in ("_local_scalar_dense", "item"):  # the latter of tensors of inference mode
             # On the CPU `.tolist()` and `.cpu()` are known by their call.
             if not (on_cpu and self._calls.name in ("tolist", "numpy")):
                 synchronisation(VALUE_METHODS.get(self._calls.name, ".item()"))
