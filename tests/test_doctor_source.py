@@ -46,6 +46,11 @@ for x in range(3):
     torch.cuda.synchronize()  # D11
     total = loss.item()  # D11
     place = dict(item=3).get("item")
+    if x % 10 == 0:
+        print(loss.item())
+        torch.cuda.synchronize()
+    if loss.item() > 3:  # D11
+        break
 """
 
 
@@ -64,6 +69,12 @@ def test_what_is_written_is_found_in_its_line_and_nothing_else(script: Script) -
     found = {(row.id, line) for row in read_script(script) for line in row.where}
     expected = {(id, f"train.py:{number}") for id, number in planted(SCRIPT)}
     assert found == expected | {("D09", "other.py:2")}
+
+
+def test_an_autotuner_that_is_off_for_reproducible_runs_is_left_alone(script: Script) -> None:
+    flags = "torch.backends.cudnn.benchmark = False\ntorch.backends.cudnn.deterministic = True\n"
+    Path("train.py").write_text(f"import torch\nif args.seed:\n{flags.replace('torch', ' torch')}")
+    assert read_script(script) == ()
 
 
 def test_the_command_prints_it_and_runs_nothing(
