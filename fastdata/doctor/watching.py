@@ -253,7 +253,9 @@ class Watch:
                 facts = {"synchronises": all(m.require_backward_grad_sync for m in ddp)}
             if kind == "clip":
                 facts = {"one_by_one": options.get("foreach") is False}
-            if not inner:
+            # A scaler that is switched off, as every CUDA one is without a GPU, does nothing.
+            is_off = kind in ("scale", "unscale") and not arguments[0].is_enabled()
+            if not inner and not is_off:
                 self.add(
                     kind, user_line(sys._getframe(1)), arguments[0] if of_self else None, **facts
                 )
