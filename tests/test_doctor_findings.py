@@ -573,6 +573,62 @@ def test_ten_faults_at_once_are_all_found(tmp_path: Path) -> None:
     assert found(watch(TEN, tmp_path, watch_only=True)) == planted(TEN)
 
 
+def lines_of(id: str, text: str, folder: Path) -> list[str]:
+    watched = watch(text, folder, watch_only=True)
+    watched = watched.watched if isinstance(watched, Ended) else watched
+    assert watched is not None
+    return [f.where.partition(" ")[0].rpartition(":")[2] for f in watched.findings if f.id == id]
+
+
+OWN_MODEL = """
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 8)
+        )
+    def forward(self, x):
+        return self.part(x)
+model = Whole().to(memory_format=torch.channels_last)  # D05 D16
+"""
+
+
+@pytest.mark.parametrize("id", ["D01", "D05", "D16"])
+def test_advice_on_a_model_is_for_where_it_trains_or_is_made(id: str, tmp_path: Path) -> None:
+    text = script_with(
+        model=OWN_MODEL,
+        step="""
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)  # D01
+            loss.backward()
+            optimizer.step()
+        """,
+        validation="""
+            model.eval()
+            with torch.no_grad():
+                for x, y in loader:
+                    model(x.contiguous(memory_format=torch.channels_last))
+                    model.part(x)  # a model of its own, and a part of the other
+        """,
+    ).replace("range(1000)", "range(1)")  # its validation comes last
+    assert [(id, int(line)) for line in lines_of(id, text, tmp_path)] == [
+        one for one in planted(text) if one[0] == id
+    ]
+
+
+def test_flags_that_are_set_where_there_is_a_gpu_are_no_advice(tmp_path: Path) -> None:
+    # This file is among those that are searched, and has no such line itself.
+    flags = "torch.backends.{}.benchmark = {}", "torch.backends.cuda.matmul.{} = True"
+    on = (flags[0].format("cudnn", True), flags[1].format("allow" + "_tf32"))
+    for id, flag in zip(("D04", "D02"), on, strict=True):
+        assert not lines_of(
+            id, script_with(start=f"if torch.cuda.is_available(): {flag}"), tmp_path
+        )
+        assert lines_of(id, script_with(start=f"# {flag}"), tmp_path)
+    off = flags[0].format("cudnn", False)
+    assert lines_of("D04", script_with(start=off), tmp_path)
+
+
 APPLIES = {
     "D01": {
         "step": """

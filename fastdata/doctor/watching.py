@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fastdata.doctor.outputs import Computed
-from fastdata.measuring.lines import user_frame, user_line
+from fastdata.measuring.lines import user_frame, user_line, user_sources
 from fastdata.measuring.stalls import Stall
 
 __all__ = ["Event", "ModuleUse", "Seen", "Watch"]
@@ -147,6 +148,14 @@ class Seen:
             return ()
         passes = (e for e in self.events if e.kind == "forward" and e.of is model)
         return tuple(dict.fromkeys((e.line, e.name) for e in passes))
+
+    def sets_on_gpu(self, flag: str) -> bool:
+        """Whether the script has a line that sets a flag, and may do so where there is a GPU.
+
+        `flag` is a regular expression.  On a GPU the flag itself says whether it is set.
+        """
+        line = re.compile(rf"^[^#\n]*{flag}", re.MULTILINE)
+        return not self.on_gpu and any(line.search(text) for text in user_sources())
 
     def line_of(self, what: Any) -> str:
         """Return where an object was made; "" if that was not seen."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -16,7 +17,15 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["boundary", "is_users", "short_line", "source_of", "user_frame", "user_line"]
+__all__ = [
+    "boundary",
+    "is_users",
+    "short_line",
+    "source_of",
+    "user_frame",
+    "user_line",
+    "user_sources",
+]
 
 LIBRARIES = tuple(
     str(Path(folder).resolve()) + os.sep
@@ -75,6 +84,14 @@ def is_users(file: str) -> bool:
     if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
         return False
     return not path.startswith(LIBRARIES)
+
+
+def user_sources() -> Iterator[str]:
+    """Yield the source text of each file of the user's code that is imported."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    for file in dict.fromkeys(files):
+        if isinstance(file, str) and file.endswith(".py") and is_users(file):
+            yield "".join(linecache.getlines(file))
 
 
 def short_line(line: str) -> str:

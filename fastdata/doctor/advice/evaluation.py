@@ -66,8 +66,10 @@ class FoldedNormalisation(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for convolutions whose output a normalisation takes, in a validation."""
+        known: set[int] = set()  # a model may be a part of another, which is called too
         for model in seen.models:
-            pairs = list(self._pairs(model, seen))
+            pairs = [pair for pair in self._pairs(model, seen) if id(pair[0]) not in known]
+            known |= {id(layer) for layer, _ in pairs}
             if pairs:
                 what = f"{type(model).__name__}: {len(pairs)} of them folded"
                 change = functools.partial(self._fold, model, pairs)

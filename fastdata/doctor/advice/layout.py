@@ -13,6 +13,8 @@ from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
 
+_BENCHMARK = r"cudnn\.benchmark\s*=(?!=|\s*False)"
+
 CONVOLUTIONS = nn.Conv2d, nn.ConvTranspose2d
 
 
@@ -65,7 +67,7 @@ class Autotuner(Advice):
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for convolutions without it."""
         has = any(isinstance(module, CONVOLUTIONS) for module in seen.uses)
-        if has and not torch.backends.cudnn.benchmark:
+        if has and not torch.backends.cudnn.benchmark and not seen.sets_on_gpu(_BENCHMARK):
             yield Finding("", self.title, self._switch_on)
 
     @staticmethod

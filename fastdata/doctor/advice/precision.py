@@ -14,6 +14,8 @@ from fastdata.doctor.watching import Seen
 
 __all__ = ["ADVICE"]
 
+_TF32 = r"(matmul\.allow_tf32|fp32_precision|set_float32_matmul_precision)\b"
+
 MULTIPLIES = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention
 
 
@@ -66,7 +68,7 @@ class MatmulPrecision(Advice):
 
     def find(self, seen: Seen) -> Iterator[Finding]:
         """Look for float32 products without it."""
-        if torch.get_float32_matmul_precision() != "highest":
+        if torch.get_float32_matmul_precision() != "highest" or seen.sets_on_gpu(_TF32):
             return
         uses = seen.uses.values()
         if any(isinstance(u.module, MULTIPLIES) and u.dtype == torch.float32 for u in uses):
