@@ -79,7 +79,7 @@ def examine(
             if one.phase not in noises:
                 progress("the script beside itself")
                 noises[one.phase] = _noise(trials, one.phase)
-                if one.phase == "train":
+                if one.phase == "train" and noises["train"].gain is not None:
                     repeatable = noises[one.phase].numerics == Numerics.EQUAL
                 started = time.monotonic()
             if noises[one.phase].gain is None:
