@@ -148,6 +148,15 @@ def test_the_text_has_a_line_for_each_piece_of_advice() -> None:
     assert lines[-1] == "not written: torch.save: /home/checkpoint.pt (3x)"
 
 
+def test_what_was_not_seen_is_said() -> None:
+    assert "no validation was seen, so there is no advice on one" in render_text(REPORT)
+    whole = replace(REPORT, watched=replace(REPORT.watched, validates=True))
+    assert "no validation was seen" not in render_text(whole)
+    failed = replace(whole, watched=replace(whole.watched, failed="ValueError: 24 samples, not 40"))
+    assert "early there: ValueError: 24 samples, not 40" in render_text(failed)
+    assert "ValueError: 24 samples, not 40" in render_page(failed)
+
+
 def test_waiting_for_data_comes_first() -> None:
     assert "waits for data 42% of the time" in render_text(WAITING).splitlines()[1]
 

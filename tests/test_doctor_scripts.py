@@ -13,13 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doctor_helpers import script_with, watch
+from doctor_helpers import script_with, started, watch
 
 from fastdata.cli import main
-from fastdata.doctor import Script, script_of, trials
+from fastdata.doctor import Script, replaying, script_of, session, trials
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
-from fastdata.doctor.session import Ended, Request, Watched
+from fastdata.doctor.session import Ended, Ran, Request, Run, Watched
 from fastdata.errors import OptionError
 
 ENDS = {
@@ -58,10 +58,79 @@ def test_a_traceback_begins_with_the_line_of_the_script(tmp_path: Path) -> None:
 
 
 def test_an_error_after_some_steps_is_an_error(tmp_path: Path) -> None:
-    ended = watch(script_with(validation="raise RuntimeError('later')"), tmp_path, watch_only=True)
+    text = script_with(validation="raise RuntimeError('later')")
+    ended = watch(
+        text.replace("DataLoader(data, 4)", "DataLoader(data, 8)"), tmp_path, watch_only=True
+    )
     assert isinstance(ended, Ended)
     assert ended.failed
     assert "RuntimeError: later" in ended.why
+
+
+def test_an_error_after_an_epoch_that_ended_early_is_told_with_what_was_seen(
+    tmp_path: Path,
+) -> None:
+    text = script_with(
+        validation="""
+        model.eval()
+        with torch.no_grad():
+            passes = sum(len(model(x)) for x, y in loader)
+        assert passes == len(data), "samples are missing"
+    """
+    )
+    watched = watch(text, tmp_path, watch_only=True)
+    assert isinstance(watched, Watched)
+    assert watched.steps == 12
+    assert watched.validates
+    assert watched.failed == "AssertionError: samples are missing"
+
+
+def test_slow_steps_are_followed_by_a_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "EPOCH_SECONDS", 0.0)
+    monkeypatch.setattr(session, "WATCHED_SECONDS", 0.0)
+    text = script_with().replace("range(1000)", "range(1)")
+    ended = watch(text, tmp_path, watch_only=True)
+    watched = ended.watched if isinstance(ended, Ended) else ended
+    assert watched is not None
+    assert watched.steps == 5
+    assert watched.validates
+
+
+ACCUMULATION = """
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    done = globals().get("done", 0) + 1
+    if done % 16 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_steps_of_more_batches_than_are_watched_are_seen(tmp_path: Path) -> None:
+    text = script_with(step=ACCUMULATION).replace("torch.rand(64,", "torch.rand(640,")
+    text = text.replace("(64,)", "(640,)")
+    watched = watch(text, tmp_path, watch_only=True)
+    assert isinstance(watched, Watched)
+    assert watched.steps >= 5
+
+
+KNOWS_ITS_LENGTH = """
+    done = globals().get("done", 0) + 1
+    assert done <= len(loader), "an epoch is over"
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_that_counts_its_batches_is_measured_for_longer_than_an_epoch(
+    tmp_path: Path,
+) -> None:
+    with started(script_with(step=KNOWS_ITS_LENGTH), tmp_path) as answer:
+        assert isinstance(answer(), Watched)
+        assert isinstance(answer(Run(50)), Ran)  # an epoch has 16 batches
 
 
 def test_a_short_script_is_seen_although_it_ends(tmp_path: Path) -> None:

@@ -32,14 +32,26 @@ UNTRAINED_SECONDS = 5.0
 WATCHED_BATCHES = 12
 """Of an epoch of training, while the script is watched."""
 
+EPOCH_SECONDS = 10.0
+"""Of such an epoch of fewer batches, whose steps take long."""
+
+EPOCH_STEPS = 5
+"""That such an epoch has in any case, however many batches they take."""
+
+REPEATED_LENGTH = 100_000
+"""Of loaders whose batches are given again: scripts stop, or change what they do, at the end."""
+
 Mode: TypeAlias = Literal["watch", "train", "evaluate"]
 """Nothing is repeated; training is; validation is."""
 
 
 class Replay:
-    """Takes the place of loaders' iterators; `backwards` returns how many backward passes were."""
+    """Takes the place of loaders' iterators.
 
-    def __init__(self, mode: Mode, backwards: Callable[[], int]) -> None:
+    `backwards` and `steps` return how many backward passes and steps there were.
+    """
+
+    def __init__(self, mode: Mode, backwards: Callable[[], int], steps: Callable[[], int]) -> None:
         self.mode = mode
         self.convert: Callable[[Any], Any] | None = None
         """What becomes of each tensor of a batch."""
@@ -54,7 +66,9 @@ class Replay:
         """Whether batches are being given again."""
         self.epochs = 0
         """In which something was trained, and that have begun."""
-        self._backwards = backwards
+        self.has_cut = False
+        """Whether an epoch has ended early."""
+        self._backwards, self._steps = backwards, steps
         self._trained = False
         self._replaced: set[Any] = set()
 
@@ -70,6 +84,13 @@ class Replay:
                 return self._epoch(original(loader))
 
             loader_class.__iter__ = iterate  # type: ignore[method-assign]
+            length = getattr(loader_class, "__len__", None)
+            if self.mode == "train" and length is not None:
+
+                def repeated_length(loader: Any, length: Any = length) -> int:
+                    return max(length(loader), REPEATED_LENGTH)
+
+                loader_class.__len__ = repeated_length  # type: ignore[method-assign]
 
     def _replace_epochs(self, loader_class: Any) -> None:
         """Take the place of a class's own epochs, which are parts of one long iteration.
@@ -83,7 +104,7 @@ class Replay:
         loader_class.__iter__ = lambda loader: self._epoch(iter(original(loader)))
 
     def _epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
-        before, began = self._backwards(), time.monotonic()
+        before, steps, began = self._backwards(), self._steps(), time.monotonic()
         kept: list[Any] = []
         count, counted = 0, False
         while True:
@@ -103,7 +124,8 @@ class Replay:
                     self.epochs, counted = self.epochs + 1, True
                 self._trained = True
                 self.waits.append((taken - asked, time.perf_counter() - taken))
-            if self._ends(count, began, trains=trains):
+            if self._ends(count, self._steps() - steps, began, trains=trains):
+                self.has_cut = True
                 break
         close = getattr(batches, "close", None)
         if callable(close):
@@ -120,9 +142,12 @@ class Replay:
     def _converted(self, batch: Any) -> Any:
         return batch if self.convert is None else tree_map(self.convert, batch)
 
-    def _ends(self, count: int, began: float, *, trains: bool) -> bool:
+    def _ends(self, count: int, steps: int, began: float, *, trains: bool) -> bool:
+        if trains and self.mode == "watch":
+            is_long = count >= WATCHED_BATCHES or time.monotonic() - began > EPOCH_SECONDS
+            return is_long and steps >= EPOCH_STEPS
         if trains:
-            return count >= (WATCHED_BATCHES if self.mode == "watch" else KEPT_BATCHES)
+            return count >= KEPT_BATCHES
         if self._evaluates(trains=False):
             return count >= KEPT_BATCHES
         if not self._trained:

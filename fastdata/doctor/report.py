@@ -101,6 +101,19 @@ class DoctorReport:
         return self.watched.waited > WAITS
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """Sentences on what was not seen of the script."""
+        watched, said = self.watched, []
+        if watched.failed:
+            said.append(
+                "the script failed while it was watched, perhaps as its epochs end early there: "
+                f"{watched.failed}"
+            )
+        if not watched.validates:
+            said.append("no validation was seen, so there is no advice on one")
+        return tuple(said)
+
+    @property
     def verdict(self) -> str:
         """One sentence: what is wrong, what to do first, or that there is nothing to do."""
         said = []
@@ -184,6 +197,7 @@ def _lines(report: DoctorReport) -> Iterator[str]:
         yield printable(f"batches of {size.samples:,}: {size.why or memory}")
     if not report.repeatable:
         yield "its steps have other gradients each time, so numerics were not measured"
+    yield from map(printable, report.unseen)
     yield report.verdict
     if watched.blocked:
         yield printable(

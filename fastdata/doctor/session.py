@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,7 +38,7 @@ from torch.optim import Optimizer
 from fastdata.doctor.advice import ADVICE
 from fastdata.doctor.contract import Phase
 from fastdata.doctor.outputs import OutputsFollowed, codes_of
-from fastdata.doctor.replaying import Mode, Replay
+from fastdata.doctor.replaying import EPOCH_STEPS, Mode, Replay
 from fastdata.doctor.script import Script, read_instead
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
@@ -133,6 +133,8 @@ class Watched:
     optimizers: tuple[str, ...] = ()
     parameters: int = 0
     validates: bool = False
+    failed: str = ""
+    """How the script failed, once an epoch had ended early, which may be why."""
     blocked: dict[str, int] = field(default_factory=dict)
 
 
@@ -153,7 +155,9 @@ class Session:
         self._writes = WritesKept(Path(request.scratch))
         self._watch = Watch(self._on_step)
         mode: Mode = "watch" if request.watch_only else request.phase
-        self._replay = Replay(mode, lambda: self._watch.backwards)
+        self._replay = Replay(
+            mode, lambda: self._watch.backwards, lambda: self._watch.seen.steps_seen
+        )
         self._replay.factor = request.batch_factor
         self._left = 0  # of the steps that are to be run
         self._began = 0.0
@@ -185,7 +189,11 @@ class Session:
         _end_group()
 
     def _fail(self, why: str) -> NoReturn:
-        self._send(Ended(why, failed=True, watched=self._watched()))
+        watched = self._watched()
+        if self._request.watch_only and self._replay.has_cut and watched.steps >= WATCHED_STEPS:
+            self._send(replace(watched, failed=why.splitlines()[-1]))
+        else:
+            self._send(Ended(why, failed=True, watched=watched))
         _end_group()
 
     def _why_ended(self) -> str:
@@ -227,7 +235,7 @@ class Session:
             return
         if self._request.watch_only:
             late = time.monotonic() - self._first_step > WATCHED_SECONDS
-            if late or self._replay.epochs > 1:
+            if (late and steps > EPOCH_STEPS) or self._replay.epochs > 1:
                 self._end_watching()
         elif self._request.phase == "train":
             self._begin()
