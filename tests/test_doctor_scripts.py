@@ -83,6 +83,7 @@ def test_an_error_after_an_epoch_that_ended_early_is_told_with_what_was_seen(
     assert watched.steps == 12
     assert watched.validates
     assert watched.failed == "AssertionError: samples are missing"
+    assert not watched.blocked
 
 
 def test_slow_steps_are_followed_by_a_validation(

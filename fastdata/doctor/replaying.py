@@ -84,13 +84,13 @@ class Replay:
                 return self._epoch(original(loader))
 
             loader_class.__iter__ = iterate  # type: ignore[method-assign]
-            length = getattr(loader_class, "__len__", None)
-            if self.mode == "train" and length is not None:
+            if self.mode == "train":
+                length: Callable[[Any], int] = loader_class.__len__
 
-                def repeated_length(loader: Any, length: Any = length) -> int:
+                def repeated(loader: Any, length: Callable[[Any], int] = length) -> int:
                     return max(length(loader), REPEATED_LENGTH)
 
-                loader_class.__len__ = repeated_length  # type: ignore[method-assign]
+                loader_class.__len__ = repeated  # type: ignore[method-assign]
 
     def _replace_epochs(self, loader_class: Any) -> None:
         """Take the place of a class's own epochs, which are parts of one long iteration.

@@ -133,9 +133,9 @@ class Watched:
     optimizers: tuple[str, ...] = ()
     parameters: int = 0
     validates: bool = False
+    blocked: dict[str, int] = field(default_factory=dict)
     failed: str = ""
     """How the script failed, once an epoch had ended early, which may be why."""
-    blocked: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
