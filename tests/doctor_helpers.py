@@ -20,7 +20,7 @@ from fastdata.doctor.script import Script
 from fastdata.doctor.session import Ended, Request, Session, Watched
 from fastdata.processes.starting import kill_group, lead_group
 
-__all__ = ["PLAIN", "planted", "script_with", "started", "watch"]
+__all__ = ["ANOMALIES", "PLAIN", "planted", "script_with", "started", "watch"]
 
 PLAIN = {
     "start": "",
@@ -68,6 +68,16 @@ for epoch in range(1000):
 {step}
 {validation}
 """
+
+
+ANOMALIES = {
+    "start": "torch.autograd.set_detect_anomaly(True)",
+    "model": """
+        layers = [layer for _ in range(40) for layer in (nn.Linear(8, 8), nn.ReLU())]
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), *layers)
+    """,
+}
+"""A model of many small layers takes several times as long while anomalies are looked for."""
 
 
 def script_with(**parts: str) -> str:

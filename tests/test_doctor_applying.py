@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doctor_helpers import script_with, watch
+from doctor_helpers import ANOMALIES, script_with, watch
 from test_doctor_findings import ALWAYS, DDP, SCRIPTS, TEN, ddp_model
 
 from fastdata.cli import main
@@ -464,7 +464,7 @@ def test_sources_are_measured_beside_the_script(
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.02)
     path = tmp_path / "train.py"
-    path.write_text(script_with(start="torch.autograd.set_detect_anomaly(True)"))
+    path.write_text(script_with(**ANOMALIES))
     off = path.read_bytes().replace(b"(True)", b"(False)", 1)
     with Trials(Script("file", str(path)), tmp_path / "scratch") as tried:
         trial = tried.trial((), sources={str(path): off})

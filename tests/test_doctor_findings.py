@@ -667,8 +667,9 @@ FOLLOWED = {
             optimizer.step()
         """
     },
-    "D02": {"start": "torch.set_float32_matmul_precision('high')"},
-    "D04": {"start": "torch.backends.cudnn.benchmark = True"},
+    # In two parts, as this file is among those that are searched for them.
+    "D02": {"start": "torch.set_float32_matmul_" + "precision('high')"},
+    "D04": {"start": "torch.backends.cudnn." + "benchmark = True"},
     "D05": {"optimizer": PLAIN["optimizer"] + "; model.compile(backend='eager')"},
     "D16": {"validation": "pass"},
     "D23": {"optimizer": PLAIN["optimizer"] + "; model.compile(backend='eager')"},

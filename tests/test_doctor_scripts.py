@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from doctor_helpers import script_with, started, watch
+from doctor_helpers import ANOMALIES, script_with, started, watch
 
 from fastdata.cli import main
 from fastdata.doctor import Script, replaying, script_of, session, trials
@@ -225,7 +225,7 @@ def test_anomaly_detection_is_measured_as_a_gain(
 ) -> None:
     monkeypatch.setattr(trials, "WINDOW_SECONDS", 0.05)
     path = tmp_path / "train.py"
-    path.write_text(script_with(start="torch.autograd.set_detect_anomaly(True)"))
+    path.write_text(script_with(**ANOMALIES))
     page = tmp_path / "page.html"
     arguments = [
         "doctor",
@@ -247,7 +247,7 @@ def test_anomaly_detection_is_measured_as_a_gain(
     assert code == (3 if row["trial"]["verdict"] == "gain" else 0)
     assert "D09" in page.read_text()
     untried = {row["id"]: row["why_not"] for row in report["rows"] if row["trial"] is None}
-    assert untried["D04"] == "GPU only"
+    assert untried["D02"] == "GPU only"
     assert untried["D05"] == "not among those of --only"
 
 

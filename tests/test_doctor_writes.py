@@ -100,6 +100,16 @@ def test_what_is_written_can_be_read_again(home: Path, tmp_path: Path) -> None:
     assert tree(home) == before
 
 
+def test_deep_folders_are_looked_at_once_each(home: Path, tmp_path: Path) -> None:
+    validation = """
+        open('new.txt', 'w').close()
+        assert not os.path.exists('deep/' * 40 + 'file')
+    """
+    (home / ("deep/" * 40)).mkdir(parents=True)
+    watched = watch(script_with(start=IMPORTS, validation=validation), tmp_path, watch_only=True)
+    assert isinstance(watched, Watched), watched
+
+
 def test_temporary_folders_work(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     validation = f"""

@@ -204,11 +204,17 @@ class WritesKept(importlib.abc.MetaPathFinder):
     def _looking(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def looked(path: Any, *arguments: Any, **options: Any) -> Any:
-            if self._moved and not isinstance(path, int):
+            # By its name first: to find the real path itself looks at every folder of it.
+            if self._moved and not isinstance(path, int) and self._has_moved(path):
                 path = self._moved.get(_real(path, options.get("dir_fd")), path)
             return original(path, *arguments, **options)
 
         return looked
+
+    def _has_moved(self, path: Any) -> bool:
+        """Return whether a file of this name is in another place."""
+        name = os.path.basename(os.fsdecode(path))
+        return any(os.path.basename(moved) == name for moved in list(self._moved))
 
     def _making(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
