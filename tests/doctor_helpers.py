@@ -149,6 +149,7 @@ def _run(connection: Any, request: Request, folder: Path) -> NoReturn:
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
         warnings.resetwarnings()  # here they are errors
         torch.set_num_threads(1)  # the threads of this process's parent are not here
-        Session(connection, request).run()
+        with Session(connection, request) as session:
+            exec(*session.request.script.program())
     finally:
         os._exit(1)

@@ -32,7 +32,8 @@ path, root = list(sys.path), sys.argv.pop(1)
 sys.path.insert(0, root)
 import fastdata.doctor.session
 sys.path[:] = [place for place in path if place]  # the script's folder comes first, later
-fastdata.doctor.session.main()
+with fastdata.doctor.session.connected() as session:
+    exec(*session.request.script.program())
 """
 
 MOST_OUTPUT = 2000

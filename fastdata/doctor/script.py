@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _io
+import builtins
 import io
 import linecache
 import os
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
 from typing import Any, Literal
 
 from fastdata.errors import OptionError
@@ -30,25 +32,33 @@ class Script:
     def __str__(self) -> str:
         return " ".join([*(["-m"] if self.kind == "module" else []), self.name, *self.arguments])
 
-    def run(self) -> None:
-        """Run it, as ``python`` does: with its arguments, and its folder on ``sys.path``.
+    def program(self) -> tuple[CodeType, dict[str, Any]]:
+        """Return code and globals, which ``exec`` runs as ``python`` does.
 
-        Of a function, its step is called with one batch after another, for ever.
+        Its arguments, and its folder on ``sys.path``, are set already.  Of a function, its step is
+        called with one batch after another, for ever.
         """
         if self.kind == "function":
-            self._run_function()
-            return
-        safe = getattr(sys.flags, "safe_path", False)
-        if self.kind == "module":
-            sys.argv = [self.name, *self.arguments]
-            if not safe:
-                sys.path.insert(0, os.getcwd())
-            runpy.run_module(self.name, run_name="__main__", alter_sys=True)
-            return
+            return compile("run()", "<string>", "exec"), {"run": self._run_function}
         sys.argv = [self.name, *self.arguments]
-        if not safe:
-            sys.path.insert(0, os.path.dirname(os.path.realpath(self.name)))
-        runpy.run_path(self.name, run_name="__main__")
+        folder = (
+            os.getcwd() if self.kind == "module" else os.path.dirname(os.path.realpath(self.name))
+        )
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path.insert(0, folder)
+        if self.kind == "module":
+            return compile("run()", "<string>", "exec"), {"run": self._run_module}
+        # Not by runpy: whatever looks at the stack, as anomaly detection does at each operation,
+        # would take longer than it does without doctor.
+        with io.open_code(self.name) as file:
+            code = compile(file.read(), self.name, "exec", dont_inherit=True)
+        sys.modules["__main__"] = module = ModuleType("__main__")
+        module.__file__ = self.name
+        module.__dict__["__builtins__"] = builtins
+        return code, module.__dict__
+
+    def _run_module(self) -> None:
+        runpy.run_module(self.name, run_name="__main__", alter_sys=True)
 
     def _run_function(self) -> None:
         loader, step = run_script(self.name)

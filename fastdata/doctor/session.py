@@ -44,7 +44,7 @@ from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
 from fastdata.measuring.stalls import StallCounter, stall_modes
 
-__all__ = ["Dump", "Ended", "Plain", "Ran", "Request", "Run", "Watched"]
+__all__ = ["Dump", "Ended", "Plain", "Ran", "Request", "Run", "Session", "Watched", "connected"]
 
 _save = torch.save  # before it is kept from writing
 
@@ -148,10 +148,14 @@ class Ended:
 
 
 class Session:
-    """Runs the script of a request, and answers to its parent."""
+    """Answers to its parent while the script of a request runs.
+
+    A context, within which ``exec(*session.request.script.program())`` runs the script; at its end
+    the process ends, whatever the script has done.
+    """
 
     def __init__(self, connection: Connection[Any, Any], request: Request) -> None:
-        self._connection, self._request = connection, request
+        self._connection, self.request = connection, request
         self._writes = WritesKept(Path(request.scratch))
         self._watch = Watch(self._on_step)
         mode: Mode = "watch" if request.watch_only else request.phase
@@ -169,28 +173,28 @@ class Session:
         self._before: dict[str, torch.Tensor] = {}
         self._first_step = 0.0
 
-    def run(self) -> NoReturn:
-        """Run the script, and end the process."""
-        if self._request.phase == "evaluate" or self._request.watch_only:
+    def __enter__(self) -> Session:
+        if self.request.phase == "evaluate" or self.request.watch_only:
             self._watch.on_forward = self._on_evaluation
         self._seed()
         self._writes.install()
         self._watch.install()
         self._replay.install()
-        read_instead(dict(self._request.sources))
-        try:
-            self._request.script.run()
-        except SystemExit as stop:
-            if stop.code not in (None, 0):
-                self._fail(f"the script ended with sys.exit({stop.code!r})")
-        except BaseException as error:
+        read_instead(dict(self.request.sources))
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> NoReturn:
+        if isinstance(error, SystemExit):
+            if error.code not in (None, 0):
+                self._fail(f"the script ended with sys.exit({error.code!r})")
+        elif error is not None:
             self._fail(_users_traceback(error))
         self._send(Ended(self._why_ended(), watched=self._watched()))
         _end_group()
 
     def _fail(self, why: str) -> NoReturn:
         watched = self._watched()
-        if self._request.watch_only and self._replay.has_cut and watched.steps >= WATCHED_STEPS:
+        if self.request.watch_only and self._replay.has_cut and watched.steps >= WATCHED_STEPS:
             self._send(replace(watched, failed=why.splitlines()[-1]))
         else:
             self._send(Ended(why, failed=True, watched=watched))
@@ -205,7 +209,7 @@ class Session:
         return f"the script ended after {steps:,} steps"
 
     def _seed(self) -> None:
-        seed = self._request.seed
+        seed = self.request.seed
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
@@ -233,18 +237,18 @@ class Session:
             self._end_look()
         if steps < WATCHED_STEPS:
             return
-        if self._request.watch_only:
+        if self.request.watch_only:
             late = time.monotonic() - self._first_step > WATCHED_SECONDS
             if (late and steps > EPOCH_STEPS) or self._replay.epochs > 1:
                 self._end_watching()
-        elif self._request.phase == "train":
+        elif self.request.phase == "train":
             self._begin()
         elif time.monotonic() - self._first_step > WATCHED_SECONDS or self._replay.epochs > 2:
             self._fail("no validation was reached whose batches come from a loader")
 
     def _on_evaluation(self, model: nn.Module) -> None:
         """Called after each forward pass of a model in evaluation mode."""
-        if self._request.watch_only:
+        if self.request.watch_only:
             if not self._first_step:
                 return
             if time.monotonic() - self._first_step > 2 * WATCHED_SECONDS:
@@ -294,11 +298,11 @@ class Session:
         seen = self._watch.seen
         watched = self._watched()
         for advice in ADVICE:
-            if advice.id in self._request.follow:
+            if advice.id in self.request.follow:
                 for finding in advice.find(seen):
                     if finding.change is not None:
                         finding.change()
-        if self._request.in_float64:
+        if self.request.in_float64:
             _make_float64(seen.models, seen.optimizers)
             self._replay.convert = _to_float64
         self._watch.only_steps()
@@ -438,9 +442,9 @@ def _make_float64(models: list[Any], optimizers: list[Optimizer]) -> None:
 
 
 def _users_traceback(error: BaseException) -> str:
-    """Return a traceback from the script's first line on."""
+    """Return a traceback from the script's first line on; the first frame started the script."""
     frames = traceback.TracebackException.from_exception(error)
-    users = [n for n, frame in enumerate(frames.stack) if not _is_ours(frame.filename)]
+    users = [n for n, frame in enumerate(frames.stack) if n and not _is_ours(frame.filename)]
     kept = frames.stack[users[0] :] if users else []
     frames.stack = traceback.StackSummary.from_list(kept)
     return "".join(frames.format()).rstrip()
@@ -468,14 +472,10 @@ def _end_with(lifeline: int) -> None:
     threading.Thread(target=watch, name="fastdata doctor", daemon=True).start()
 
 
-def main() -> NoReturn:
-    """Run what the parent requests, by the descriptors of the command line."""
+def connected() -> Session:
+    """Return what the parent requests, by the descriptors of the command line."""
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     lifeline = int(sys.argv[2])
     faulthandler.enable()
     _end_with(lifeline)
-    Session(connection, connection.recv()).run()
-
-
-if __name__ == "__main__":
-    main()
+    return Session(connection, connection.recv())

@@ -4,6 +4,9 @@ Each is a process of its own, which began with the same weights, batches and ran
 runs some steps while the other waits, in a random order; the ratio of the two times is one number,
 and the gain is the median of some.  Its interval is of order statistics, and a sign test says
 whether it is one: they assume nothing of how times are distributed (see `measuring.windows`).
+
+The same program is faster in one process than in another, as memory lies otherwise there, by a
+twentieth and more.  So what looks like a gain, or a harm, is measured in further processes too.
 """
 
 from __future__ import annotations
@@ -30,6 +33,12 @@ __all__ = ["BatchSize", "Trial", "Trials", "Verdict", "at_least_promised", "judg
 WINDOW_SECONDS = 0.5
 LEAST_ROUNDS = 9
 """Of which each has to agree for a gain to be seen among a dozen pieces of advice."""
+
+FRESH_PAIRS, FRESH_ROUNDS = 2, 6
+"""Further processes in which a gain is measured, and their rounds."""
+
+DOUBTFUL = 0.05
+"""The sign test of the first processes' rounds from which on there is no need of others."""
 
 MOST_WARM_UPS = 6
 STABLE = 0.1
@@ -69,12 +78,7 @@ class Trial:
     @property
     def p_value(self) -> float:
         """Of a sign test, that there is neither gain nor harm."""
-        if self.gain is None:
-            return 1.0
-        above = sum(ratio > 1 for ratio in self.gain.windows)
-        count = len(self.gain.windows)
-        tail = sum(math.comb(count, k) for k in range(min(above, count - above) + 1))
-        return min(1.0, 2.0 * tail / float(2**count))
+        return 1.0 if self.gain is None else sign_test(self.gain.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,13 @@ class BatchSize:
     peak_bytes: int = 0
     why: str = ""
     """Why there are no figures: it does not fit into memory, or failed."""
+
+
+def sign_test(ratios: Sequence[float]) -> float:
+    """Return the p-value that ratios are above 1 as often as below."""
+    above, count = sum(ratio > 1 for ratio in ratios), len(ratios)
+    tail = sum(math.comb(count, k) for k in range(min(above, count - above) + 1))
+    return min(1.0, 2.0 * tail / float(2**count))
 
 
 def judged(trials: Sequence[Trial], noise: Rate) -> list[Trial]:
@@ -182,6 +193,11 @@ class Trials:
             self._base[phase] = running
         return self._base[phase]
 
+    def _renewed(self, phase: Phase) -> _Running:
+        """Return the script as it is, in another process."""
+        self._base.pop(phase).process.close()
+        return self.base(phase)
+
     def noise(self, phase: Phase) -> Trial:
         """Compare the script with itself."""
         return self.trial((), phase)
@@ -200,12 +216,20 @@ class Trials:
         ended, is a trial with the reason.
         """
         base = self.base(phase)
+        is_same = not follow and not sources
         try:
             with ExitStack() as stack:
                 other = self._running(stack, follow, phase, environment, sources=sources)
                 other.warm_up()
-                ratios = self._compare(base, other)
+                ratios = self._compare(base, other, self.rounds)
                 compared = self._numerics(self._dump(follow, sources=sources))
+            if is_same or sign_test(ratios) <= DOUBTFUL:
+                for _ in range(FRESH_PAIRS):
+                    base = self._renewed(phase)
+                    with ExitStack() as stack:
+                        fresh = self._running(stack, follow, phase, environment, sources=sources)
+                        fresh.warm_up()
+                        ratios += self._compare(base, fresh, FRESH_ROUNDS)
         except ScriptFailedError as error:
             if base.process.has_ended:
                 raise
@@ -300,12 +324,12 @@ class Trials:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _compare(self, base: _Running, other: _Running) -> list[float]:
+    def _compare(self, base: _Running, other: _Running, rounds: int) -> list[float]:
         """Return the ratio of the two times, of each round."""
         ratios = []
         fastest = min(base.step_seconds, other.step_seconds)
         steps = max(1, math.ceil(WINDOW_SECONDS / fastest))
-        for turn in in_turns((base, other), self.rounds, self._order):
+        for turn in in_turns((base, other), rounds, self._order):
             took = {id(one): one.run(steps) for one in turn}
             ratios.append(took[id(base)] / took[id(other)])
         return ratios
