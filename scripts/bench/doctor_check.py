@@ -1,0 +1,375 @@
+"""Does the advice of ``fastdata doctor`` come true, and does it see gains where there are none?
+
+    python scripts/bench/doctor_check.py                     # about 35 minutes
+    python scripts/bench/doctor_check.py --only D07 --only D09
+    python scripts/bench/doctor_check.py --nothing 20        # with nothing to gain, 20 times
+
+**What comes true.**  Each case is a program, and the same program with a piece of advice followed
+by hand.  doctor examines the first.  Then both are run without it, in turns in random order, each
+in a process of its own that takes the time of its epochs: the real gain is the median of the
+ratios.  doctor is right where its interval contains that.
+
+**Nothing to gain.**  A step whose time is convolutions of few weights, with faults that cost
+nothing there: `zero_grad(set_to_none=False)`, clipping one gradient after another, an optimiser
+that is not fused.  Counted are runs in which doctor calls any of these a gain.
+
+Prints a JSON line a case, and a line for each row of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastdata.measuring.windows import rate_of
+from harness import REPOSITORY, say
+
+PAIRS, SECONDS = 9, 4.5
+WARM_UP = 1 / 3
+"""Of a run's epochs, the first third."""
+
+PROGRAM = """
+import json, sys, time
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+{start}
+torch.manual_seed(0)
+{model}
+{data}
+loader = DataLoader(batches, batch_size=None)
+{optimizer}
+
+def train(model):
+    model.train()
+    for x, y in loader:
+{step}
+
+def validate(model):
+    model.eval()
+{validation}
+
+most_seconds = float(sys.argv[1]) if len(sys.argv) > 1 else float("inf")
+train_seconds, validation_seconds = [], []
+started = time.perf_counter()
+while time.perf_counter() - started < most_seconds:
+    began = time.perf_counter()
+    train(model)
+    train_seconds.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    validate(model)
+    validation_seconds.append(time.perf_counter() - began)
+print(json.dumps([train_seconds, validation_seconds]))
+"""
+
+CONVOLUTIONS = """
+def block(inputs, outputs):
+    layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    return [layer, nn.BatchNorm2d(outputs), nn.ReLU()]
+
+blocks = [*block(3, 32), *block(32, 32), *block(32, 32)]
+model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+"""
+LAYERS = """
+layers = [layer for _ in range(40) for layer in (nn.Linear(64, 64), nn.ReLU())]
+model = nn.Sequential(*layers, nn.Linear(64, 10))
+"""
+WIDE = """
+layers = [nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU()]
+model = nn.Sequential(*layers, nn.Linear(2048, 10))
+"""
+POINTWISE = """
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Linear(256, 256)
+
+    def forward(self, x):
+        y = self.weight(x)
+        return x + torch.sigmoid(y) * torch.tanh(y) * F.softplus(y) / (1 + y.square())
+
+model = nn.Sequential(Gated(), Gated(), nn.Linear(256, 10))
+"""
+
+RANKED = """
+import itertools
+steps = itertools.count()
+
+def ranks(output, y):
+    order = output.argsort(1, descending=True)
+    return [(order[:, :k] == y[:, None]).any(1).float().mean() for k in (1, 5, 10)]
+
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 1000))
+"""
+
+IMAGES = "batches = [(torch.rand(16, 3, 48, 48), torch.randint(10, (16,))) for _ in range(4)]"
+ROWS = "batches = [(torch.rand({n}, {width}), torch.randint(10, ({n},))) for _ in range(8)]"
+
+PLAIN = {
+    "start": "",
+    "data": IMAGES,
+    "model": CONVOLUTIONS,
+    "optimizer": "optimizer = torch.optim.SGD(model.parameters(), 0.01)",
+    "step": """
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    """,
+    "validation": "pass",
+}
+ZEROED = PLAIN["step"].replace("zero_grad()", "zero_grad(set_to_none=False)")
+CLIPPED = PLAIN["step"].replace(
+    "optimizer.step()",
+    "nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=False)\n        optimizer.step()",
+)
+MEASURED = """
+    optimizer.zero_grad()
+    output = model(x)
+    loss = F.cross_entropy(output, y)
+    loss.backward()
+    optimizer.step()
+    ranks(output.detach(), y)
+"""
+VALIDATED = """
+for x, y in loader:
+    F.cross_entropy(model(x), y)
+"""
+UNRECORDED = f"with torch.no_grad():{textwrap.indent(VALIDATED, '    ')}"
+
+
+def rows(count: int, width: int) -> str:
+    """Return batches of vectors."""
+    return ROWS.format(n=count, width=width)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A piece of advice, a program to which it applies, and what it is with the advice followed."""
+
+    id: str
+    what: str
+    before: dict[str, str] = field(default_factory=dict)
+    after: dict[str, str] = field(default_factory=dict)
+    validation: bool = False
+    """Whether it is about passes of the validation."""
+
+    def programs(self) -> tuple[str, str]:
+        """Return the text of both."""
+        return program(self.before), program({**self.before, **self.after})
+
+
+def program(parts: dict[str, str]) -> str:
+    """Return the program with some parts other than the plain ones."""
+    deep = {"step": 8, "validation": 4}
+    texts = {
+        name: textwrap.indent(textwrap.dedent(text).strip(), " " * deep.get(name, 0))
+        for name, text in {**PLAIN, **parts}.items()
+    }
+    return PROGRAM.format(**texts)
+
+
+MANY_LAYERS = {"model": LAYERS, "data": rows(32, 64)}
+CASES = [
+    Case(
+        "D09",
+        "anomaly detection off",
+        {**MANY_LAYERS, "start": "torch.autograd.set_detect_anomaly(True)"},
+        {"start": ""},
+    ),
+    Case("D07", "gradients set to None", {**MANY_LAYERS, "step": ZEROED}, {"step": PLAIN["step"]}),
+    Case(
+        "D07",
+        "gradients set to None, of wide layers",
+        {"model": WIDE, "data": rows(16, 1024), "step": ZEROED},
+        {"step": PLAIN["step"]},
+    ),
+    Case(
+        "D06",
+        "fused AdamW",
+        {**MANY_LAYERS, "optimizer": "optimizer = torch.optim.AdamW(model.parameters(), 1e-3)"},
+        {"optimizer": "optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)"},
+    ),
+    Case(
+        "D08",
+        "no bias before a normalisation",
+        {"model": CONVOLUTIONS.replace(", bias=False", "")},
+        {"model": CONVOLUTIONS},
+    ),
+    Case(
+        "D10", "no_grad in validation", {"validation": VALIDATED}, {"validation": UNRECORDED}, True
+    ),
+    Case("D17", "two threads instead of one", {"start": "torch.set_num_threads(1)"}, {"start": ""}),
+    Case(
+        "D03",
+        "channels last",
+        {},
+        {
+            "model": f"{CONVOLUTIONS}\nmodel = model.to(memory_format=torch.channels_last)",
+            "step": PLAIN["step"].replace(
+                "model(x)", "model(x.contiguous(memory_format=torch.channels_last))"
+            ),
+        },
+    ),
+    Case(
+        "D15", "ReLU in place", {}, {"model": CONVOLUTIONS.replace("ReLU()", "ReLU(inplace=True)")}
+    ),
+    Case(
+        "D13",
+        "clipping all gradients at once",
+        {**MANY_LAYERS, "step": CLIPPED},
+        {"step": CLIPPED.replace("foreach=False", "foreach=True")},
+    ),
+    Case(
+        "D05",
+        "torch.compile",
+        {"model": POINTWISE, "data": rows(512, 256)},
+        {"model": f"{POINTWISE}\nmodel.compile()"},
+    ),
+    Case(
+        "D16",
+        "normalisations folded for validation",
+        # Folding takes time once a validation, as weights were trained since: not of four batches.
+        {"validation": UNRECORDED, "data": IMAGES.replace("range(4)", "range(24)")},
+        {
+            "validation": f"""
+                from torch.fx.experimental.optimization import fuse
+                model = fuse(model)
+                {textwrap.indent(UNRECORDED, " " * 16).strip()}
+            """
+        },
+        True,
+    ),
+    Case(
+        "D14",
+        "a metric every 50 steps",
+        {"model": RANKED, "data": rows(256, 256), "step": MEASURED},
+        {"step": MEASURED.replace("ranks(", "if next(steps) % 50 == 0: ranks(")},
+    ),
+]
+
+NOTHING = {
+    "model": CONVOLUTIONS,
+    "step": CLIPPED.replace("zero_grad()", "zero_grad(set_to_none=False)"),
+    "optimizer": "optimizer = torch.optim.AdamW(model.parameters(), 1e-3)",
+}
+NOTHING_IDS = "D06", "D07", "D13"
+
+
+def examined(path: Path, ids: tuple[str, ...]) -> dict[str, Any]:
+    """Return doctor's report on a program, of these pieces of advice."""
+    only = [word for id in ids for word in ("--only", id)]
+    command = [sys.executable, "-m", "fastdata", "doctor", "--json", "--quiet", *only]
+    done = subprocess.run(
+        [*command, "--seconds", "600", "--", str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def epoch_seconds(path: Path, validation: bool) -> float:
+    """Run a program, and return the seconds of an epoch, or of its validation."""
+    command = [sys.executable, str(path), str(SECONDS)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    seconds: list[float] = json.loads(done.stdout)[validation]
+    return statistics.median(seconds[round(WARM_UP * len(seconds)) :])
+
+
+def followed_by_hand(before: Path, after: Path, validation: bool, order: random.Random) -> Any:
+    """Return how many times as fast the program is with the advice followed."""
+    ratios = []
+    for _ in range(PAIRS):
+        pair = [before, after]
+        order.shuffle(pair)
+        took = {path: epoch_seconds(path, validation) for path in pair}
+        ratios.append(took[before] / took[after])
+    return rate_of(ratios)
+
+
+def check(case: Case, folder: Path, order: random.Random) -> dict[str, Any]:
+    """Examine a case, follow its advice by hand, and compare."""
+    paths = folder / f"{case.id}_before.py", folder / f"{case.id}_after.py"
+    for path, text in zip(paths, case.programs(), strict=True):
+        path.write_text(text)
+    rows = [row for row in examined(paths[0], (case.id,))["rows"] if row["id"] == case.id]
+    trial = rows[0]["trial"] if rows else None
+    if trial is None or trial["gain"] is None:
+        return {"benchmark": "doctor", "case": case.id, "failed": trial and trial["why"]}
+    gain, real = trial["gain"], followed_by_hand(*paths, case.validation, order)
+    values = {
+        "gain": [gain["median"], gain["low"], gain["high"]],
+        "real": [real.median, real.low, real.high],
+        "verdict": trial["verdict"],
+        "right": gain["low"] <= real.median <= gain["high"],
+    }
+    return {"benchmark": "doctor", "row": f"{case.id} {case.what}", "values": values}
+
+
+def nothing(folder: Path, number: int) -> dict[str, Any]:
+    """Examine the program with nothing to gain, once."""
+    path = folder / "nothing.py"
+    path.write_text(program(NOTHING))
+    report = examined(path, NOTHING_IDS)
+    trials = {row["id"]: row["trial"] for row in report["rows"] if row["trial"] is not None}
+    gains = {
+        id: [trial["gain"]["median"], trial["gain"]["low"], trial["gain"]["high"], trial["verdict"]]
+        for id, trial in trials.items()
+        if trial["gain"] is not None
+    }
+    noise = [report["noise"][key] for key in ("median", "low", "high")]
+    called = [id for id, one in gains.items() if one[-1] == "gain"]
+    return {"benchmark": "nothing", "run": number, "same": noise, "gains": gains, "called": called}
+
+
+def main() -> int:
+    """Read the command line, and check."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", choices=sorted({case.id for case in CASES}))
+    parser.add_argument(
+        "--nothing", type=int, metavar="RUNS", help="examine what has nothing to gain"
+    )
+    given = parser.parse_args()
+    order = random.Random(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if given.nothing:
+            runs = []
+            for number in range(given.nothing):
+                runs.append(nothing(folder, number))
+                print(json.dumps(runs[-1]), flush=True)
+            called = sum(bool(run["called"]) for run in runs)
+            values = {"runs": len(runs), "with_a_gain": called}
+            print(json.dumps({"benchmark": "nothing", "row": "nothing", "values": values}))
+            return 0
+        right = []
+        for case in CASES:
+            if given.only and case.id not in given.only:
+                continue
+            say(f"{case.id}: {case.what}")
+            found = check(case, folder, order)
+            print(json.dumps(found), flush=True)
+            right.append(bool(found.get("values", {}).get("right")))
+    say(f"{sum(right)} of {len(right)} intervals have the real gain")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
