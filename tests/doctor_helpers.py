@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 import torch
 import torch._dynamo  # what optimisers import with their first parameters takes seconds
 
+from fastdata.doctor.messages import Ended, Request, Watched
 from fastdata.doctor.script import Script
-from fastdata.doctor.session import Ended, Request, Session, Watched
+from fastdata.doctor.session import Session
 from fastdata.processes.starting import kill_group, lead_group
 
 __all__ = ["ANOMALIES", "PLAIN", "planted", "script_with", "started", "watch"]

@@ -18,10 +18,10 @@ from fastdata.cli import main
 from fastdata.doctor import trials
 from fastdata.doctor.advice import advice_by_id
 from fastdata.doctor.contract import Numerics
+from fastdata.doctor.messages import Plain, Watched
 from fastdata.doctor.numerics import Compared
 from fastdata.doctor.patching import CannotApplyError, apply_advice, patch
 from fastdata.doctor.script import Script
-from fastdata.doctor.session import Plain, Watched
 from fastdata.doctor.trials import Trial, Trials
 from fastdata.errors import MissingExtraError, OptionError
 from fastdata.measuring.windows import rate_of

@@ -8,8 +8,8 @@ import pytest
 
 from fastdata.doctor import Script, examine, examining
 from fastdata.doctor.contract import Numerics, Phase
+from fastdata.doctor.messages import Plain, Watched
 from fastdata.doctor.processes import ScriptFailedError
-from fastdata.doctor.session import Plain, Watched
 from fastdata.doctor.trials import Trial
 from fastdata.errors import OptionError
 from fastdata.measuring.windows import rate_of

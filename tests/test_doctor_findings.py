@@ -11,7 +11,7 @@ import pytest
 from doctor_helpers import PLAIN, planted, script_with, watch
 
 from fastdata.doctor.advice import ADVICE, metrics
-from fastdata.doctor.session import Ended, Watched
+from fastdata.doctor.messages import Ended, Watched
 
 ALWAYS = {"D01", "D02", "D04", "D05", "D16", "D17", "D18", "D19", "D23"}
 """Applies to any model of convolutions: to be tried, and no fault."""

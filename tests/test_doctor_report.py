@@ -12,8 +12,8 @@ from browser import Browser, browser_or_skip
 
 from fastdata.doctor import DoctorReport, Row, render_text
 from fastdata.doctor.contract import Numerics
+from fastdata.doctor.messages import Watched
 from fastdata.doctor.page import render_page
-from fastdata.doctor.session import Watched
 from fastdata.doctor.trials import BatchSize, Trial
 from fastdata.measuring.windows import rate_of
 from fastdata.pages import write_page

@@ -18,8 +18,8 @@ from doctor_helpers import ANOMALIES, script_with, started, watch
 from fastdata.cli import main
 from fastdata.doctor import Script, replaying, script_of, session, trials
 from fastdata.doctor.advice import ADVICE
+from fastdata.doctor.messages import Ended, Ran, Request, Run, Watched
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
-from fastdata.doctor.session import Ended, Ran, Request, Run, Watched
 from fastdata.errors import OptionError
 
 ENDS = {

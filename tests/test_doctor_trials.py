@@ -12,8 +12,8 @@ from doctor_helpers import script_with, started, watch
 
 from fastdata.doctor import session
 from fastdata.doctor.contract import Numerics
+from fastdata.doctor.messages import Dump, Ended, Ran, Run, Watched
 from fastdata.doctor.numerics import compare_dumps
-from fastdata.doctor.session import Dump, Ended, Ran, Run, Watched
 from fastdata.doctor.trials import Trial, judged
 from fastdata.measuring.windows import rate_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from doctor_helpers import script_with, watch
 
-from fastdata.doctor.session import Ended, Watched
+from fastdata.doctor.messages import Ended, Watched
 from fastdata.doctor.writes import folders_made
 
 WAYS = {

@@ -12,10 +12,10 @@ import torch
 
 from fastdata.doctor.advice import ADVICE, advice_by_id
 from fastdata.doctor.contract import Numerics, Phase
+from fastdata.doctor.messages import Plain
 from fastdata.doctor.processes import ScriptFailedError, scratch_folder
 from fastdata.doctor.report import DoctorReport, Row
 from fastdata.doctor.script import Script
-from fastdata.doctor.session import Plain
 from fastdata.doctor.trials import BatchSize, Trial, Trials, judged
 from fastdata.errors import OptionError
 from fastdata.processes.resources import available_cores

@@ -42,7 +42,7 @@ class Compared:
 
 
 def compare_dumps(base: Path, other: Path, exact: Path) -> Compared:
-    """Compare gradients and updates of a step, which `session.Dump` has written."""
+    """Compare gradients and updates of a step, which `messages.Dump` has written."""
     first, second = _load(base), _load(other)
     if first is None or second is None:
         return Compared()

@@ -23,9 +23,9 @@ from typing import Any
 
 from fastdata.doctor.advice import ADVICE, advice_by_id
 from fastdata.doctor.contract import Numerics, Phase
+from fastdata.doctor.messages import Plain, Watched
 from fastdata.doctor.processes import ScriptFailedError, scratch_folder
 from fastdata.doctor.script import Script
-from fastdata.doctor.session import Plain, Watched
 from fastdata.doctor.source import read_script
 from fastdata.doctor.trials import Trial, Trials, at_least_promised, judged
 from fastdata.errors import FastdataError, MissingExtraError, OptionError

@@ -14,7 +14,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-from fastdata.doctor.session import Ended, Ran, Request, Watched
+from fastdata.doctor.messages import Ended, Ran, Request, Watched
 from fastdata.doctor.writes import folders_made
 from fastdata.errors import FastdataError
 from fastdata.measuring.trials import RESERVE_BYTES

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fastdata.doctor.contract import Kind, Numerics, Phase
-from fastdata.doctor.session import Watched
+from fastdata.doctor.messages import Watched
 from fastdata.doctor.trials import BatchSize, Trial
 from fastdata.measuring.lines import short_line
 from fastdata.measuring.windows import Rate

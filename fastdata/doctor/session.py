@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,15 +36,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fastdata.doctor.advice import ADVICE
-from fastdata.doctor.contract import Phase
+from fastdata.doctor.messages import Dump, Ended, Plain, Ran, Request, Run, Watched
 from fastdata.doctor.outputs import OutputsFollowed, codes_of
 from fastdata.doctor.replaying import EPOCH_STEPS, Mode, Replay
-from fastdata.doctor.script import Script, read_instead
+from fastdata.doctor.script import read_instead
 from fastdata.doctor.watching import Watch
 from fastdata.doctor.writes import WritesKept
 from fastdata.measuring.stalls import StallCounter, stall_modes
 
-__all__ = ["Dump", "Ended", "Plain", "Ran", "Request", "Run", "Session", "Watched", "connected"]
+__all__ = ["Session", "connected"]
 
 _save = torch.save  # before it is kept from writing
 
@@ -56,95 +56,6 @@ OUTPUTS_STEP, STALL_STEP = 1, 3
 
 WATCHED_SECONDS = 20.0
 """Of training that is only watched; of validation as much again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a process is to run: a script, with some of the advice followed."""
-
-    script: Script
-    scratch: str
-    follow: tuple[str, ...] = ()
-    """IDs of advice."""
-    phase: Phase = "train"
-    watch_only: bool = False
-    """Whether nothing is measured: epochs end early, so that validation is seen."""
-    in_float64: bool = False
-    batch_factor: float = 1.0
-    seed: int = 0
-    sources: tuple[tuple[str, bytes], ...] = ()
-    """Files, and the texts that Python reads in their place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Run so many steps."""
-
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dump:
-    """Write gradients and updates of parameters of the next step to a file."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """How long steps took, and the most memory that the process has had since it is measured.
-
-    `samples` are those of a batch, where batches are given again; else 0.
-    """
-
-    seconds: float
-    peak_bytes: int
-    samples: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """A finding, without what follows it."""
-
-    id: str
-    where: str
-    what: str
-    environment: tuple[tuple[str, str], ...]
-    is_tried: bool
-    why_not: str
-    phase: Phase
-    calls: tuple[tuple[str, str], ...] = ()
-    """Lines in which its model is called, and what the model is called there."""
-    partly: bool = False
-    """Whether the line also makes, or does, something to which the advice does not apply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What was seen, as plain data."""
-
-    findings: tuple[Plain, ...] = ()
-    steps: int = 0
-    waited: float = 0.0
-    """Share of the time that the loop waited for batches."""
-    step_seconds: float = 0.0
-    device: str = "cpu"
-    models: tuple[str, ...] = ()
-    optimizers: tuple[str, ...] = ()
-    parameters: int = 0
-    validates: bool = False
-    blocked: dict[str, int] = field(default_factory=dict)
-    failed: str = ""
-    """How the script failed, once an epoch had ended early, which may be why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Why there will be nothing more: the script ended, or failed, which is its traceback."""
-
-    why: str
-    failed: bool = False
-    watched: Watched | None = None
 
 
 class Session:

@@ -22,10 +22,10 @@ from typing import Literal, TypeAlias
 
 from fastdata.doctor.advice import advice_by_id
 from fastdata.doctor.contract import Numerics, Phase
+from fastdata.doctor.messages import Dump, Request, Run, Watched
 from fastdata.doctor.numerics import Compared, compare_dumps
 from fastdata.doctor.processes import ScriptFailedError, ScriptProcess
 from fastdata.doctor.script import Script
-from fastdata.doctor.session import Dump, Request, Run, Watched
 from fastdata.measuring.windows import CONFIDENCE, Rate, in_turns, rate_of
 
 __all__ = ["BatchSize", "Trial", "Trials", "Verdict", "at_least_promised", "judged"]
