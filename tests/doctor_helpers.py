@@ -19,6 +19,8 @@ import torch._dynamo  # what optimisers import with their first parameters takes
 from fastdata.doctor.messages import Ended, Request, Watched
 from fastdata.doctor.script import Script
 from fastdata.doctor.session import Session
+from fastdata.doctor.trials import Trials
+from fastdata.measuring.lines import is_users
 from fastdata.processes.starting import kill_group, lead_group
 
 __all__ = ["ANOMALIES", "PLAIN", "planted", "script_with", "started", "watch"]
@@ -102,6 +104,12 @@ def planted(script: str) -> set[tuple[str, int]]:
 
 def watch(text: str, folder: Path, **request: Any) -> Watched | Ended:
     """Return what is seen of a script."""
+    if "set_num_threads" in text:  # a process that is forked has none of its parent's threads
+        assert request.pop("watch_only")
+        path = folder / "train.py"
+        path.write_text(text)
+        with Trials(Script("file", str(path)), folder / "scratch") as trials:
+            return trials.watch(dict(request.get("sources", ())))
     with started(text, folder, **request) as answer:
         found: Watched | Ended = answer()
         return found
@@ -149,6 +157,9 @@ def _run(connection: Any, request: Request, folder: Path) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
         warnings.resetwarnings()  # here they are errors
+        for name, module in list(sys.modules.items()):  # tests are no code of the script's
+            if is_users(getattr(module, "__file__", None) or "<built-in>"):
+                del sys.modules[name]
         torch.set_num_threads(1)  # the threads of this process's parent are not here
         with Session(connection, request) as session:
             exec(*session.request.script.program())
